@@ -1,0 +1,30 @@
+"""Paceline: train models on many processes, on one machine or a cluster, without losing work.
+
+The map of the package:
+
+    paceline.train          trainers, report(), checkpoints, results: what a train function and its script import
+    paceline.train.torch    TorchTrainer and its helpers; one folder per framework
+    paceline.testing        a fake engine and a fake clock, for tests of scripts and of Paceline itself
+    paceline._control       the life of a run: events in, commands out, a journal of it all
+    paceline._engine        where workers live: `local` forks them on this machine
+    paceline._worker        what runs inside a worker process
+    paceline._storage       checkpoints on disk: staged, committed, verified, retained
+    paceline._core          clock, codec, settings, operating system; imports nothing of ours
+
+Importing this package loads the standard library only; each part loads what it needs when it is used.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("testing", "train")
+
+__all__ = ["__version__", *_SUBMODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"paceline.{name}")
+    raise AttributeError(f"module 'paceline' has no attribute {name!r}")

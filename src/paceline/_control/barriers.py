@@ -1,0 +1,35 @@
+"""Barriers between the workers of one attempt. Nothing of them is kept: with the attempt they are gone."""
+
+from paceline._engine.messages import Failure, Joined, Release
+
+
+class Barriers:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._joined: dict[int, dict[int, Joined]] = {}
+        self._returned: dict[int, None] = {}
+
+    def joined(self, event: Joined) -> Release | None:
+        """The answer to all ranks once the last of them has come."""
+        here = self._joined.setdefault(event.number, {})
+        here[event.rank] = event
+        if len(here) < self._size:
+            return None
+        del self._joined[event.number]
+        return Release(event.number, here[0].data)
+
+    def returned(self, rank: int) -> None:
+        self._returned[rank] = None
+
+    def mismatch(self) -> Failure | None:
+        """A rank stands at a barrier that another, having returned, will never come to."""
+        for number, here in self._joined.items():
+            for rank in self._returned:
+                if rank not in here:
+                    waiting = next(iter(here.values()))
+                    message = (
+                        f"ReportMismatchError: rank {waiting.rank} waits for every rank in collective call {number}, "
+                        f"made at {waiting.where}, but rank {rank} has returned without it"
+                    )
+                    return Failure(waiting.rank, "mismatch", message, frames=(waiting.where,), retriable=False)
+        return None

@@ -1,0 +1,78 @@
+"""What a run asks for: imperative, frozen, carried out by the controller."""
+
+from dataclasses import dataclass
+
+from paceline._engine.messages import CheckpointRecord, Staged
+
+
+@dataclass(frozen=True)
+class VerifyCheckpoint:
+    attempt: int
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    attempt: int
+    size: int
+    resume: CheckpointRecord | None
+
+
+@dataclass(frozen=True)
+class CommitCheckpoint:
+    record: CheckpointRecord
+    parts: tuple[Staged, ...]
+
+
+@dataclass(frozen=True)
+class DeleteCheckpoint:
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True)
+class AnnounceCommit:
+    """Tell every worker that a checkpoint exists, and which ones no longer do."""
+
+    attempt: int
+    record: CheckpointRecord
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class AnnounceRefusal:
+    """Tell every worker that a checkpoint could not be committed."""
+
+    attempt: int
+    seq: int
+    error: str
+
+
+@dataclass(frozen=True)
+class HoldWorkers:
+    attempt: int
+
+
+@dataclass(frozen=True)
+class StopWorkersAt:
+    attempt: int
+    seq: int
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    attempt: int
+    kill: bool
+    """False: they have returned and only need to leave. True: now."""
+
+
+Command = (
+    VerifyCheckpoint
+    | StartWorkers
+    | CommitCheckpoint
+    | DeleteCheckpoint
+    | AnnounceCommit
+    | AnnounceRefusal
+    | HoldWorkers
+    | StopWorkersAt
+    | StopWorkers
+)

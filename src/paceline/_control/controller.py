@@ -1,0 +1,233 @@
+"""The loop: take events, let `step` decide, write them down, carry the commands out.
+
+It holds the things that act (engine, journal, storage thread) and decides nothing. An event is in the journal before
+what follows from it is done; one that changes nothing is not written. Observers are told afterwards, and one that
+raises is dropped.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from paceline._control.background import Background
+from paceline._control.barriers import Barriers
+from paceline._control.commands import (
+    AnnounceCommit,
+    AnnounceRefusal,
+    Command,
+    CommitCheckpoint,
+    DeleteCheckpoint,
+    HoldWorkers,
+    StartWorkers,
+    StopWorkers,
+    StopWorkersAt,
+    VerifyCheckpoint,
+)
+from paceline._control.events import (
+    CheckpointBroken,
+    CheckpointVerified,
+    CommitFailed,
+    Committed,
+    DeadlinePassed,
+    Event,
+    StopRequested,
+    WorkerFailed,
+    WorkerReturned,
+)
+from paceline._control.journal import Journal
+from paceline._control.run import Finished, Run
+from paceline._control.step import deadline, step
+from paceline._core.clock import Clock
+from paceline._engine.base import Engine, Group
+from paceline._engine.messages import (
+    CheckpointCommitted,
+    CheckpointRecord,
+    CheckpointRefused,
+    Hold,
+    Joined,
+    StopAt,
+    ToWorker,
+)
+from paceline._storage import commit
+from paceline._storage.files import Files
+from paceline._storage.layout import Layout
+
+log = logging.getLogger("paceline")
+
+TICK_S = 0.1
+
+
+class Observer(Protocol):
+    def saw(self, event: Event, run: Run) -> None:
+        """An event took effect, and this is the run after it."""
+        ...
+
+    def tick(self, run: Run, now: float) -> None:
+        """Some time has passed, at most a few tenths of a second."""
+        ...
+
+
+class Controller:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        journal: Journal,
+        engine: Engine,
+        files: Files,
+        layout: Layout,
+        group: Callable[[StartWorkers, Run], Group],
+        clock: Clock,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.run = run
+        self._journal = journal
+        self._engine = engine
+        self._files = files
+        self._layout = layout
+        self._group = group
+        self._clock = clock
+        self._observers = list(observers)
+        self._inbox: deque[Event] = deque()
+        self._barriers = Barriers(run.size)
+        self._background = Background(engine.wake)
+
+    def drive(self, first: Event) -> Run:
+        """Play the run from its first event to its end."""
+        try:
+            self._take([first])
+            while not isinstance(self.run.phase, Finished):
+                self._take(self._next_events())
+                for observer in list(self._observers):
+                    self._told(observer, partial(observer.tick, self.run, self._clock.now()))
+        finally:
+            self._background.close()
+            self._take(self._background.taken())
+            self._journal.sync()
+        return self.run
+
+    def request_stop(self, *, now: bool) -> None:
+        """Ask the run to end, at the next report or at once. For signal handlers and other threads."""
+        self._inbox.append(StopRequested(self.run.attempt, now))
+        self._engine.wake()
+
+    def _next_events(self) -> list[Event]:
+        due = deadline(self.run)
+        wait_s = TICK_S if due is None else max(0.0, min(TICK_S, due - self._clock.now()))
+        said = self._engine.wait(0.0 if self._inbox else wait_s)
+        events: list[Event] = []
+        for message in said:
+            if isinstance(message, Joined):
+                self._joined(message)
+            else:
+                events.append(message)
+            if isinstance(message, WorkerReturned):
+                self._barriers.returned(message.rank)
+        mismatch = self._barriers.mismatch()
+        if mismatch is not None:
+            events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
+        events += self._background.taken()
+        while self._inbox:
+            events.append(self._inbox.popleft())
+        if due is not None and self._clock.now() >= due:
+            events.append(DeadlinePassed(self.run.attempt))
+        return events
+
+    def _take(self, events: list[Event]) -> None:
+        commands: list[Command] = []
+        effective: list[tuple[Event, Run]] = []
+        now = self._clock.now()
+        for event in events:
+            after, more = step(self.run, event, now)
+            if after is self.run and not more:
+                continue
+            self.run = after
+            self._journal.append(event)
+            effective.append((event, after))
+            commands += more
+        self._journal.flush()
+        for command in commands:
+            self._carry_out(command)
+        for observer in list(self._observers):
+            for event, after in effective:
+                self._told(observer, partial(observer.saw, event, after))
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case VerifyCheckpoint(attempt=attempt, record=record):
+                self._background.submit(lambda: self._verified(attempt, record))
+            case StartWorkers():
+                self._barriers = Barriers(command.size)
+                self._engine.start(self._group(command, self.run))
+            case CommitCheckpoint():
+                self._background.submit(lambda: self._committed(command))
+            case DeleteCheckpoint(record=record):
+                self._background.submit(lambda: self._deleted(record))
+            case AnnounceCommit(record=record, removed=removed):
+                self._tell_all(CheckpointCommitted(record, removed))
+                self._background.submit(self._journal.sync_written)
+            case AnnounceRefusal(seq=seq, error=error):
+                self._tell_all(CheckpointRefused(seq, error))
+            case HoldWorkers():
+                self._tell_all(Hold())
+            case StopWorkersAt(seq=seq):
+                self._tell_all(StopAt(seq))
+            case StopWorkers(kill=kill):
+                self._engine.stop(kill=kill)
+
+    def _tell_all(self, message: ToWorker) -> None:
+        for rank in range(self.run.size):
+            self._engine.send(rank, message)
+
+    def _joined(self, event: Joined) -> None:
+        if event.attempt == self.run.attempt:
+            release = self._barriers.joined(event)
+            if release is not None:
+                self._tell_all(release)
+
+    def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        except Exception:
+            self._observers.remove(observer)
+            log.exception("%s raised and is dropped; training goes on", type(observer).__name__)
+
+    # These run on the storage thread.
+
+    def _verified(self, attempt: int, record: CheckpointRecord) -> Event:
+        problem = commit.problem_with(self._layout.checkpoint(record.name))
+        if problem is None:
+            return CheckpointVerified(attempt, record.seq)
+        if self._layout.checkpoint(record.name).exists():
+            aside = commit.set_aside(self._files, self._layout, record.name)
+            problem = f"{problem}; set aside as {aside}"
+        return CheckpointBroken(attempt, record.seq, problem)
+
+    def _committed(self, command: CommitCheckpoint) -> Event:
+        record = command.record
+        try:
+            differing = commit.commit(
+                self._files,
+                self._layout,
+                record,
+                command.parts,
+                world_size=self.run.size,
+                created_at=self._clock.wall(),
+            )
+        except OSError as error:
+            return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
+        if differing:
+            log.warning(
+                "%s: ranks wrote different contents to %s; the lowest rank's is kept",
+                record.name,
+                ", ".join(differing),
+            )
+        return Committed(record)
+
+    def _deleted(self, record: CheckpointRecord) -> None:
+        try:
+            commit.delete(self._files, self._layout, record.name)
+        except OSError as error:
+            log.warning("%s could not be deleted: %s", record.name, error)

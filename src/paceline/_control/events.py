@@ -1,0 +1,130 @@
+"""What can happen to a run. Past tense, frozen, and one JSON object each in the journal.
+
+What a worker says is defined with the other messages in `_engine/messages.py`; here are the events that arise
+on the driver's side, and the union of them all.
+"""
+
+import msgspec
+
+from paceline._engine.messages import (
+    CheckpointRecord,
+    CheckpointStaged,
+    Failure,
+    Reported,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+    WorkersStopped,
+)
+
+JOURNAL_VERSION = 1
+
+
+class Retention(msgspec.Struct, frozen=True):
+    num_to_keep: int | None = None
+    score_attribute: str | None = None
+    score_order: str = "max"
+
+
+class DriverStarted(msgspec.Struct, frozen=True, tag=True):
+    """A driver took the run in hand: the first of all events, and the first after a driver was lost."""
+
+    size: int
+    max_failures: int
+    retention: Retention = Retention()
+    at: float = 0.0
+    pid: int = 0
+    host: str = ""
+    version: int = JOURNAL_VERSION
+    initial: str | None = None
+    """A checkpoint from outside the run, for as long as the run has none of its own."""
+
+
+class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    seq: int
+
+
+class CheckpointBroken(msgspec.Struct, frozen=True, tag=True):
+    """Files of a committed checkpoint are missing or altered; it was set aside."""
+
+    attempt: int
+    seq: int
+    problem: str
+
+
+class CheckpointsFound(msgspec.Struct, frozen=True, tag=True):
+    """Committed checkpoints lie on storage that the journal does not tell of."""
+
+    records: tuple[CheckpointRecord, ...]
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    record: CheckpointRecord
+
+    @property
+    def attempt(self) -> int:
+        return self.record.attempt
+
+
+class CommitFailed(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    seq: int
+    error: str
+
+
+class StopRequested(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    now: bool = False
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+
+
+Event = (
+    DriverStarted
+    | CheckpointsFound
+    | CheckpointVerified
+    | CheckpointBroken
+    | WorkerReady
+    | Reported
+    | CheckpointStaged
+    | Committed
+    | CommitFailed
+    | WorkerHeld
+    | WorkerReturned
+    | WorkerFailed
+    | WorkersStopped
+    | StopRequested
+    | DeadlinePassed
+)
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Event).decode
+
+__all__ = [
+    "CheckpointBroken",
+    "CheckpointRecord",
+    "CheckpointStaged",
+    "CheckpointsFound",
+    "CheckpointVerified",
+    "CommitFailed",
+    "Committed",
+    "DeadlinePassed",
+    "DriverStarted",
+    "Event",
+    "Failure",
+    "JOURNAL_VERSION",
+    "Reported",
+    "Retention",
+    "StopRequested",
+    "WorkerFailed",
+    "WorkerHeld",
+    "WorkerReady",
+    "WorkerReturned",
+    "WorkersStopped",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,103 @@
+"""The run's memory: one checksummed line per event, in order, by one writer.
+
+Lines are gathered and written together just before the commands they caused are carried out. A line that was written
+survives the death of every process; `sync` makes it survive the power. A torn tail is cut off when a driver opens the
+journal again, so that new lines never follow a broken one.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from paceline._control import events
+from paceline._control.events import Event
+from paceline._core.codec import sealed, valid_prefix
+from paceline._engine.messages import WorkerFailed, WorkerReturned
+
+
+class JournalVersionError(Exception):
+    """The journal was written by a newer version of Paceline."""
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: list[bytes] = []
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def append(self, event: Event) -> None:
+        self._lines.append(sealed(events.encode(_without_pickle(event))))
+
+    def flush(self) -> None:
+        if not self._lines:
+            return
+        data = memoryview(b"".join(self._lines))
+        self._lines.clear()
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def sync(self) -> None:
+        self.flush()
+        self.sync_written()
+
+    def sync_written(self) -> None:
+        """Make what was flushed survive the power. May be called from another thread."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read(path: Path) -> list[Event]:
+    """All events up to the first line that is torn or altered; none where there is no journal."""
+    return _decoded(path)[0]
+
+
+def reopened(path: Path) -> tuple[Journal, list[Event]]:
+    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside."""
+    found, length = _decoded(path)
+    if path.exists() and path.stat().st_size > length:
+        _set_aside_tail(path, length)
+    return Journal(path), found
+
+
+def _decoded(path: Path) -> tuple[list[Event], int]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    found: list[Event] = []
+    length = 0
+    for payload in valid_prefix(data):
+        try:
+            event = events.decode(payload)
+        except msgspec.ValidationError as problem:
+            # The checksum holds, so this is no damage: another version wrote it.
+            raise JournalVersionError(
+                f"{path}: line {len(found) + 1} is not understood by this version of Paceline ({problem})\n\n"
+                "hint: open the run with the version that wrote it, or a newer one"
+            ) from None
+        found.append(event)
+        length += len(payload) + 10
+    return found, length
+
+
+def _set_aside_tail(path: Path, length: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(length)
+        tail = file.read()
+        with path.with_name(f"{path.name}.torn").open("ab") as aside:
+            aside.write(tail)
+        file.truncate(length)
+        os.fsync(file.fileno())
+
+
+def _without_pickle(event: Event) -> Event:
+    """Storage holds no pickle: an object or exception that has no plain form stays in memory."""
+    if isinstance(event, WorkerReturned | WorkerFailed) and event.pickled is not None:
+        return msgspec.structs.replace(event, pickled=None)
+    return event

@@ -1,0 +1,149 @@
+"""How a driver finds a run: the journal played through `step`, completed by what else lies on storage.
+
+There is no second way to restore. What the journal does not tell yet is turned into the events it would have told:
+reports that a worker wrote to its own file but that no driver read, commits that were asked for but not answered,
+checkpoints whose manifest exists while the line about them was torn or lost.
+"""
+
+from dataclasses import dataclass
+
+from paceline._control import events, journal
+from paceline._control.commands import CommitCheckpoint
+from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, Event, Reported
+from paceline._control.journal import Journal
+from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._control.step import step
+from paceline._core.codec import valid_prefix
+from paceline._core.errors import StorageError
+from paceline._storage import commit
+from paceline._storage.files import Files
+from paceline._storage.layout import Layout
+
+
+@dataclass(frozen=True)
+class Recovered:
+    run: Run
+    journal: Journal
+    history: tuple[Event, ...]
+    """Every event so far, those that recovery itself added included."""
+
+
+def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
+    """The run after these events, and the commits it asked for that no event answers."""
+    run = Run()
+    asked: dict[int, CommitCheckpoint] = {}
+    for event in history:
+        run, commands = step(run, event)
+        asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
+    return run, {seq: command for seq, command in asked.items() if seq in run.committing}
+
+
+def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
+    """Open a run for writing, whatever state the last driver left it in. The caller holds the lease."""
+    commit.recover(files, layout)
+    book, history = journal.reopened(layout.journal)
+    run, asked = replayed(history)
+
+    def learn(event: Event) -> None:
+        nonlocal run
+        after, commands = step(run, event)
+        if after is run:
+            return
+        run = after
+        history.append(event)
+        book.append(event)
+        for command in commands:
+            if isinstance(command, CommitCheckpoint):
+                asked[command.record.seq] = command
+
+    for event in _unread_reports(layout, run):
+        learn(event)
+    _finish_commits(files, layout, run, asked, wall)
+    found = _unknown_checkpoints(layout, run, history)
+    if found:
+        learn(CheckpointsFound(found))
+    _delete_forgotten(files, layout, run)
+    files.remove_tree(layout.staging)
+    book.sync()
+    return Recovered(run, book, tuple(history))
+
+
+def history_of(layout: Layout) -> tuple[Run, list[Event]]:
+    """The run as it lies there, for readers: nothing is changed, and one that is being written can be read."""
+    history = journal.read(layout.journal)
+    run, _ = replayed(history)
+    for event in _unread_reports(layout, run):
+        after, _ = step(run, event)
+        if after is not run:
+            run = after
+            history.append(event)
+    found = _unknown_checkpoints(layout, run, history)
+    if found:
+        event = CheckpointsFound(found)
+        run, _ = step(run, event)
+        history.append(event)
+    return run, history
+
+
+def _unread_reports(layout: Layout, run: Run) -> list[Event]:
+    """What the workers of the last attempt wrote to files of their own; most of it is known already."""
+    if not isinstance(run.phase, Running | Stopping):
+        return []
+    unread: list[Event] = []
+    for rank in range(run.size):
+        try:
+            data = layout.reports(run.attempt, rank).read_bytes()
+        except FileNotFoundError:
+            continue
+        for payload in valid_prefix(data):
+            event = events.decode(payload)
+            if isinstance(event, Reported | CheckpointStaged):
+                unread.append(event)
+    return unread
+
+
+def _finish_commits(files: Files, layout: Layout, run: Run, asked: dict[int, CommitCheckpoint], wall: float) -> None:
+    """All ranks had said it and all files were durable: only the last act was missing."""
+    for seq in run.committing:
+        command = asked[seq]
+        manifest = _manifest(layout, command.record.name)
+        if manifest is not None and manifest.record == command.record:
+            continue
+        try:
+            commit.commit(files, layout, command.record, command.parts, world_size=run.size, created_at=wall)
+        except OSError:
+            continue  # Its files are gone or unreadable: it never became a checkpoint.
+
+
+def _manifest(layout: Layout, name: str) -> commit.Manifest | None:
+    try:
+        return commit.read_manifest(layout.checkpoint(name))
+    except StorageError:
+        return None
+
+
+def _unknown_checkpoints(layout: Layout, run: Run, history: list[Event]) -> tuple[events.CheckpointRecord, ...]:
+    told = {(event.record.seq, event.record.attempt) for event in history if isinstance(event, Committed)}
+    told |= {
+        (record.seq, record.attempt)
+        for event in history
+        if isinstance(event, CheckpointsFound)
+        for record in event.records
+    }
+    return tuple(
+        manifest.record
+        for manifest in commit.manifests(layout)
+        if (manifest.record.seq, manifest.record.attempt) not in told
+    )
+
+
+def _delete_forgotten(files: Files, layout: Layout, run: Run) -> None:
+    """Retention had decided on these and the driver died before it got to them."""
+    kept = {record.name for record in run.checkpoints}
+    for manifest in list(commit.manifests(layout)):
+        if manifest.record.name not in kept:
+            commit.delete(files, layout, manifest.record.name)
+
+
+def is_complete(run: Run) -> bool:
+    return isinstance(run.phase, Finished) and run.phase.ending == "complete"

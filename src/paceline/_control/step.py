@@ -1,0 +1,346 @@
+"""The life of one training run, as a pure function.
+
+    step(run, event, now) -> (run, commands)
+
+Nothing here starts a process, reads a clock or touches a disk: the controller feeds events in and carries commands
+out. Every transition a run can make is in this file; an event that does not fit raises `InvalidTransition`. A driver
+that was lost is recovered by playing its journal through this same function.
+"""
+
+from msgspec.structs import replace
+
+from paceline._control.commands import (
+    AnnounceCommit,
+    AnnounceRefusal,
+    Command,
+    CommitCheckpoint,
+    DeleteCheckpoint,
+    HoldWorkers,
+    StartWorkers,
+    StopWorkers,
+    StopWorkersAt,
+    VerifyCheckpoint,
+)
+from paceline._control.events import (
+    CheckpointBroken,
+    CheckpointRecord,
+    CheckpointsFound,
+    CheckpointStaged,
+    CheckpointVerified,
+    CommitFailed,
+    Committed,
+    DeadlinePassed,
+    DriverStarted,
+    Event,
+    Failure,
+    Reported,
+    StopRequested,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+    WorkersStopped,
+)
+from paceline._control.policy import may_retry
+from paceline._control.run import (
+    RECENT,
+    Ending,
+    Finished,
+    Pending,
+    Progress,
+    Restoring,
+    Run,
+    Running,
+    Stopping,
+    Unopened,
+)
+from paceline._storage.retention import kept
+
+STOP_GRACE_S = 10.0
+"""How long ranks may differ in coming to the report at which they were asked to stop."""
+
+Step = tuple[Run, list[Command]]
+
+
+class InvalidTransition(Exception):
+    """An event arrived that no phase of the run can take: a bug in this library."""
+
+
+def step(run: Run, event: Event, now: float = 0.0) -> Step:
+    if isinstance(event, DriverStarted):
+        return _opened(run, event)
+    if isinstance(event, CheckpointsFound):
+        return _found(run, event), []
+    if event.attempt < run.attempt or isinstance(run.phase, Finished):
+        return run, []  # Said by workers that are already gone.
+
+    match run.phase, event:
+        case Running() | Stopping(), Reported():
+            return _reported(run, event, now)
+        case Running() | Stopping(), CheckpointStaged():
+            return _staged(run, event)
+        case Running() | Stopping(), Committed():
+            return _committed(run, event)
+        case Running() | Stopping(), CommitFailed(seq=seq, error=error):
+            run = replace(run, committing=tuple(s for s in run.committing if s != seq))
+            run, commands = _settled(run)
+            return run, [AnnounceRefusal(event.attempt, seq, error), *commands]
+
+        case Running() as phase, WorkerReady():
+            return replace(run, phase=replace(phase, num_ready=phase.num_ready + 1)), []
+        case Running(), WorkerReturned():
+            return _returned(run, event, now)
+        case Running() as phase, WorkerFailed(failure=failure):
+            return _stopping(run, phase, "failed", (failure,))
+        case Stopping() as phase, WorkerFailed(failure=failure):
+            # Nearly always the echo of the first; `first_failure` decides once all have spoken.
+            if phase.ending != "failed":
+                return run, []
+            return replace(run, phase=replace(phase, failures=phase.failures + (failure,))), []
+
+        case Running(), StopRequested(now=False):
+            return _stop_requested(run)
+        case Running() as phase, StopRequested(now=True):
+            return _stopping(replace(run, stop_requested=True), phase, "interrupted")
+        case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
+            run = replace(run, stop_requested=True)
+            return run, [StopWorkers(run.attempt, kill=True)]
+        case Running() as phase, WorkerHeld():
+            return _held(run, phase, event)
+        case Running() as phase, DeadlinePassed():
+            return _stopping(run, phase, "interrupted")
+        case Stopping() as phase, WorkersStopped():
+            return _settled(replace(run, phase=replace(phase, stopped=True)))
+
+        case Restoring(record=record), CheckpointVerified():
+            return _running(run, record)
+        case Restoring(record=record), CheckpointBroken():
+            return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)))
+        case Restoring(), StopRequested():
+            return replace(run, phase=Finished("interrupted"), stop_requested=True), []
+
+        case Stopping(), StopRequested():
+            # The processes are ending anyway, but there must be no further attempt.
+            return (run if run.stop_requested else replace(run, stop_requested=True)), []
+
+        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
+            return run, []
+
+    raise InvalidTransition(f"{event} in {run.phase}")
+
+
+def deadline(run: Run) -> float | None:
+    """When `DeadlinePassed` is due, if it is."""
+    return run.phase.stop_by if isinstance(run.phase, Running) else None
+
+
+def _opened(run: Run, event: DriverStarted) -> Step:
+    """A driver begins, or takes over from one that was lost, with budgets of its own."""
+    if isinstance(run.phase, Finished) and run.phase.ending == "complete":
+        return run, []
+    run = replace(
+        run,
+        size=event.size,
+        max_failures=event.max_failures,
+        retention=event.retention,
+        initial=event.initial,
+        phase=Unopened(),
+        attempt=run.attempt + 1,
+        num_failures=0,
+        committing=(),
+        stop_requested=False,
+    )
+    return _restored(run)
+
+
+def _found(run: Run, event: CheckpointsFound) -> Run:
+    """Take in what lies on storage and what the journal, torn or lost, does not tell."""
+    known = {record.seq for record in run.checkpoints}
+    new = [record for record in event.records if record.seq not in known]
+    if not new:
+        return run
+    attempt = max(record.attempt for record in new)
+    if attempt > run.attempt:
+        # The journal lost that attempt: the workers it last told of are not the ones whose reports lie there.
+        run = replace(run, phase=Unopened(), attempt=attempt, committing=())
+    # One directory has one record: a name that was used again stands for the newer checkpoint.
+    names = {record.name for record in new}
+    old = [record for record in run.checkpoints if record.name not in names]
+    return replace(
+        run,
+        checkpoints=tuple(sorted((*old, *new), key=lambda record: record.seq)),
+        committing=tuple(seq for seq in run.committing if seq not in {record.seq for record in new}),
+    )
+
+
+def _restored(run: Run) -> Step:
+    """Begin the attempt, from the newest checkpoint once it is known to be whole."""
+    if run.latest is None:
+        return _running(run, None)
+    return replace(run, phase=Restoring(run.latest)), [VerifyCheckpoint(run.attempt, run.latest)]
+
+
+def _running(run: Run, resume: CheckpointRecord | None) -> Step:
+    seq = resume.seq if resume else 0
+    run = replace(run, phase=Running(Progress.of(run.size, seq)), num_reports=seq)
+    return run, [StartWorkers(run.attempt, run.size, resume)]
+
+
+def _live(run: Run) -> Running:
+    assert isinstance(run.phase, Running | Stopping)
+    return run.phase if isinstance(run.phase, Running) else run.phase.running
+
+
+def _with_live(run: Run, live: Running) -> Run:
+    phase = live if isinstance(run.phase, Running) else replace(run.phase, running=live)
+    return replace(run, phase=phase)
+
+
+def _reported(run: Run, event: Reported, now: float) -> Step:
+    live = _live(run)
+    rank, seq = event.rank, event.seq
+    if seq <= live.progress[rank]:
+        return run, []  # Said twice: read back from the worker's file, or sent again by the wire.
+    live = replace(live, progress=live.progress.advanced(rank, seq))
+    if rank == 0:
+        live = replace(
+            live,
+            recent=live.recent[-RECENT + 1 :] + ((seq, event.metrics),),
+            # A checkpoint carries the metrics of rank 0, whichever rank came first and whichever brings files.
+            pending=tuple(replace(p, metrics=event.metrics) if p.seq == seq else p for p in live.pending),
+        )
+        run = replace(run, num_reports=seq)
+    if event.checkpoint is not None:
+        live = replace(live, pending=_announced(live, event, now))
+        if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
+            return _mismatched(run, live)
+    return _commits(_with_live(run, live))
+
+
+def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:
+    for at, pending in enumerate(live.pending):
+        if pending.seq == event.seq:
+            pending = replace(pending, num_announced=pending.num_announced + 1)
+            return live.pending[:at] + (pending,) + live.pending[at + 1 :]
+    metrics = next((raw for seq, raw in live.recent if seq == event.seq), event.metrics)
+    assert event.checkpoint is not None
+    new = Pending(event.seq, event.checkpoint, event.rank, event.where, metrics, since=now)
+    return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def _staged(run: Run, event: CheckpointStaged) -> Step:
+    live = _live(run)
+    for at, pending in enumerate(live.pending):
+        if pending.seq == event.seq and all(part.rank != event.staged.rank for part in pending.parts):
+            pending = replace(pending, parts=pending.parts + (event.staged,))
+            live = replace(live, pending=live.pending[:at] + (pending,) + live.pending[at + 1 :])
+            return _commits(_with_live(run, live))
+    return run, []  # Said twice.
+
+
+def _commits(run: Run) -> Step:
+    """Ask for every checkpoint that all ranks have reached and whose files are all staged, in order."""
+    live = _live(run)
+    commands: list[Command] = []
+    while live.pending:
+        pending = live.pending[0]
+        if pending.seq > live.progress.least or len(pending.parts) < pending.num_announced:
+            break
+        live = replace(live, pending=live.pending[1:])
+        parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
+        num_bytes = sum(file.size for part in parts for file in part.files)
+        record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes)
+        run = replace(run, committing=run.committing + (pending.seq,))
+        commands.append(CommitCheckpoint(record, parts))
+    return (_with_live(run, live), commands) if commands else (run, [])
+
+
+def _committed(run: Run, event: Committed) -> Step:
+    record = event.record
+    replaced = tuple(c for c in run.checkpoints if c.name == record.name)
+    checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
+    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
+    gone = tuple(c for c in checkpoints if c.seq not in {stays.seq for stays in keep})
+    run = replace(run, checkpoints=keep, committing=tuple(s for s in run.committing if s != record.seq))
+    removed = tuple(c.seq for c in (*replaced, *gone))
+    commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
+    commands += [DeleteCheckpoint(c) for c in gone]
+    run, more = _settled(run)
+    return run, commands + more
+
+
+def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
+    live = _live(run)
+    live = replace(
+        live,
+        num_returned=live.num_returned + 1,
+        num_stopped=live.num_stopped + event.stopped,
+        # A rank that was stopped on purpose is not one that reports less often.
+        fewest=live.fewest if event.stopped else _fewer(live.fewest, event),
+        held=live.held and tuple(count for count in live.held if count[0] != event.rank),
+        stop_by=now + STOP_GRACE_S if event.stopped and live.stop_by is None else live.stop_by,
+    )
+    # Before the end is looked at: whether ranks fit together must not depend on which of them returns last.
+    if live.fewest is not None and any(p.seq > live.fewest[1] for p in live.pending):
+        return _mismatched(run, live)
+    if live.num_returned == run.size:
+        ending: Ending = "interrupted" if live.num_stopped else "complete"
+        return _stopping(run, live, ending, kill=False)
+    return _agreed(run, live)
+
+
+def _fewer(fewest: tuple[int, int, str] | None, event: WorkerReturned) -> tuple[int, int, str]:
+    if fewest is not None and fewest[1] <= event.num_reports:
+        return fewest
+    return event.rank, event.num_reports, event.where
+
+
+def _mismatched(run: Run, live: Running) -> Step:
+    """A rank has returned without the report that the checkpoint of another rank waits for."""
+    assert live.fewest is not None
+    rank, num_reports, where = live.fewest
+    pending = next(p for p in live.pending if p.seq > num_reports)
+    last = f"; the last at {where}" if where else ""
+    message = (
+        f"ReportMismatchError: rank {pending.rank} waits for every rank in report {pending.seq} with a checkpoint, "
+        f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
+    )
+    failure = Failure(pending.rank, "mismatch", message, frames=(pending.where,), retriable=False)
+    return _stopping(run, live, "failed", (failure,))
+
+
+def _stop_requested(run: Run) -> Step:
+    live = _live(run)
+    if live.held is not None:
+        return run, []
+    run = replace(run, stop_requested=True, phase=replace(live, held=()))
+    return run, [HoldWorkers(run.attempt)]
+
+
+def _held(run: Run, live: Running, event: WorkerHeld) -> Step:
+    return _agreed(run, replace(live, held=(live.held or ()) + ((event.rank, event.seq),)))
+
+
+def _agreed(run: Run, live: Running) -> Step:
+    """Once every rank still at work has said its count, all stop at the report after the highest."""
+    if not live.held or live.stop_at is not None or len(live.held) + live.num_returned < run.size:
+        return replace(run, phase=live), []
+    stop_at = max(seq for _, seq in live.held) + 1
+    return replace(run, phase=replace(live, stop_at=stop_at)), [StopWorkersAt(run.attempt, stop_at)]
+
+
+def _stopping(
+    run: Run, live: Running, ending: Ending, failures: tuple[Failure, ...] = (), *, kill: bool = True
+) -> Step:
+    return replace(run, phase=Stopping(live, ending, failures)), [StopWorkers(run.attempt, kill)]
+
+
+def _settled(run: Run) -> Step:
+    """Finish or try again, once the workers are gone and no commit is in flight."""
+    match run.phase:
+        case Stopping(ending=ending, failures=failures, stopped=True) if not run.committing:
+            if ending == "failed" and not run.stop_requested and may_retry(run, failures):
+                run = replace(run, attempt=run.attempt + 1, num_failures=run.num_failures + 1)
+                return _restored(run)
+            return replace(run, phase=Finished(ending, failures)), []
+    return run, []

@@ -1,0 +1,1 @@
+"""Clock, codec, settings and operating system: the ground floor. Imports nothing else of Paceline."""

@@ -1,0 +1,63 @@
+"""How bytes are framed: length-prefixed on a socket, checksummed lines in a file.
+
+A line is `CRC32 PAYLOAD`, where the payload has no newline (it is JSON). Reading stops at the first line that
+does not check out: what follows a torn write is not to be trusted.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+MAX_FRAME = 1 << 30
+
+
+def frame(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+class FrameReader:
+    """Cuts a stream of bytes back into the payloads that were framed."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        buffer = self._buffer
+        buffer += data
+        payloads = []
+        start = 0
+        while len(buffer) - start >= 4:
+            end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
+            if end - start > MAX_FRAME:
+                raise ValueError(f"a frame of {end - start} bytes is over the limit of {MAX_FRAME}")
+            if len(buffer) < end:
+                break
+            payloads.append(bytes(buffer[start + 4 : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return payloads
+
+
+def sealed(payload: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(payload), payload)
+
+
+def unsealed(line: bytes) -> bytes | None:
+    """The payload of a line, or None where the line is torn or altered."""
+    if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
+        return None
+    payload = line[9:-1]
+    try:
+        expected = int(line[:8], 16)
+    except ValueError:
+        return None
+    return payload if zlib.crc32(payload) == expected else None
+
+
+def valid_prefix(data: bytes) -> Iterator[bytes]:
+    """The payloads of all lines up to the first one that is torn or altered."""
+    for line in data.splitlines(keepends=True):
+        payload = unsealed(line)
+        if payload is None:
+            return
+        yield payload

@@ -1,0 +1,75 @@
+"""Every exception a user can meet.
+
+    PacelineError
+    ├── TrainingFailedError          fit() could not finish; `.result` has what was reached
+    │   ├── WorkerGroupError         a worker failed; `.worker_failures` has the exception of each rank
+    │   └── ControllerError          the driver's side failed
+    ├── StorageError                 a file could not be written, read or trusted
+    │   ├── CheckpointCorruptError   files of a committed checkpoint are missing or altered
+    │   └── RunHeldError             another driver writes this run
+    ├── ReportMismatchError          ranks called report() a different number of times
+    └── WorkerError                  stands in for a worker's exception that cannot be rebuilt here
+
+Each one pickles: exceptions cross processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PacelineError(Exception):
+    """The base of all of Paceline's own exceptions."""
+
+
+class TrainingFailedError(PacelineError, RuntimeError):
+    """Training did not finish. `result` holds the metrics and checkpoints that were reached."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.result)
+
+
+class WorkerGroupError(TrainingFailedError):
+    """One worker or more failed. `worker_failures` maps ranks to their exceptions, the cause first."""
+
+    def __init__(self, error_message: str, worker_failures: dict[int, BaseException], result: Any = None) -> None:
+        super().__init__(error_message, result)
+        self.worker_failures = worker_failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.worker_failures, self.result)
+
+
+class ControllerError(TrainingFailedError):
+    """The driver's side failed: workers could not be started, or the run could not be written."""
+
+    def __init__(self, controller_failure: BaseException, result: Any = None) -> None:
+        super().__init__(f"{type(controller_failure).__name__}: {controller_failure}", result)
+        self.controller_failure = controller_failure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.controller_failure, self.result)
+
+
+class StorageError(PacelineError, OSError):
+    """A file of the run could not be written, read or trusted."""
+
+
+class CheckpointCorruptError(StorageError):
+    """Files of a committed checkpoint are missing or altered."""
+
+
+class RunHeldError(StorageError):
+    """Another driver writes this run."""
+
+
+class ReportMismatchError(PacelineError, RuntimeError):
+    """Ranks called `report()` a different number of times, and a checkpoint waited for one that never came."""
+
+
+class WorkerError(PacelineError, RuntimeError):
+    """Stands in for an exception of a worker that could not be carried over to the driver."""

@@ -1,0 +1,78 @@
+"""Metrics as plain JSON: numbers, strings, lists and dicts, with nan, infinity and very large integers kept.
+
+JSON has no nan and no infinity, and most writers turn both into null; a loss that became nan is the one number
+its owner must not lose, so these values are written as `{"$number": "nan"}`.
+"""
+
+import math
+from typing import Any
+
+_ESCAPE = "$number"
+_INT_LIMIT = 1 << 63
+
+
+def plain(value: Any, path: str = "metrics") -> Any:
+    """`value` in plain form: numpy scalars and one-element tensors become numbers; the rest is refused by path."""
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {_ESCAPE: repr(value)}
+    if kind is int:
+        return value if -_INT_LIMIT <= value < _INT_LIMIT else {_ESCAPE: str(value)}
+    if value is None or kind is str or kind is bool:
+        return value
+    if isinstance(value, dict):
+        return {_key(key, path): plain(item, f"{path}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if hasattr(value, "item") and hasattr(value, "shape"):
+        return plain(_number(value, path), path)
+    for base in (bool, int, float, str):
+        if isinstance(value, base):
+            return plain(base(value), path)
+    raise TypeError(
+        f"{path} is {_article(kind.__name__)}: a metric is a number, a string, None, or a list or dict of these"
+    )
+
+
+def unplain(value: Any) -> Any:
+    """The value that `plain` was given, tuples as lists."""
+    if isinstance(value, dict):
+        if len(value) == 1 and isinstance(value.get(_ESCAPE), str):
+            text = value[_ESCAPE]
+            return float(text) if text in ("nan", "inf", "-inf") else int(text)
+        return {key: unplain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unplain(item) for item in value]
+    return value
+
+
+def looked_up(metrics: Any, attribute: str) -> Any:
+    """The metric under a name, or under a path such as `eval/loss`; None where there is none."""
+    if not isinstance(metrics, dict):
+        return None
+    if attribute in metrics:
+        return metrics[attribute]
+    head, _, rest = attribute.partition("/")
+    return looked_up(metrics.get(head), rest) if rest else None
+
+
+def _number(value: Any, path: str) -> Any:
+    shape = tuple(value.shape)
+    if math.prod(shape) != 1:
+        raise ValueError(
+            f"{path} is {_article(type(value).__name__)} of shape {shape}: a metric is one number\n\n"
+            "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
+        )
+    return value.item()
+
+
+def _key(key: Any, path: str) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (int, float)) and not isinstance(key, bool):
+        return str(key)
+    raise TypeError(f"{path} has the key {key!r}: the keys of metrics are strings")
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,77 @@
+"""Every environment variable that Paceline reads, in one frozen value.
+
+Nothing else in the package looks at its own environment variables. A setting is for operators and tests;
+what a training script decides is an argument of a public class instead.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+@dataclass(frozen=True)
+class Settings:
+    storage_path: str = "~/paceline_results"
+    """Where runs are kept when `RunConfig(storage_path=...)` is not given."""
+    prewarm: bool = True
+    """Start the process that workers fork from as soon as a framework's module is imported."""
+    start_method: str = "fork"
+    """`fork` from the warm process, or `spawn` a fresh interpreter for every worker."""
+    portable: bool = False
+    """Use the plain POSIX ways (spawn, unlinked files, end of file) even where Linux offers better ones."""
+    verbosity: int = 1
+    """0: only errors. 1: one line for each thing that happened. 2: also every report of rank 0."""
+    report_notice_s: float = 30.0
+    """How long a checkpoint may wait for the report of another rank before that is said on the terminal."""
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in force now; a value that cannot be read is refused by name."""
+    default = Settings()
+    return Settings(
+        storage_path=environ.get("PACELINE_STORAGE_PATH") or default.storage_path,
+        prewarm=_flag(environ, "PACELINE_PREWARM", default.prewarm),
+        start_method=_one_of(environ, "PACELINE_START_METHOD", ("fork", "spawn"), default.start_method),
+        portable=_flag(environ, "PACELINE_PORTABLE", default.portable),
+        verbosity=int(_one_of(environ, "PACELINE_VERBOSITY", ("0", "1", "2"), str(default.verbosity))),
+        report_notice_s=_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
+    )
+
+
+def default_storage_path() -> str:
+    return str(Path(load().storage_path).expanduser())
+
+
+def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:
+    text = environ.get(name)
+    if text is None:
+        return default
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError(f"{name}={text!r} is not a yes or a no: use 1 or 0")
+
+
+def _one_of(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
+    text = environ.get(name) or default
+    if text not in allowed:
+        raise ValueError(f"{name}={text!r} is not one of {', '.join(allowed)}")
+    return text
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise ValueError(f"{name}={text!r} is not a number of seconds above 0")
+    return value

@@ -1,0 +1,90 @@
+"""What Linux offers beyond POSIX, each with a plain fallback: anonymous memory, exit watching, death signals, fork.
+
+`PACELINE_PORTABLE=1` takes the fallbacks everywhere, which is how they are tested on Linux.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+from typing import Any
+
+from paceline._core import settings
+
+in_worker = False
+"""Whether this process was started by Paceline to be a worker, or the parent of workers."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def on_linux() -> bool:
+    return sys.platform == "linux" and not settings.load().portable
+
+
+def fork_is_safe() -> bool:
+    """Whether a fresh single-threaded process may fork after importing frameworks.
+
+    On macOS system libraries start threads of their own, and a forked child may crash in them.
+    """
+    return on_linux()
+
+
+def anonymous_file(label: str) -> int:
+    """A descriptor of memory (or an unlinked file) that nothing can find by name and that goes with its last holder."""
+    if on_linux():
+        return os.memfd_create(label, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=f"{label}-") as file:
+        return os.dup(file.fileno())
+
+
+def exit_watch(pid: int) -> int | None:
+    """A descriptor that becomes readable when process `pid` ends; None where the system has none."""
+    if not on_linux():
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def die_with_parent(with_signal: int = signal.SIGKILL) -> None:
+    """Ask to be sent a signal when the thread that started this process ends; elsewhere, sockets tell."""
+    if on_linux():
+        _prctl(_PR_SET_PDEATHSIG, with_signal)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent died, so that they can be found and ended."""
+    if on_linux():
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process; empty where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def num_cores() -> int:
+    """Cores that this process may use: its affinity mask and its cgroup's quota, not what the board carries."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def _prctl(option: int, value: int) -> None:
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}, {value}): {os.strerror(code)}")

@@ -1,0 +1,53 @@
+"""What an engine does: it starts workers, carries messages, ends workers. It decides nothing."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from paceline._engine.messages import Begin, FromWorker, ToWorker, WorkersStopped
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    begin: Begin
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables to set in this worker, on top of the driver's own."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The workers of one attempt. `job` is the pickled (function, configuration, backend) that each runs."""
+
+    attempt: int
+    workers: tuple[WorkerSpec, ...]
+    job: bytes
+    preload: tuple[str, ...] = ()
+    start_method: str = "fork"
+
+
+class Engine(Protocol):
+    def start(self, group: Group) -> None:
+        """Begin to start the workers; what becomes of them is told by `wait`."""
+        ...
+
+    def send(self, rank: int, message: ToWorker) -> None:
+        """Pass a message on, in order; one to a worker that is gone is dropped."""
+        ...
+
+    def stop(self, *, kill: bool) -> None:
+        """End the workers: by themselves if they have returned, or at once. May be called again."""
+        ...
+
+    def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
+        """What happened, in the order of each worker; empty after the time, or when woken.
+
+        `WorkersStopped` comes once for each `start`, after the last message of its last worker.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Let `wait` return. The only method that other threads and signal handlers may call."""
+        ...
+
+    def close(self) -> None: ...

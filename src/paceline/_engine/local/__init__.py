@@ -1,0 +1,1 @@
+"""Workers on this machine: forked from a warm process, or spawned where forking is not safe."""

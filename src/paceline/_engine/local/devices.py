@@ -1,0 +1,102 @@
+"""What this machine has: cores and GPUs, and how they are shared out to workers."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline._core import system
+
+
+@dataclass(frozen=True)
+class Machine:
+    num_cores: int
+    gpus: tuple[str, ...]
+    """As `CUDA_VISIBLE_DEVICES` names them: indices or UUIDs."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker is given."""
+
+    num_threads: int
+    devices: tuple[int, ...]
+    """Indices among the visible GPUs."""
+    env: dict[str, str]
+
+
+def this_machine() -> Machine:
+    return Machine(system.num_cores(), _visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def shares(machine: Machine, num_workers: int, *, cpus_per_worker: float, gpus_per_worker: float) -> tuple[Share, ...]:
+    """What each worker gets. More GPUs than there are is an error; more workers than cores is not."""
+    num_gpus = gpus_needed(num_workers, gpus_per_worker)
+    if num_gpus > len(machine.gpus):
+        have = f"{len(machine.gpus)} GPU(s)" if machine.gpus else "no GPU"
+        raise ValueError(
+            f"ScalingConfig asks for {num_gpus} GPU(s) ({num_workers} workers x {gpus_per_worker:g}), "
+            f"and this machine has {have}\n\n"
+            "hint: lower num_workers, give each worker a fraction with resources_per_worker={'GPU': 0.5}, "
+            "or set use_gpu=False"
+        )
+    wanted = int(cpus_per_worker) if cpus_per_worker > 1 else 0
+    num_threads = wanted or max(1, machine.num_cores // max(1, num_workers))
+    visible = ",".join(machine.gpus[:num_gpus])
+    # A worker without a GPU sees none; with one it sees all that the run has, as collective libraries expect.
+    env = {"CUDA_VISIBLE_DEVICES": visible}
+    if "OMP_NUM_THREADS" not in os.environ:
+        env["OMP_NUM_THREADS"] = str(num_threads)
+    else:
+        num_threads = _threads_from_environment(num_threads)
+    return tuple(Share(num_threads, _devices(rank, gpus_per_worker), env) for rank in range(num_workers))
+
+
+def gpus_needed(num_workers: int, gpus_per_worker: float) -> int:
+    if gpus_per_worker >= 1:
+        return num_workers * int(gpus_per_worker)
+    if gpus_per_worker == 0:
+        return 0
+    return math.ceil(num_workers / _workers_per_gpu(gpus_per_worker))
+
+
+def _devices(rank: int, gpus_per_worker: float) -> tuple[int, ...]:
+    if gpus_per_worker >= 1:
+        count = int(gpus_per_worker)
+        return tuple(range(rank * count, (rank + 1) * count))
+    if gpus_per_worker == 0:
+        return ()
+    return (rank // _workers_per_gpu(gpus_per_worker),)
+
+
+def _workers_per_gpu(fraction: float) -> int:
+    """Whole workers that fit on one GPU; 0.3 lets three share, never a fourth on two halves."""
+    return int(1 / fraction + 1e-9)
+
+
+def _threads_from_environment(default: int) -> int:
+    text = os.environ["OMP_NUM_THREADS"].split(",")[0]
+    return int(text) if text.isdigit() and int(text) > 0 else default
+
+
+def _visible_gpus(visible: str | None) -> tuple[str, ...]:
+    present = tuple(str(index) for index in range(_num_gpus()))
+    if visible is None:
+        return present
+    # As CUDA reads it: everything from the first entry that is no device is ignored.
+    chosen = []
+    for name in (part.strip() for part in visible.split(",")):
+        if name.isdigit() and name not in present:
+            break
+        if not re.fullmatch(r"\d+|(GPU|MIG)-\S+", name):
+            break
+        chosen.append(name)
+    return tuple(chosen) if present else ()
+
+
+def _num_gpus() -> int:
+    """Counted without any library, so that nothing in this process touches CUDA."""
+    return sum(1 for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

@@ -1,0 +1,247 @@
+"""The engine that runs workers on this machine.
+
+Each worker has a socket pair to the driver and a log file; one selector in the driver hears them all. A worker that
+ends without having said how is told apart by its exit status. Nothing listens anywhere.
+"""
+
+import os
+import selectors
+import signal
+import socket
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline._core import settings, system
+from paceline._core.codec import FrameReader, frame
+from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, ZygoteLauncher
+from paceline._engine.messages import (
+    Begin,
+    Failure,
+    FromWorker,
+    ToWorker,
+    WorkerFailed,
+    WorkerReturned,
+    WorkersStopped,
+    decode_from_worker,
+    encode,
+)
+from paceline._engine.messages import (
+    Exit as Leave,
+)
+
+_RECEIVE = 1 << 18
+
+
+@dataclass
+class _Worker:
+    begin: Begin
+    end: socket.socket
+    frames: FrameReader = field(default_factory=FrameReader)
+    unsent: deque[memoryview] = field(default_factory=deque)
+    spoken: bool = False
+    """It has said that it returned or failed; its exit is no news."""
+    exit: Exit | None = None
+    drained: bool = False
+    killed: bool = False
+    """We asked for its end."""
+
+
+class LocalEngine:
+    def __init__(self, launcher: Launcher | None = None) -> None:
+        """`launcher`: how processes start; chosen at the first `start` if not given."""
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_r.setblocking(False)
+        self._wake_w.setblocking(False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
+        self._launcher = launcher
+        self._workers: dict[int, _Worker] = {}
+        self._attempt = 0
+        self._host = socket.gethostname()
+
+    def start(self, group: Group) -> None:
+        assert not self._workers, "the workers of the last attempt have not been stopped"
+        self._attempt = group.attempt
+        if self._launcher is not None and not self._launcher.alive:
+            for fd in self._launcher.watched():
+                self._selector.unregister(fd)
+            self._launcher.close()
+            self._launcher = None
+        if self._launcher is None:
+            self._launcher = _launcher(group)
+        job = system.anonymous_file("paceline-job")
+        try:
+            _write_all(job, group.job)
+            for spec in group.workers:
+                self._launch(spec, job)
+        finally:
+            os.close(job)
+        for fd in self._launcher.watched():
+            if fd not in self._selector.get_map():
+                self._selector.register(fd, selectors.EVENT_READ, "launcher")
+
+    def send(self, rank: int, message: ToWorker) -> None:
+        worker = self._workers.get(rank)
+        if worker is None or worker.drained or worker.exit is not None:
+            return
+        worker.unsent.append(memoryview(frame(encode(message))))
+        self._flush(worker)
+
+    def stop(self, *, kill: bool) -> None:
+        assert self._launcher is not None
+        for rank, worker in self._workers.items():
+            self.send(rank, Leave())
+            if kill and not worker.killed and worker.exit is None:
+                worker.killed = True
+                self._launcher.kill(rank)
+        if not self._workers:
+            self.wake()
+
+    def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
+        said: list[FromWorker | WorkersStopped] = []
+        for key, mask in self._selector.select(timeout_s):
+            if key.data == "wake":
+                self._drain_wakes()
+            elif isinstance(key.data, _Worker):
+                if mask & selectors.EVENT_WRITE:
+                    self._flush(key.data)
+                if mask & selectors.EVENT_READ:
+                    self._hear(key.data, said)
+        if self._launcher is not None and self._workers:
+            self._take_exits(self._launcher.exits(), said)
+            if all(worker.exit and worker.drained for worker in self._workers.values()):
+                self._workers.clear()
+                said.append(WorkersStopped(self._attempt))
+        return said
+
+    def wake(self) -> None:
+        try:
+            self._wake_w.send(b"\0")
+        except BlockingIOError:
+            pass  # It is full of wakes already.
+
+    def close(self) -> None:
+        if self._launcher is not None:
+            for rank, worker in self._workers.items():
+                if worker.exit is None:
+                    self._launcher.kill(rank)
+            while any(worker.exit is None for worker in self._workers.values()):
+                self.wait(None)
+            self._launcher.close()
+        for worker in self._workers.values():
+            worker.end.close()
+        self._workers.clear()
+        self._selector.close()
+        self._wake_r.close()
+        self._wake_w.close()
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank; 0 where it is not known yet."""
+        return self._launcher.pid(rank) if self._launcher is not None else 0
+
+    def _launch(self, spec: WorkerSpec, job: int) -> None:
+        assert self._launcher is not None
+        ours, theirs = socket.socketpair()
+        spec.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._launcher.launch(spec.begin.rank, {**os.environ, **spec.env}, (theirs.fileno(), log, job))
+        finally:
+            theirs.close()
+            os.close(log)
+        ours.setblocking(False)
+        worker = _Worker(spec.begin, ours)
+        self._workers[spec.begin.rank] = worker
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self.send(spec.begin.rank, spec.begin)
+
+    def _flush(self, worker: _Worker) -> None:
+        try:
+            while worker.unsent:
+                data = worker.unsent[0]
+                sent = worker.end.send(data)
+                if sent < len(data):
+                    worker.unsent[0] = data[sent:]
+                else:
+                    worker.unsent.popleft()
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            worker.unsent.clear()  # It is gone; its exit will say so.
+        if not worker.drained:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+            self._selector.modify(worker.end, wanted, worker)
+
+    def _hear(self, worker: _Worker, said: list[FromWorker | WorkersStopped]) -> None:
+        try:
+            data = worker.end.recv(_RECEIVE)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._selector.unregister(worker.end)
+            worker.end.close()
+            worker.drained = True
+            return
+        for payload in worker.frames.feed(data):
+            message = decode_from_worker(payload)
+            worker.spoken = worker.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            said.append(message)
+
+    def _take_exits(self, exits: list[Exit], said: list[FromWorker | WorkersStopped]) -> None:
+        for ended in exits:
+            worker = self._workers[ended.token]
+            worker.exit = ended
+            # Its last words may still be in the socket, and they come before the news of its death.
+            while not worker.drained:
+                self._hear(worker, said)
+                if not worker.drained and not self._readable(worker):
+                    break
+            if not worker.drained:
+                # Something the worker left behind still holds the other end; the worker itself is gone.
+                self._selector.unregister(worker.end)
+                worker.end.close()
+                worker.drained = True
+            if not worker.spoken and not worker.killed:
+                failure = self._failure(worker.begin.rank, ended)
+                said.append(WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
+
+    @staticmethod
+    def _readable(worker: _Worker) -> bool:
+        try:
+            worker.end.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+    def _failure(self, rank: int, ended: Exit) -> Failure:
+        if ended.code < 0:
+            name = signal.Signals(-ended.code).name
+            return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host)
+        message = f"exited with code {ended.code} before its function returned"
+        return Failure(rank, "exited", message, at=ended.at, host=self._host)
+
+    def _drain_wakes(self) -> None:
+        try:
+            while self._wake_r.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def _launcher(group: Group) -> Launcher:
+    method = settings.load().start_method
+    if group.start_method == "fork" and method == "fork" and system.fork_is_safe():
+        return ZygoteLauncher(group.preload)
+    return SpawnLauncher()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)

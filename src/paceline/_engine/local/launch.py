@@ -1,0 +1,276 @@
+"""The driver's side of starting processes: one launcher forks from the zygote, the other spawns interpreters.
+
+Both are handed a worker's descriptors and say, through `exits`, which worker ended, when and how. The zygote serves
+all runs of the process and starts as early as somebody asks for it (`prewarm`).
+"""
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import paceline
+from paceline._core import settings, system
+from paceline._core.codec import FrameReader, frame
+
+WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", "paceline._worker.main", "paceline.train")
+"""What every worker needs, whatever the framework."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    token: int
+    code: int
+    """Minus the signal's number, as in `subprocess`."""
+    at: float
+
+
+class Launcher(Protocol):
+    @property
+    def alive(self) -> bool:
+        """Whether more can be launched."""
+        ...
+
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None: ...
+    def kill(self, token: int) -> None: ...
+    def exits(self) -> list[Exit]: ...
+    def watched(self) -> list[int]:
+        """Descriptors that become readable when there may be news."""
+        ...
+
+    def pid(self, token: int) -> int:
+        """The process of a running worker; 0 where it is not known yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ZygoteProcess:
+    """The warm process itself. One for each driver process; engines attach to it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._preloaded: set[str] = set()
+        self._socket, theirs = socket.socketpair()
+        arguments = [str(theirs.fileno()), str(self.owner)]
+        if threading.current_thread() is threading.main_thread():
+            # The death signal follows the thread that starts the process; only the main one is sure to live.
+            arguments.append("bound")
+        with theirs:
+            self._process = subprocess.Popen(
+                _python("from paceline._engine.local.zygote import main; main()", *arguments),
+                pass_fds=[theirs.fileno()],
+                # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
+                # The NVML check: to ask whether CUDA is there must not initialise it in the parent of the workers.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Let it import, in its own time; requests to fork wait until it has."""
+        new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
+        if new:
+            self._preloaded.update(new)
+            _send(self._socket, {"do": "preload", "modules": new, "path": sys.path})
+
+    def attach(self) -> socket.socket:
+        """A line of its own for one engine."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _send(self._socket, {"do": "attach"}, (theirs.fileno(),))
+        return ours
+
+    def close(self) -> None:
+        if self.owner != os.getpid():
+            return
+        self._socket.close()
+        # It keeps nothing, and its workers have a death signal: no need to let it finish an import first.
+        self._process.kill()
+        self._process.wait()
+
+
+class ZygoteLauncher:
+    """Forks workers in milliseconds from a process that has imported everything already."""
+
+    def __init__(self, preload: tuple[str, ...]) -> None:
+        self._zygote = shared_zygote()
+        self._zygote.preload(preload)
+        self._socket = self._zygote.attach()
+        self._frames = FrameReader()
+        self._pids: dict[int, int] = {}
+
+    @property
+    def alive(self) -> bool:
+        return self._zygote.alive
+
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
+        self._pids[token] = 0
+        request = {
+            "do": "fork",
+            "token": token,
+            "env": env,
+            "path": sys.path,
+            "argv": sys.argv,
+            "cwd": os.getcwd(),
+        }
+        _send(self._socket, request, fds)
+
+    def kill(self, token: int) -> None:
+        _send(self._socket, {"do": "kill", "token": token})
+
+    def exits(self) -> list[Exit]:
+        exits: list[Exit] = []
+        while True:
+            try:
+                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return exits
+            except ConnectionError:
+                data = b""
+            if not data:
+                # The zygote is gone, and by their death signal so are all workers.
+                now = time.time()
+                exits += [Exit(token, -signal.SIGKILL, now) for token in self._pids]
+                self._pids.clear()
+                return exits
+            for payload in self._frames.feed(data):
+                answer: dict[str, Any] = json.loads(payload)
+                if "forked" in answer:
+                    self._pids[answer["forked"]] = answer["pid"]
+                else:
+                    self._pids.pop(answer["exited"], None)
+                    exits.append(Exit(answer["exited"], answer["code"], answer["at"]))
+
+    def watched(self) -> list[int]:
+        return [self._socket.fileno()]
+
+    def pid(self, token: int) -> int:
+        return self._pids.get(token, 0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class SpawnLauncher:
+    """Starts a fresh interpreter for every worker: slow, and safe everywhere."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._watches: dict[int, int] = {}
+
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
+        log = fds[1]
+        process = subprocess.Popen(
+            _python(
+                "from paceline._worker.main import spawned; spawned()",
+                *map(str, fds),
+                str(os.getpid()),
+                json.dumps(sys.path),
+                json.dumps(sys.argv),
+            ),
+            pass_fds=fds,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self._processes[token] = process
+        watch = system.exit_watch(process.pid)
+        if watch is not None:
+            self._watches[token] = watch
+
+    def kill(self, token: int) -> None:
+        process = self._processes.get(token)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def exits(self) -> list[Exit]:
+        ended = [(token, process) for token, process in self._processes.items() if process.poll() is not None]
+        for token, _ in ended:
+            self.kill(token)
+            del self._processes[token]
+            if token in self._watches:
+                os.close(self._watches.pop(token))
+        return [Exit(token, process.returncode, time.time()) for token, process in ended]
+
+    def watched(self) -> list[int]:
+        return list(self._watches.values())
+
+    def pid(self, token: int) -> int:
+        process = self._processes.get(token)
+        return process.pid if process else 0
+
+    def close(self) -> None:
+        for token, process in self._processes.items():
+            self.kill(token)
+            process.wait()
+        self.exits()
+
+
+_shared: ZygoteProcess | None = None
+_lock = threading.Lock()  # protects `_shared`
+
+
+def shared_zygote() -> ZygoteProcess:
+    """The zygote of this process, started if there is none or if it was lost."""
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.alive:
+            if _shared is None:
+                atexit.register(close_shared_zygote)
+            _shared = ZygoteProcess()
+        return _shared
+
+
+def close_shared_zygote() -> None:
+    global _shared
+    with _lock:
+        zygote, _shared = _shared, None
+    if zygote is not None:
+        zygote.close()
+
+
+def prewarm(*modules: str) -> None:
+    """Start importing what workers will need, while the user's script is still importing."""
+    chosen = settings.load()
+    if not (chosen.prewarm and chosen.start_method == "fork" and system.fork_is_safe()):
+        return
+    if system.in_worker or multiprocessing.parent_process() is not None:
+        return  # One of our own processes, or a helper process of the user's.
+    shared_zygote().preload(modules)
+
+
+def _python(code: str, *arguments: str) -> list[str]:
+    """A fresh interpreter that finds this very package, however this one found it, and nothing in the directory."""
+    root = str(Path(paceline.__file__).parent.parent)
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {root!r}); {code}", *arguments]
+
+
+def _send(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    data = memoryview(frame(json.dumps(request).encode()))
+    with contextlib.suppress(ConnectionError):  # A zygote that is gone shows as the exit of its workers.
+        sent = socket.send_fds(end, [data], fds) if fds else 0
+        end.sendall(data[sent:])

@@ -1,0 +1,219 @@
+"""The process that workers are forked from: started by `launch.ZygoteProcess`.
+
+It imports what workers need once, keeps to a single thread, runs no operation of any framework, and forks on
+request. Requests come over a socket from the driver, with the descriptors that the new worker is to have; the pid and
+the exit status of each worker go back. When the driver ends, so does this process, and with it every worker.
+
+No thread may ever start here and no framework may compute anything: a forked child of a process whose thread pool has
+run hangs at its first operation, and one that touched CUDA cannot use it in its children.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import Any, NoReturn
+
+from paceline._core import system
+from paceline._core.codec import FrameReader, frame
+
+NUM_FDS = 3
+"""What comes with each request to fork: the control socket, the log file, the job."""
+
+
+class Channel:
+    """One engine's line to this process: its requests, and the workers it asked for."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.frames = FrameReader()
+        self.fds: deque[int] = deque()
+        self.workers: dict[int, int] = {}  # pid -> token
+
+    def requests(self) -> list[dict[str, Any]] | None:
+        """What was asked since the last time; None once the other side is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.end, 1 << 16, 64)
+        except ConnectionError:
+            return None
+        self.fds.extend(fds)
+        return [json.loads(payload) for payload in self.frames.feed(data)] if data else None
+
+    def say(self, answer: dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.end.sendall(frame(json.dumps(answer).encode()))
+
+    def kill(self, token: int | None = None) -> None:
+        for pid, owner in self.workers.items():
+            if token is None or owner == token:
+                _kill_group(pid)
+
+
+class Zygote:
+    def __init__(self, driver: socket.socket, driver_pid: int) -> None:
+        self._driver = Channel(driver)
+        self._driver_exit = system.exit_watch(driver_pid)
+        self._channels: dict[int, Channel] = {}
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Work until the driver is gone."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer.
+        signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
+        system.adopt_orphans()
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._attach(self._driver)
+        if self._driver_exit is not None:
+            self._selector.register(self._driver_exit, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in self._selector.select()}
+            if self._driver_exit in ready:
+                return
+            if self._wake_r.fileno() in ready:
+                self._wake_r.recv(4096)
+            # Deaths first: one that came before a request to kill is a death of its own.
+            self._reap()
+            for fd in ready & self._channels.keys():
+                channel = self._channels[fd]
+                requests = channel.requests()
+                if requests is not None:
+                    for request in requests:
+                        self._obey(channel, request)
+                elif channel is self._driver:
+                    return
+                else:
+                    self._detach(channel)
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.kill()
+        for pid in system.children(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _attach(self, channel: Channel) -> None:
+        self._channels[channel.end.fileno()] = channel
+        self._selector.register(channel.end, selectors.EVENT_READ)
+
+    def _detach(self, channel: Channel) -> None:
+        channel.kill()
+        self._selector.unregister(channel.end)
+        del self._channels[channel.end.fileno()]
+        channel.end.close()
+
+    def _obey(self, channel: Channel, request: dict[str, Any]) -> None:
+        match request["do"]:
+            case "attach":
+                self._attach(Channel(socket.socket(fileno=channel.fds.popleft())))
+            case "preload":
+                sys.path[:] = request["path"]
+                for module in request["modules"]:
+                    _preload(module)
+                gc.collect()
+                gc.freeze()
+            case "fork":
+                self._fork(channel, request, [channel.fds.popleft() for _ in range(NUM_FDS)])
+            case "kill":
+                channel.kill(request["token"])
+
+    def _fork(self, channel: Channel, request: dict[str, Any], fds: list[int]) -> None:
+        me = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(request, fds, me)
+        for fd in fds:
+            os.close(fd)
+        channel.workers[pid] = request["token"]
+        channel.say({"forked": request["token"], "pid": pid})
+
+    def _become_worker(self, request: dict[str, Any], fds: list[int], parent: int) -> NoReturn:
+        code = 70
+        try:
+            os.setsid()
+            system.die_with_parent(signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(70)
+            signal.set_wakeup_fd(-1)
+            for signum in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(signum, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._selector.close()
+            for end in (self._wake_r, self._wake_w, *(channel.end for channel in self._channels.values())):
+                end.close()
+            if self._driver_exit is not None:
+                os.close(self._driver_exit)
+            os.environ.clear()
+            os.environ.update(request["env"])
+            sys.path[:] = request["path"]
+            sys.argv[:] = request["argv"]
+            with contextlib.suppress(OSError):
+                os.chdir(request["cwd"])
+            main = importlib.import_module("paceline._worker.main")
+            code = main.run(control_fd=fds[0], log_fd=fds[1], job_fd=fds[2])
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for channel in self._channels.values():
+                token = channel.workers.pop(pid, None)
+                if token is not None:
+                    _kill_group(pid)  # What the worker itself started goes with it.
+                    code = os.waitstatus_to_exitcode(status)
+                    channel.say({"exited": token, "pid": pid, "code": code, "at": time.time()})
+
+
+def _preload(module: str) -> None:
+    """Import a module if it is there; what is wrong with it, the worker will say where a person sees it."""
+    try:
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001
+        print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    """Arguments: the descriptor of the driver's socket, its pid, and `bound` to be told of its death by signal."""
+    system.in_worker = True
+    fd, driver_pid, *bound = sys.argv[1:]
+    if bound:
+        system.die_with_parent(signal.SIGTERM)
+    if os.getppid() != int(driver_pid):
+        return
+    zygote = Zygote(socket.socket(fileno=int(fd)), int(driver_pid))
+    try:
+        zygote.serve()
+    finally:
+        zygote.close()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

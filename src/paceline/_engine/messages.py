@@ -1,0 +1,195 @@
+"""All that crosses between the driver and a worker, as frozen structs in JSON.
+
+What a worker says is at the same time an event in the life of the run: `Reported` is one line of bytes that stands
+alike in the worker's own file, on the wire and in the journal. A pickle is carried in two places only, and never
+from storage: the job, from driver to worker, and a value or exception that has no plain form, from worker to driver.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+FailureKind = Literal["user", "mismatch", "storage", "killed", "exited", "engine"]
+
+PROTOCOL = 1
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    hash: str
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """One rank's part of a checkpoint, durable but not yet visible."""
+
+    rank: int
+    files: tuple[FileEntry, ...]
+    in_place: bool = False
+    """The files already lie in the checkpoint's own directory; only the manifest is missing."""
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True):
+    """A committed checkpoint: what the journal, the manifest and a worker know of it."""
+
+    seq: int
+    name: str
+    attempt: int
+    metrics: msgspec.Raw
+    num_bytes: int = 0
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why one worker ended before its function returned."""
+
+    rank: int
+    kind: FailureKind
+    message: str
+    """One line: `ValueError: loss is nan`, or `killed by SIGKILL`."""
+    at: float = 0.0
+    pid: int = 0
+    host: str = ""
+    frames: tuple[str, ...] = ()
+    """The user's own frames, innermost last, as `train.py:41 in train_fn`."""
+    traceback: str = ""
+    collateral: bool = False
+    """Probably the echo of another rank's end, such as a connection closed by a peer."""
+    retriable: bool = True
+
+
+# What a worker says
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+    """The framework is set up; the user's function is next."""
+
+    attempt: int
+    rank: int
+    pid: int
+
+
+class Reported(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    rank: int
+    seq: int
+    metrics: msgspec.Raw
+    at: float
+    where: str
+    checkpoint: str | None = None
+    """The name of the checkpoint that this rank adds files to, if it does; `CheckpointStaged` follows."""
+
+
+class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    seq: int
+    staged: Staged
+
+
+class WorkerHeld(msgspec.Struct, frozen=True, tag=True):
+    """The worker will not get past its next report until it is told where to stop."""
+
+    attempt: int
+    rank: int
+    seq: int
+
+
+class WorkerReturned(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    rank: int
+    num_reports: int
+    where: str = ""
+    """Where the last report was made."""
+    stopped: bool = False
+    """The function did not get to its end: it was asked to stop at a report."""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    pickled: bytes | None = None
+
+
+class WorkerFailed(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+    rank: int
+    failure: Failure
+    pickled: bytes | None = None
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """A worker stands at its `number`-th barrier and waits for the others."""
+
+    attempt: int
+    rank: int
+    number: int
+    where: str
+    data: bytes = b""
+
+
+class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
+    """Said by the engine: all processes of the attempt are gone, and all they said has been heard."""
+
+    attempt: int
+
+
+FromWorker = WorkerReady | Reported | CheckpointStaged | WorkerHeld | WorkerReturned | WorkerFailed | Joined
+
+
+# What a worker is told
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The first message: who this worker is and where the run stands."""
+
+    run_name: str
+    run_path: str
+    attempt: int
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    first_seq: int
+    num_threads: int
+    devices: tuple[int, ...] = ()
+    """Indices, among the visible ones, of the accelerators given to this worker."""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    initial: str | None = None
+    """A checkpoint from outside the run, to begin from while the run has none of its own."""
+    resume: CheckpointRecord | None = None
+    score_attribute: str | None = None
+    score_order: str = "max"
+    protocol: int = PROTOCOL
+
+
+class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
+    record: CheckpointRecord
+    removed: tuple[int, ...] = ()
+
+
+class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
+    seq: int
+    error: str
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True):
+    """Answer with `WorkerHeld`, and let no report return before `StopAt` has come."""
+
+
+class StopAt(msgspec.Struct, frozen=True, tag=True):
+    seq: int
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Everybody has come to barrier `number`; here is what rank 0 brought."""
+
+    number: int
+    data: bytes = b""
+
+
+class Exit(msgspec.Struct, frozen=True, tag=True):
+    """The run has taken in all this worker had to say."""
+
+
+ToWorker = Begin | CheckpointCommitted | CheckpointRefused | Hold | StopAt | Release | Exit
+
+encode = msgspec.json.Encoder().encode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode

@@ -1,0 +1,149 @@
+"""The memory that snapshots are copied into, and the copying itself.
+
+A tensor is copied once, from where it is to where it is written from, and the pages that were faulted in for
+one save are kept for the next.
+"""
+
+import contextlib
+import ctypes
+import math
+import mmap
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Literal, overload
+
+from paceline._core.system import on_linux
+from paceline._storage.leaves import Leaf, same_width
+
+ALIGNMENT = 64
+
+_MADV_POPULATE_WRITE = 23
+_POPULATE_AT_ONCE = 64 << 20
+_WORTH_THREADS = 1 << 20
+"""From this size on torch's copy, which uses all its threads, outruns memmove; below, it costs 5 us more."""
+
+Placed = Iterable[tuple[Leaf, int]]
+"""Leaves, each with its offset in the memory that it goes to."""
+
+
+class Arena:
+    """Memory that snapshots are copied into, kept between saves: page faults, not the copy, are the cost.
+
+    One snapshot at a time lives in it: the next one overwrites it.
+    """
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self._pinned: Any = None
+        self._streams: dict[Any, Any] = {}
+
+    @overload
+    def reserve(self, nbytes: int, *, pinned: Literal[False] = False) -> memoryview: ...
+    @overload
+    def reserve(self, nbytes: int, *, pinned: Literal[True]) -> Any: ...
+    def reserve(self, nbytes: int, *, pinned: bool = False) -> Any:
+        """The first `nbytes` of the arena, which grows to hold them; where pinned, as a tensor of bytes."""
+        if pinned:
+            if self._pinned is None or self._pinned.numel() < nbytes:
+                self._pinned = None  # the old one goes first, or both would have to fit
+                torch = sys.modules["torch"]
+                self._pinned = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+            return self._pinned[:nbytes]
+        if self._memory is None or len(self._memory) < nbytes:
+            self._memory = None
+            self._memory = _fresh_memory(nbytes)
+        return memoryview(self._memory)[:nbytes]
+
+    def side_stream(self, device: Any) -> Any:
+        """The stream for copies from a device: one for all saves, as torch caches memory for every stream."""
+        if device not in self._streams:
+            self._streams[device] = sys.modules["torch"].cuda.Stream(device)
+        return self._streams[device]
+
+    def close(self) -> None:
+        """Let the memory go, as soon as no snapshot refers to it."""
+        self._memory = None
+        self._pinned = None
+        self._streams.clear()
+
+
+def gap_after(nbytes: int) -> int:
+    """How many zeros follow a buffer, so that the next one is aligned."""
+    return -nbytes % ALIGNMENT
+
+
+def copy_into(placed: Placed, memory: memoryview) -> None:
+    if not memory:
+        return
+    torch = sys.modules.get("torch")
+    threads_help = torch is not None and torch.get_num_threads() > 1
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for leaf, offset in placed:
+        value, nbytes = leaf.value, leaf.nbytes
+        if not nbytes:
+            continue
+        if leaf.kind == "tensor":
+            if value.is_contiguous() and not (threads_help and nbytes >= _WORTH_THREADS):
+                ctypes.memmove(address + offset, value.data_ptr(), nbytes)
+            else:
+                _copy_tensor(value, memory, offset)
+        elif leaf.kind == "array" and value.flags.c_contiguous:
+            ctypes.memmove(address + offset, value.ctypes.data, nbytes)
+        elif leaf.kind == "array":
+            numpy = sys.modules["numpy"]
+            numpy.copyto(numpy.ndarray(value.shape, value.dtype, memory, offset), value)
+        else:
+            memory[offset : offset + nbytes] = value
+        memory[offset + nbytes : offset + nbytes + gap_after(nbytes)] = bytes(gap_after(nbytes))
+
+
+def _copy_tensor(value: Any, memory: Any, offset: int, *, non_blocking: bool = False) -> None:
+    torch = sys.modules["torch"]
+    source = same_width(value.detach(), torch)
+    if isinstance(memory, memoryview):
+        memory = torch.frombuffer(memory, dtype=torch.uint8)
+    target = memory[offset : offset + value.nbytes].view(source.dtype).view(source.shape)
+    target.copy_(source, non_blocking=non_blocking)
+
+
+def copied_from_gpu(placed: Placed, nbytes: int, arena: Arena) -> tuple[memoryview, tuple[Any, ...]]:
+    """Start the copies to page-locked memory: that memory, and the events that tell when it is complete."""
+    if not nbytes:
+        return memoryview(b""), ()
+    torch = sys.modules["torch"]
+    pinned = arena.reserve(nbytes, pinned=True)
+    memory = memoryview(pinned.numpy())
+    by_device = defaultdict(list)
+    for leaf, offset in placed:
+        by_device[leaf.value.device].append((leaf, offset))
+        end = offset + leaf.nbytes
+        memory[end : end + gap_after(leaf.nbytes)] = bytes(gap_after(leaf.nbytes))
+    events = []
+    for device, parts in by_device.items():
+        current, side = torch.cuda.current_stream(device), arena.side_stream(device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for leaf, offset in parts:
+                _copy_tensor(leaf.value, pinned, offset, non_blocking=True)
+                # Or memory that is freed meanwhile would be given to another tensor before it is copied.
+                leaf.value.record_stream(side)
+        # Blocking: the thread that writes sleeps for the copy, and does not spin beside training.
+        done = torch.cuda.Event(blocking=True)
+        done.record(side)
+        # What changes the values from now on, such as the next optimizer step, runs after the copy.
+        current.wait_event(done)
+        events.append(done)
+    return memory, tuple(events)
+
+
+def _fresh_memory(nbytes: int) -> mmap.mmap:
+    """Anonymous memory, shared so that a fork of this process does not make every page fault again."""
+    memory = mmap.mmap(-1, math.ceil(max(nbytes, 1) / mmap.PAGESIZE) * mmap.PAGESIZE)
+    if on_linux():
+        # In steps: the interpreter's lock is held during each. A kernel before 5.14 knows no such advice.
+        with contextlib.suppress(OSError):
+            for start in range(0, len(memory), _POPULATE_AT_ONCE):
+                length = min(_POPULATE_AT_ONCE, len(memory) - start)
+                memory.madvise(_MADV_POPULATE_WRITE, start, length)
+    return memory

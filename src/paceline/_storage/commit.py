@@ -1,0 +1,245 @@
+"""How a checkpoint comes to exist, is checked, and goes away.
+
+Each rank stages its files under a name that belongs to the attempt. A commit gathers them into one directory, writes
+the manifest with size and hash of every file, and renames the directory into place: that rename is the single act by
+which the checkpoint exists. Readers take a directory for a checkpoint only if it holds a manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from paceline._core.errors import StorageError
+from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
+from paceline._storage.files import Files, hash_file
+from paceline._storage.layout import MANIFEST, METADATA, Layout
+
+MANIFEST_VERSION = 1
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    record: CheckpointRecord
+    world_size: int
+    files: tuple[FileEntry, ...]
+    created_at: float
+    version: int = MANIFEST_VERSION
+
+
+def files_below(directory: Path) -> list[str]:
+    """The relative paths of all regular files, in order; links are followed, anything else is refused."""
+    found = []
+    for parent, _, names in os.walk(directory, followlinks=True):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_file():
+                raise StorageError(f"{path} is not a regular file: a checkpoint holds files and directories only")
+            found.append(path.relative_to(directory).as_posix())
+    return sorted(found)
+
+
+def staged_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...]:
+    """Copy a directory of the user's into staging."""
+    names = [name for name in files_below(source) if name != MANIFEST]
+    for parent in _parents(names):
+        files.make_dir(target / parent)
+    entries = tuple(files.copy(source / name, target / name, name) for name in names)
+    _sync_dirs(files, target, names)
+    return entries
+
+
+def staged_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...]:
+    """Move a directory of this same filesystem into staging: no byte is copied."""
+    names = files_below(source)
+    entries = tuple(files.seal(source / name, name) for name in names)
+    _sync_dirs(files, source, names)
+    files.make_dir(target.parent)
+    files.rename(source, target)
+    return entries
+
+
+def sealed_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
+    """Make a directory that already lies where it belongs durable, and hash it."""
+    names = [name for name in files_below(directory) if name not in (MANIFEST, METADATA)]
+    entries = tuple(files.seal(directory / name, name) for name in names)
+    _sync_dirs(files, directory, names)
+    return entries
+
+
+def commit(
+    files: Files,
+    layout: Layout,
+    record: CheckpointRecord,
+    parts: Sequence[Staged],
+    *,
+    world_size: int,
+    created_at: float,
+) -> list[str]:
+    """Bring a checkpoint into existence, and name the files that several ranks wrote differently.
+
+    May be called again after a crash at any point: whatever was already moved is taken from where it is.
+    """
+    chosen, differing = _merged(parts)
+    manifest = Manifest(record, world_size, tuple(e for _, e in chosen if e.path != METADATA), created_at)
+    final = layout.checkpoint(record.name)
+    if any(part.in_place for part in parts):
+        if not all(part.in_place for part in parts):
+            raise StorageError(
+                f"{record.name}: some ranks reported with NO_UPLOAD and others not; use one mode on all ranks"
+            )
+        _write_manifest(files, final, manifest)
+        files.sync_dir(layout.root)
+        return differing
+
+    staged = layout.staged(record.attempt, record.seq)
+    gathered = staged / "gathered"
+    _gather(files, layout, record, chosen, gathered)
+    _write_manifest(files, gathered, manifest)
+    if final.exists():
+        # A name that the user chose again: the older one steps aside and is restored if we die before the next line.
+        files.make_dir(layout.trash)
+        files.remove_tree(layout.trash / record.name)
+        files.rename(final, layout.trash / record.name)
+    files.rename(gathered, final)
+    files.sync_dir(layout.root)
+    files.remove_tree(layout.trash / record.name)
+    files.remove_tree(staged)
+    return differing
+
+
+def delete(files: Files, layout: Layout, name: str) -> None:
+    """Remove a checkpoint, its manifest first, so that half of one is never taken for a whole."""
+    directory = layout.checkpoint(name)
+    files.remove(directory / MANIFEST)
+    files.remove_tree(directory)
+
+
+def set_aside(files: Files, layout: Layout, name: str) -> Path:
+    """Move a checkpoint that cannot be trusted to where no reader looks."""
+    files.make_dir(layout.broken)
+    target = layout.broken / name
+    files.remove_tree(target)
+    files.rename(layout.checkpoint(name), target)
+    files.sync_dir(layout.root)
+    return target
+
+
+def problem_with(directory: Path) -> str | None:
+    """What is wrong with a checkpoint's files, checked against the manifest; None where all is well."""
+    try:
+        manifest = read_manifest(directory)
+    except StorageError as error:
+        return str(error)
+    if manifest is None:
+        return f"{directory / MANIFEST} is missing"
+    for entry in manifest.files:
+        path = directory / entry.path
+        try:
+            found = hash_file(path, entry.path)
+        except OSError as error:
+            return f"{path}: {error.strerror or error}"
+        if found.size != entry.size:
+            return f"{path} has {found.size} bytes where {entry.size} were written"
+        if found.hash != entry.hash:
+            return f"{path} does not hash to what was written"
+    return None
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a checkpoint; None where there is none. A path in it never leads out of the directory."""
+    try:
+        data = (directory / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        manifest = _decode_manifest(data)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{directory / MANIFEST} cannot be read: {error}") from None
+    for entry in manifest.files:
+        path = PurePosixPath(entry.path)
+        if path.is_absolute() or ".." in path.parts:
+            raise StorageError(f"{directory / MANIFEST} names {entry.path!r}, outside of the checkpoint")
+    return manifest
+
+
+def manifests(layout: Layout) -> Iterator[Manifest]:
+    """The manifest of every checkpoint in the run, oldest first. One that cannot be read is passed over."""
+    found = []
+    for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
+        if directory.name.startswith(".") or not directory.is_dir():
+            continue
+        try:
+            manifest = read_manifest(directory)
+        except StorageError:
+            continue
+        if manifest is not None and manifest.record.name == directory.name:
+            found.append(manifest)
+    yield from sorted(found, key=lambda manifest: manifest.record.seq)
+
+
+def recover(files: Files, layout: Layout) -> None:
+    """Undo what a crash left half done: put back what stepped aside for a commit that never came."""
+    if not layout.trash.exists():
+        return
+    for aside in sorted(layout.trash.iterdir()):
+        if (aside / MANIFEST).exists() and not layout.checkpoint(aside.name).exists():
+            files.rename(aside, layout.checkpoint(aside.name))
+            files.sync_dir(layout.root)
+    files.remove_tree(layout.trash)
+
+
+def _gather(
+    files: Files,
+    layout: Layout,
+    record: CheckpointRecord,
+    chosen: Sequence[tuple[int, FileEntry]],
+    gathered: Path,
+) -> None:
+    ranks = {rank for rank, _ in chosen}
+    if len(ranks) == 1 and not gathered.exists():
+        own = layout.staged_rank(record.attempt, record.seq, ranks.pop())
+        files.rename(own, gathered)
+        files.sync_dir(gathered.parent)
+        return
+    files.make_dir(gathered)
+    for parent in _parents(entry.path for _, entry in chosen):
+        files.make_dir(gathered / parent)
+    for rank, entry in chosen:
+        source = layout.staged_rank(record.attempt, record.seq, rank) / entry.path
+        if source.exists() or not (gathered / entry.path).exists():
+            files.rename(source, gathered / entry.path)
+    _sync_dirs(files, gathered, [entry.path for _, entry in chosen])
+
+
+def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
+    """Which rank's file stands for each path: the lowest rank's. And the paths on which ranks differ."""
+    chosen: dict[str, tuple[int, FileEntry]] = {}
+    differing = []
+    for part in sorted(parts, key=lambda part: part.rank):
+        for entry in part.files:
+            first = chosen.setdefault(entry.path, (part.rank, entry))
+            if first[1].hash != entry.hash and entry.path not in differing:
+                differing.append(entry.path)
+    return [chosen[path] for path in sorted(chosen)], differing
+
+
+def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
+    part = directory / f"{MANIFEST}.part"
+    files.write(part, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    files.rename(part, directory / MANIFEST)
+    files.sync_dir(directory)
+
+
+def _parents(names: Iterable[str]) -> list[str]:
+    return sorted({PurePosixPath(name).parent.as_posix() for name in names} | {"."})
+
+
+def _sync_dirs(files: Files, root: Path, names: Iterable[str]) -> None:
+    for parent in _parents(names):
+        files.sync_dir(root / parent)
+
+
+_decode_manifest = msgspec.json.Decoder(Manifest).decode

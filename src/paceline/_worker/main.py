@@ -1,0 +1,263 @@
+"""The life of a worker: take over stdio, hear who we are, load the job, run the user's function, say how it went.
+
+The function runs in the main thread, where signals, CUDA and debuggers expect it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import inspect
+import json
+import logging
+import mmap
+import multiprocessing.util
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from msgspec import Raw
+
+from paceline._core import system
+from paceline._core.errors import StorageError
+from paceline._core.plain import plain
+from paceline._engine.messages import (
+    Begin,
+    Failure,
+    FailureKind,
+    WorkerFailed,
+    WorkerReady,
+    WorkerReturned,
+    encode,
+)
+from paceline._worker import context as worker_context
+from paceline._worker.context import Context, StopTraining
+from paceline._worker.link import Link
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_MAX_TEXT = 100_000
+
+Job = tuple[Callable[..., Any], Any, Any]
+"""The user's function, its configuration (None: it is called without), and the backend around it."""
+
+
+def spawned() -> None:
+    """The entry of a fresh interpreter: three descriptors, the driver's pid, its `sys.path` and `sys.argv`."""
+    system.in_worker = True
+    control, log, job, driver, path, argv = sys.argv[1:]
+    system.die_with_parent(signal.SIGKILL)
+    if os.getppid() != int(driver):
+        return
+    sys.path[:] = json.loads(path)
+    sys.argv[:] = json.loads(argv)
+    os._exit(run(control_fd=int(control), log_fd=int(log), job_fd=int(job)))
+
+
+def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
+    """Be a worker until its work is done; returns the exit code."""
+    _take_over_stdio(log_fd)
+    _forget_inherited_exits()
+    _reseed()
+    link = Link(socket.socket(fileno=control_fd), gone=_leave_at_once)
+    begin = link.receive()
+    assert isinstance(begin, Begin)
+    context = Context(begin, link)
+    link.listen(context.take)
+    code = work(context, link, lambda: _loaded(job_fd))
+    if code == 0:
+        # What an interpreter does when it ends, without taking every module apart.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    _flush_stdio()
+    return code
+
+
+def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
+    """Run the job and tell the driver how it ended."""
+    begin = context.begin
+    worker_context.enter(context)
+    stopped = False
+    value: Any = None
+    try:
+        try:
+            function, config, backend = load()
+            with backend.around(context):
+                link.send(WorkerReady(begin.attempt, begin.rank, os.getpid()))
+                try:
+                    value = function() if config is None else function(config)
+                except StopTraining:
+                    stopped = True
+                context.finish()
+        finally:
+            worker_context.leave()
+        plain_value, pickled = _carried(value)
+        message = WorkerReturned(
+            begin.attempt, begin.rank, context.num_reports, context.last_where, stopped, plain_value, pickled
+        )
+    except BaseException as error:  # noqa: BLE001  a SystemExit before the end is a failure like any other
+        context.error = error
+        _print_traceback(error)
+        failed = WorkerFailed(begin.attempt, begin.rank, _failure(begin, error), _pickled(error))
+        _flush_stdio()
+        link.send(failed)
+        link.flush()
+        context.wait_for_exit()
+        return 1
+    _flush_stdio()
+    link.send(message)
+    context.wait_for_exit()
+    return 0
+
+
+def _forget_inherited_exits() -> None:
+    """Keep only those exit handlers that matter to what this worker itself will do.
+
+    The libraries that were imported before the fork registered theirs for a process that is not this one.
+    """
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    for handler in (weakref.finalize._exitfunc, logging.shutdown, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
+        atexit.register(handler)
+
+
+def _leave_at_once() -> None:
+    os._exit(0)
+
+
+def _print_traceback(error: BaseException) -> None:
+    print(_safe_traceback(error), file=sys.stderr)
+
+
+def user_frames(error: BaseException) -> tuple[str, ...]:
+    """The frames of an exception that lie in the user's own files, as `train.py:41 in train_fn`, innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    return tuple(f"{_relative(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
+
+
+def _failure(begin: Begin, error: BaseException) -> Failure:
+    kind: FailureKind = "storage" if isinstance(error, StorageError) else "user"
+    return Failure(
+        begin.rank,
+        kind,
+        _one_line(error),
+        at=time.time(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        frames=user_frames(error),
+        traceback=_safe_traceback(error),
+        collateral=_is_echo(error),
+    )
+
+
+def _is_echo(error: BaseException) -> bool:
+    """Whether an exception looks like another rank's end, seen from here: a peer that closed its connection."""
+    text = _one_line(error).lower()
+    signs = (
+        "connection closed by peer",
+        "connection reset by peer",
+        "broken pipe",
+        "connection was likely closed",
+    )
+    distributed = ("gloo" in text, "nccl" in text, type(error).__name__.startswith("Dist"))
+    return any(sign in text for sign in signs) or (any(distributed) and "timed out" not in text)
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as problem:  # noqa: BLE001  the user's own __str__ raises; say so in its place
+        text = f"<its message cannot be shown: {type(problem).__name__}>"
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    return f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
+
+
+def _safe_traceback(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001  see `_one_line`
+        text = "".join(traceback.format_tb(error.__traceback__)) + _one_line(error)
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT // 2]}\n...\n{text[-_MAX_TEXT // 2 :]}"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """The exception itself, for the driver to raise from; None where it does not survive the journey."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:  # noqa: BLE001  the text of it has been taken already
+        return None
+    return data if len(data) <= 1 << 20 else None
+
+
+def _carried(value: Any) -> tuple[Raw, bytes | None]:
+    """A returned value: as plain data if it is plain, else as a pickle that stays in the driver's memory."""
+    if value is None:
+        return Raw(b"null"), None
+    try:
+        return Raw(encode(plain(value, "the returned value"))), None
+    except (TypeError, ValueError):
+        pass
+    try:
+        return Raw(b"null"), cloudpickle.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"the returned value cannot be sent to the driver: {error}\n\n"
+            "hint: return numbers, strings, lists, dicts or arrays, and keep models in a checkpoint"
+        ) from error
+
+
+def _loaded(job_fd: int) -> Job:
+    # Mapped, not read: the descriptor, and with it the position, is shared by all workers.
+    with mmap.mmap(job_fd, 0, prot=mmap.PROT_READ) as job, memoryview(job) as view:
+        os.close(job_fd)
+        loaded: Job = cloudpickle.loads(view)
+        return loaded
+
+
+def _is_library(filename: str) -> bool:
+    if filename.startswith((_PACKAGE, "<frozen")):
+        return True
+    return f"{os.sep}site-packages{os.sep}" in filename or filename.startswith(os.path.dirname(inspect.__file__))
+
+
+def _relative(filename: str) -> str:
+    if filename.startswith("<"):
+        return filename
+    path = os.path.relpath(filename)
+    return filename if path.startswith("..") else path
+
+
+def _take_over_stdio(log_fd: int) -> None:
+    _flush_stdio()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    for fd in (null, log_fd):
+        if fd > 2:
+            os.close(fd)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _flush_stdio() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _reseed() -> None:
+    """A forked worker would draw the numbers of its siblings. (Python reseeds `random` by itself.)"""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()

@@ -1,0 +1,119 @@
+"""How a checkpoint gets from the user's hands into staging: copied, moved, snapshotted, or left where it is.
+
+At most one is on its way in the background of a worker. The next one waits for it, so memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._engine.messages import FileEntry, Staged
+from paceline._storage.commit import sealed_in_place, staged_copy, staged_move
+from paceline._storage.files import Files
+from paceline._storage.layout import Layout
+from paceline._storage.state import Arena, Snapshot, snapshot
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Files that the user wrote."""
+
+    path: Path
+    delete: bool = False
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Files that the user, or the user's own upload function, put where they belong."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class State:
+    """A tree of tensors, arrays and numbers in memory."""
+
+    tree: Any
+    allow_pickle: bool = False
+
+
+Source = Directory | InPlace | State
+
+
+class Uploader:
+    def __init__(self, files: Files, layout: Layout, attempt: int, rank: int) -> None:
+        self._files = files
+        self._layout = layout
+        self._attempt = attempt
+        self._rank = rank
+        self._scratch = layout.scratch(attempt, rank)
+        self._arena = Arena()
+        self._thread: threading.Thread | None = None
+
+    def scratch_directory(self) -> Path:
+        """An empty directory on the run's own storage; a checkpoint made of it is moved, never copied."""
+        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=self._scratch))
+
+    def upload(self, seq: int, source: Source) -> Staged:
+        """Stage a checkpoint and return when its files are durable."""
+        self.wait()
+        return self._stage(seq, self._held(source))
+
+    def upload_later(self, seq: int, source: Source, done: Callable[[Staged | Exception], None]) -> None:
+        """Take what must not change any more now, and stage it in the background."""
+        self.wait()
+        held = self._held(source)
+
+        def work() -> None:
+            try:
+                staged = self._stage(seq, held)
+            except Exception as error:  # noqa: BLE001  handed to `done`, which tells the driver
+                done(error)
+            else:
+                done(staged)
+
+        self._thread = threading.Thread(target=work, name="paceline-upload", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _held(self, source: Source) -> Directory | InPlace | Snapshot:
+        if isinstance(source, State):
+            return snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle)
+        return source
+
+    def _stage(self, seq: int, held: Directory | InPlace | Snapshot) -> Staged:
+        if isinstance(held, InPlace):
+            return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
+        target = self._layout.staged_rank(self._attempt, seq, self._rank)
+        self._files.remove_tree(target)
+        return Staged(self._rank, self._filled(target, held))
+
+    def _filled(self, target: Path, held: Directory | Snapshot) -> tuple[FileEntry, ...]:
+        if isinstance(held, Snapshot):
+            self._files.make_dir(target)
+            entries = held.write(target)
+            self._files.sync_dir(target)
+            return entries
+        if held.path.is_relative_to(self._scratch) or (held.delete and self._same_disk(held.path)):
+            return staged_move(self._files, held.path, target)
+        self._files.make_dir(target)
+        entries = staged_copy(self._files, held.path, target)
+        if held.delete:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(held.path)
+        return entries
+
+    def _same_disk(self, path: Path) -> bool:
+        return path.stat().st_dev == self._layout.root.stat().st_dev and not path.is_symlink()

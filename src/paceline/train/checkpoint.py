@@ -1,0 +1,147 @@
+"""A checkpoint: a directory on some filesystem, or a state in memory that becomes one when it is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from paceline._core.errors import StorageError
+from paceline._storage.layout import METADATA
+from paceline._storage.state import holds_state, read_state, write_state
+
+
+class Checkpoint:
+    """A directory of files, wherever it lies.
+
+        Checkpoint.from_directory(path)     files that you wrote
+        Checkpoint.from_dict(state)         a tree of tensors, arrays and numbers, stored without pickle
+
+    `filesystem` is a `pyarrow.fs.FileSystem`; without one the path is on this machine.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+        self._path: str | None = os.fspath(path)
+        self._filesystem = filesystem
+        self.state: Any = None
+        """The tree that `from_dict` was given, as long as it is only in memory."""
+        self.allow_pickle = False
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Self:
+        """The files of a directory on this machine."""
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path={path!r} is not a path")
+        return cls(Path(path).absolute())
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any], *, allow_pickle: bool = False) -> Self:
+        """A state of tensors, arrays, numbers, strings, lists and dicts.
+
+        Reported with `CheckpointUploadMode.ASYNC` it is copied to memory of ours at once and written in the background.
+        A value of another kind is refused with its path, unless `allow_pickle`.
+        """
+        if not isinstance(state, dict):
+            raise TypeError(f"state={type(state).__name__} is not a dict")
+        checkpoint = cls.__new__(cls)
+        checkpoint._path = None
+        checkpoint._filesystem = None
+        checkpoint.state = state
+        checkpoint.allow_pickle = allow_pickle
+        return checkpoint
+
+    @property
+    def path(self) -> str:
+        """The directory. A state that is only in memory is written to a temporary one first."""
+        if self._path is None:
+            directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
+            write_state(self.state, Path(directory), allow_pickle=self.allow_pickle)
+            self._path = directory
+        return self._path
+
+    @property
+    def filesystem(self) -> Any:
+        if self._filesystem is None:
+            from pyarrow.fs import LocalFileSystem
+
+            self._filesystem = LocalFileSystem()
+        return self._filesystem
+
+    def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
+        """The state that `from_dict` was given. Tensors come back on the CPU, or where `map_location` says."""
+        if self.state is not None:
+            return dict(self.state)
+        with self.as_directory() as directory:
+            if not holds_state(Path(directory)):
+                raise ValueError(f"{self} was not made by Checkpoint.from_dict: read its files with as_directory()")
+            state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
+            return state
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy the files to a directory, a new temporary one if none is given, and return its path."""
+        target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
+        target.mkdir(parents=True, exist_ok=True)
+        if self._path is None:
+            write_state(self.state, target, allow_pickle=self.allow_pickle)
+        elif self._is_local():
+            shutil.copytree(self.path, target, dirs_exist_ok=True)
+        else:
+            from pyarrow.fs import copy_files
+
+            copy_files(self.path, str(target), source_filesystem=self.filesystem)
+        return str(target)
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """The files as a directory on this machine, for as long as the `with` lasts. Do not change them."""
+        if self._path is not None and self._is_local():
+            if not os.path.isdir(self._path):
+                raise StorageError(f"{self._path} is not a directory: the checkpoint is gone")
+            yield self._path
+            return
+        directory = self.to_directory()
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Notes that were kept with the checkpoint; empty where there are none."""
+        with self.as_directory() as directory:
+            try:
+                notes: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
+            except FileNotFoundError:
+                return {}
+            return notes
+
+    def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the notes with a dict of JSON values."""
+        text = json.dumps(metadata)
+        if not self._is_local():
+            with self.filesystem.open_output_stream(f"{self.path}/{METADATA}") as stream:
+                stream.write(text.encode())
+            return
+        part = Path(self.path) / f"{METADATA}.part"
+        part.write_text(text)
+        part.rename(Path(self.path) / METADATA)
+
+    def update_metadata(self, metadata: dict[str, Any]) -> None:
+        """Add to the notes."""
+        self.set_metadata({**self.get_metadata(), **metadata})
+
+    def _is_local(self) -> bool:
+        return self._filesystem is None or self._filesystem.type_name == "local"
+
+    def __fspath__(self) -> str:
+        raise TypeError("a Checkpoint is not a path: use checkpoint.as_directory() or checkpoint.path")
+
+    def __repr__(self) -> str:
+        if self._path is None:
+            return f"{type(self).__name__}(in memory)"
+        kind = "local" if self._filesystem is None else self._filesystem.type_name
+        return f"{type(self).__name__}(filesystem={kind}, path={self._path})"

@@ -1,0 +1,216 @@
+"""How a run is asked for: frozen values, checked once, where they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline._core.settings import default_storage_path
+from paceline.train.callbacks import UserCallback
+
+_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+@dataclass(frozen=True)
+class ScalingConfig:
+    """How many workers, and what each of them gets.
+
+    `ScalingConfig(4, use_gpu=True)` is four workers with a GPU each. `num_workers=0` runs the function in this very
+    process, for a debugger. Without `resources_per_worker` a worker gets one GPU if `use_gpu`, else one CPU.
+    """
+
+    num_workers: int = 1
+    use_gpu: bool = False
+    resources_per_worker: Mapping[str, float] | None = None
+    placement_strategy: str = "PACK"
+    accelerator_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
+            raise ValueError(f"num_workers={self.num_workers!r} is not a whole number of workers")
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers={self.num_workers} is negative: use 1 or more, or 0 for this process")
+        if not isinstance(self.use_gpu, bool):
+            raise ValueError(f"use_gpu={self.use_gpu!r} is not True or False")
+        if self.placement_strategy not in _STRATEGIES:
+            raise ValueError(f"placement_strategy={self.placement_strategy!r} is not one of {', '.join(_STRATEGIES)}")
+        resources = self.resources_per_worker
+        if resources is not None:
+            if not isinstance(resources, Mapping):
+                raise ValueError(f"resources_per_worker={resources!r} is not a dict such as {{'CPU': 2}}")
+            for name, amount in resources.items():
+                if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
+                    raise ValueError(f"resources_per_worker[{name!r}]={amount!r} is not a number of 0 or more")
+            gpus = resources.get("GPU", 0)
+            if not self.use_gpu and gpus > 0:
+                raise ValueError(
+                    f"`use_gpu` is False but `GPU` was found in resources_per_worker={dict(resources)}: "
+                    "set use_gpu=True or drop `GPU`"
+                )
+            if self.use_gpu and "GPU" in resources and gpus == 0:
+                raise ValueError("`use_gpu` is True but resources_per_worker gives `GPU` 0: drop one of the two")
+            if gpus > 1 and gpus != int(gpus):
+                raise ValueError(f"resources_per_worker['GPU']={gpus} is neither below 1 nor a whole number")
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        if not self.use_gpu:
+            return 0.0
+        return float((self.resources_per_worker or {}).get("GPU", 1))
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        if self.resources_per_worker is None:
+            return 0.0 if self.use_gpu else 1.0
+        return float(self.resources_per_worker.get("CPU", 0))
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """What all workers together ask for."""
+        per_worker = {"CPU": self.num_cpus_per_worker, "GPU": self.num_gpus_per_worker}
+        per_worker |= {k: float(v) for k, v in (self.resources_per_worker or {}).items()}
+        return {name: amount * self.num_workers for name, amount in per_worker.items() if amount}
+
+    @property
+    def additional_resources_per_worker(self) -> dict[str, float]:
+        """What a worker asks for beyond CPU and GPU."""
+        return {k: float(v) for k, v in (self.resources_per_worker or {}).items() if k not in ("CPU", "GPU") and v}
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Which checkpoints stay: the best `num_to_keep` by a reported metric, or the newest ones; all if None.
+
+    The newest is always kept, even when it is not among the best. `checkpoint_score_attribute` may name a nested
+    metric, as in `eval/loss`. A checkpoint without that metric, or with nan in it, ranks last in either order.
+    """
+
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str | None = None
+    checkpoint_score_order: str = "max"
+
+    def __post_init__(self) -> None:
+        if self.num_to_keep is not None and (
+            isinstance(self.num_to_keep, bool) or not isinstance(self.num_to_keep, int) or self.num_to_keep <= 0
+        ):
+            raise ValueError(f"num_to_keep={self.num_to_keep!r} is not 1 or more, or None to keep all")
+        if self.checkpoint_score_order not in ("max", "min"):
+            raise ValueError(f"checkpoint_score_order={self.checkpoint_score_order!r} is neither 'max' nor 'min'")
+        if not isinstance(self.checkpoint_score_attribute, str | None):
+            raise ValueError(
+                f"checkpoint_score_attribute={self.checkpoint_score_attribute!r} is not the name of a metric"
+            )
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
+
+@dataclass(frozen=True)
+class FailureConfig:
+    """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit."""
+
+    max_failures: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < -1:
+            raise ValueError(f"max_failures={self.max_failures!r} is not 0 or more, or -1 for no limit")
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What the run is called and where it is kept.
+
+    A run is the directory `storage_path/name`. A script that runs again with the same two continues that run; without
+    a name each run gets a new one. Nothing is touched before `fit()`.
+    """
+
+    name: str | None = None
+    storage_path: str | os.PathLike[str] | None = None
+    failure_config: FailureConfig = field(default_factory=FailureConfig)
+    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
+    callbacks: Sequence[UserCallback] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name if self.name is not None else _new_name())
+        object.__setattr__(self, "storage_path", _storage_path(self.storage_path))
+        for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
+            object.__setattr__(self, name, as_config(kind, getattr(self, name), name))
+        object.__setattr__(self, "callbacks", tuple(self.callbacks or ()))
+        assert self.name is not None
+        if not isinstance(self.name, str) or not re.fullmatch(r"[^/\0]+", self.name) or self.name in (".", ".."):
+            raise ValueError(f"name={self.name!r} cannot be the name of a directory")
+        for callback in self.callbacks:
+            if not isinstance(callback, UserCallback):
+                raise ValueError(f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback")
+
+    @property
+    def path(self) -> Path:
+        assert self.name is not None
+        assert self.storage_path is not None
+        return Path(self.storage_path) / self.name
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
+
+def as_config(kind: type[Any], value: Any, argument: str) -> Any:
+    """A configuration object from what the user gave: None for the defaults, or a dict of its fields."""
+    if value is None:
+        return kind()
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, Mapping):
+        allowed = [f.name for f in dataclasses.fields(kind)]
+        for name in value:
+            if name not in allowed:
+                raise ValueError(f"{argument} has no field {name!r}: it has {', '.join(allowed)}")
+        return kind(**value)
+    raise ValueError(
+        f"Invalid `{kind.__name__}` type: {argument}={value!r} is a {type(value).__name__}; "
+        f"use paceline.train.{kind.__name__} or a dict of its fields"
+    )
+
+
+def _storage_path(path: Any) -> str:
+    if path is None:
+        return default_storage_path()
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"storage_path={path!r} is not a path")
+    text = os.fspath(path)
+    text = text.removeprefix("file://")
+    if "://" in text:
+        raise ValueError(
+            f"storage_path={text!r}: only paths of this machine are supported by this version, "
+            "such as '/data/runs' or 'file:///data/runs'"
+        )
+    return str(Path(text).expanduser().absolute())
+
+
+def _new_name() -> str:
+    return f"run-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
+
+
+def _short_repr(config: Any) -> str:
+    """Only what differs from the defaults."""
+    shown = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        same = value == default or (isinstance(value, float) and math.isnan(value))
+        if not same:
+            shown.append(f"{f.name}={value!r}")
+    return f"{type(config).__name__}({', '.join(shown)})"

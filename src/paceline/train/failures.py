@@ -1,0 +1,180 @@
+"""From what happened in a run to what a user is told: the error that is raised, and the calls to callbacks."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from paceline._control.events import Committed, Event, Failure, Reported, WorkerFailed, WorkerReturned
+from paceline._control.policy import first_failure
+from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
+from paceline._core.plain import unplain
+from paceline._storage.layout import Layout
+from paceline.train.callbacks import TrainRunContext, UserCallback
+from paceline.train.checkpoint import Checkpoint
+
+
+class Collector:
+    """An observer that keeps what the Result will need and the journal does not hold."""
+
+    def __init__(self, history: Iterable[Event], run: Run) -> None:
+        self._reported: deque[Reported] = deque(maxlen=1)
+        self.failures: list[WorkerFailed] = []
+        self._returned: WorkerReturned | None = None
+        for event in history:
+            if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
+                self._reported.append(event)
+
+    def saw(self, event: Event, run: Run) -> None:
+        if isinstance(event, Reported):
+            if event.rank == 0:
+                self._reported.append(event)
+        elif isinstance(event, WorkerFailed):
+            if self.failures and self.failures[0].attempt < event.attempt:
+                self.failures.clear()
+            self.failures.append(event)
+        elif isinstance(event, WorkerReturned) and event.rank == 0:
+            self._returned = event
+
+    def tick(self, run: Run, now: float) -> None:
+        """Time passes by."""
+
+    @property
+    def metrics(self) -> dict[str, Any] | None:
+        return unplain(msgspec.json.decode(self._reported[0].metrics)) if self._reported else None
+
+    @property
+    def return_value(self) -> Any:
+        if self._returned is None:
+            return None
+        if self._returned.pickled is not None:
+            return pickle.loads(self._returned.pickled)  # noqa: S301  from our own worker's memory, not storage
+        return unplain(msgspec.json.decode(self._returned.value))
+
+
+class CallbackObserver:
+    """Tells one user callback of reports and failures."""
+
+    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout, size: int) -> None:
+        self._callback = callback
+        self._about = about
+        self._layout = layout
+        self._size = size
+        self._reports: dict[int, dict[int, Reported]] = {}
+        self._committed: set[int] = set()
+        self._attempt = 0
+        self._failures: dict[int, BaseException] = {}
+
+    def saw(self, event: Event, run: Run) -> None:
+        if run.attempt != self._attempt:
+            self._attempt = run.attempt
+            self._reports.clear()
+            self._committed.clear()
+        if isinstance(event, Reported):
+            self._reports.setdefault(event.seq, {})[event.rank] = event
+            self._pass_on()
+        elif isinstance(event, Committed):
+            self._committed.add(event.record.seq)
+            self._pass_on()
+        elif isinstance(event, WorkerFailed):
+            self._failures[event.rank] = exception_of(event)
+        if self._failures and not isinstance(run.phase, Running | Stopping):
+            failures, self._failures = self._failures, {}
+            self._callback.after_exception(self._about, failures)
+
+    def tick(self, run: Run, now: float) -> None:
+        """Time passes by."""
+
+    def _pass_on(self) -> None:
+        """In the order of reports, each once all ranks have made it and its checkpoint is committed."""
+        while self._reports:
+            seq = min(self._reports)
+            made = self._reports[seq]
+            names = [report.checkpoint for report in made.values() if report.checkpoint is not None]
+            if len(made) < self._size or (names and seq not in self._committed):
+                return
+            del self._reports[seq]
+            metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
+            checkpoint = Checkpoint(self._layout.checkpoint(names[0])) if names else None
+            self._callback.after_report(self._about, metrics, checkpoint)
+
+
+def exception_of(event: WorkerFailed) -> BaseException:
+    """The worker's own exception if it could be carried over, else one that says the same."""
+    if event.pickled is not None:
+        try:
+            error = pickle.loads(event.pickled)  # noqa: S301  from our own worker's memory, not storage
+        except Exception:  # noqa: BLE001  a class that this process cannot import; its text stands in
+            error = None
+        if isinstance(error, BaseException):
+            error.add_note(event.failure.traceback)
+            return error
+    kind, _, text = event.failure.message.partition(": ")
+    known = {"ReportMismatchError": ReportMismatchError, "StorageError": StorageError}.get(kind)
+    builtin = getattr(builtins, kind, None)
+    if known is None and isinstance(builtin, type) and issubclass(builtin, Exception) and event.failure.traceback:
+        try:
+            return builtin(text)
+        except TypeError:
+            pass  # Such as UnicodeDecodeError, which wants more than a text.
+    return known(text) if known is not None else WorkerError(event.failure.message)
+
+
+def training_error(layout: Layout, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
+    """The error of a run that failed: the cause first, the other ranks folded beneath it."""
+    assert isinstance(run.phase, Finished)
+    failures = run.phase.failures
+    cause = first_failure(failures)
+    exceptions = {event.rank: exception_of(event) for event in collected}
+    ordered = {cause.rank: exceptions.get(cause.rank, WorkerError(cause.message))} | exceptions
+    error = WorkerGroupError(failure_text(layout, run, failures), ordered, result)
+    error.__cause__ = ordered[cause.rank]
+    return error
+
+
+def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str:
+    cause = first_failure(failures)
+    others = sorted({failure.rank for failure in failures} - {cause.rank})
+    stopped = sorted(set(range(run.size)) - {cause.rank} - set(others))
+    of = f" on attempt {run.attempt}"
+    if run.num_failures:
+        of = f" on attempt {run.num_failures + 1} of {run.max_failures + 1}" if run.max_failures > 0 else of
+    lines = [f"{len(others) + 1} of {run.size} workers failed{of} (max_failures={run.max_failures})", ""]
+    at = ", ".join(
+        part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
+    )
+    lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {cause.message}")
+    lines += [f"    {frame}" for frame in cause.frames[-5:]]
+    by_rank = {failure.rank: failure for failure in failures}
+    lines += [f"  rank {rank}: {by_rank[rank].message}" for rank in others[:3]]
+    if len(others) > 3:
+        lines.append(f"  {_ranks(others[3:])}: failed too")
+    if stopped:
+        lines.append(f"  {_ranks(stopped)}: stopped after rank {cause.rank} failed")
+    lines.append("")
+    if run.latest is not None:
+        lines.append(f"  last checkpoint: {layout.checkpoint(run.latest.name)} (report {run.latest.seq})")
+    lines.append(f"  log: {layout.log(run.attempt, cause.rank)}")
+    lines.append("")
+    if cause.kind == "mismatch":
+        lines.append("hint: call report() equally often on every rank, with or without a checkpoint")
+    elif run.latest is not None:
+        lines.append(
+            "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue from "
+            f"report {run.latest.seq}; FailureConfig(max_failures=...) restarts workers by itself"
+        )
+    else:
+        lines.append("hint: report(..., checkpoint=...) now and then, and a restart continues from there")
+    return "\n".join(lines)
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) > 8:
+        return f"{len(ranks)} other ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,58 @@
+"""`num_workers=0`: the function runs in this thread, and the controller beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from paceline._control.run import Run
+from paceline._engine.local.inline import InlineLauncher
+from paceline._engine.messages import Begin
+from paceline._worker.context import Context
+from paceline._worker.link import Link
+from paceline._worker.main import Job, work
+
+
+def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> Run:
+    """Drive the run in a thread, and be its only worker until it is over."""
+    outcome: list[Run | BaseException] = []
+
+    def controller() -> None:
+        try:
+            outcome.append(drive())
+        except BaseException as error:  # noqa: BLE001  raised again below, in the user's thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=controller, name="paceline-controller", daemon=True)
+    thread.start()
+    with _stopped_by_interrupt() as interrupted:
+        while (end := launcher.asked()) is not None:
+            link = Link(end, gone=lambda: None)
+            begin = link.receive()
+            assert isinstance(begin, Begin)
+            context = Context(begin, link)
+            link.listen(context.take)
+            code = work(context, link, lambda: job)
+            interrupted(context)
+            launcher.ended(code)
+            link.close()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+@contextlib.contextmanager
+def _stopped_by_interrupt() -> Iterator[Callable[[Context], None]]:
+    """A Ctrl-C in the function is reported as its failure, and then raised to the caller as what it was."""
+    seen = False
+
+    def look(context: Context) -> None:
+        nonlocal seen
+        seen = seen or isinstance(context.error, KeyboardInterrupt)
+
+    yield look
+    if seen:
+        raise KeyboardInterrupt
+

@@ -1,0 +1,228 @@
+"""What a train function calls: `report`, `get_context`, `get_checkpoint` and their siblings."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline._core.plain import unplain
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage.layout import Layout
+from paceline._worker import context as worker_context
+from paceline._worker.context import Context
+from paceline._worker.upload import Directory, InPlace, Source, State
+from paceline.train.checkpoint import Checkpoint
+
+
+class CheckpointUploadMode(enum.Enum):
+    """When `report(checkpoint=...)` returns, and who moves the files."""
+
+    SYNC = "SYNC"
+    """Once the checkpoint is committed: any crash from then on resumes from it or a later one."""
+    ASYNC = "ASYNC"
+    """At once; the files are staged and committed in the background, one at a time."""
+    NO_UPLOAD = "NO_UPLOAD"
+    """Once committed; the files already lie in a directory below the run's own."""
+
+
+class CheckpointConsistencyMode(enum.Enum):
+    """What `get_all_reported_checkpoints` waits for."""
+
+    COMMITTED = "COMMITTED"
+    VALIDATED = "VALIDATED"
+
+
+class ReportedCheckpointStatus(enum.Enum):
+    COMMITTED = "COMMITTED"
+    PENDING_VALIDATION = "PENDING_VALIDATION"
+    VALIDATED = "VALIDATED"
+    VALIDATION_TIMEOUT = "VALIDATION_TIMEOUT"
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+
+
+@dataclass(frozen=True)
+class ReportedCheckpoint:
+    """A committed checkpoint with the metrics it was reported with."""
+
+    checkpoint: Checkpoint
+    metrics: dict[str, Any]
+    status: ReportedCheckpointStatus = ReportedCheckpointStatus.COMMITTED
+
+
+class TrainContext:
+    """Who this worker is."""
+
+    def __init__(self, context: Context) -> None:
+        self._begin = context.begin
+
+    def get_experiment_name(self) -> str:
+        return self._begin.run_name
+
+    def get_world_size(self) -> int:
+        return self._begin.world_size
+
+    def get_world_rank(self) -> int:
+        return self._begin.rank
+
+    def get_local_rank(self) -> int:
+        return self._begin.local_rank
+
+    def get_local_world_size(self) -> int:
+        return self._begin.local_world_size
+
+    def get_node_rank(self) -> int:
+        return self._begin.node_rank
+
+    def get_storage(self) -> StorageContext:
+        return StorageContext(self._begin.run_path)
+
+
+@dataclass(frozen=True)
+class StorageContext:
+    """Where the run is kept, for code that puts files there itself (see `CheckpointUploadMode.NO_UPLOAD`)."""
+
+    experiment_fs_path: str
+
+    @property
+    def storage_filesystem(self) -> Any:
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem()
+
+    def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
+        return str(Path(self.experiment_fs_path) / checkpoint_name)
+
+
+def report(
+    metrics: dict[str, Any],
+    checkpoint: Checkpoint | None = None,
+    checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+    checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
+    validation: bool = False,
+) -> None:
+    """Record metrics, and optionally a checkpoint.
+
+    Metrics alone never wait for anybody. A checkpoint is made of what all ranks gave in their report of the same
+    number: every rank calls `report` equally often, with files or without, and the metrics of rank 0 go with it.
+    """
+    context = _context("report")
+    if not isinstance(metrics, dict):
+        raise TypeError(f"metrics={metrics!r} is not a dict")
+    if checkpoint is None:
+        if validation:
+            raise ValueError("Validation requires a checkpoint to be provided.")
+        context.report(metrics)
+        return
+    if validation:
+        raise ValueError("`validation_config` was not set on the trainer, but a validation was requested.")
+    if not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+    mode = CheckpointUploadMode(checkpoint_upload_mode)
+    _check_dir_name(checkpoint_dir_name)
+    delete = delete_local_checkpoint_after_upload
+    source: Source
+    if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
+        source = _uploaded(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
+        checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
+    elif checkpoint.state is not None:
+        source = State(checkpoint.state, checkpoint.allow_pickle)
+    else:
+        source = _directory(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
+    context.report(metrics, source, name=checkpoint_dir_name, wait=mode is not CheckpointUploadMode.ASYNC)
+
+
+def get_context() -> TrainContext:
+    """Rank, world size and the like of this worker."""
+    return TrainContext(_context("get_context"))
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The newest checkpoint of the run, from this attempt or an earlier one; None where there is none yet."""
+    context = _context("get_checkpoint")
+    record = context.latest_checkpoint()
+    if record is not None:
+        return _checkpoint(context.layout, record)
+    return Checkpoint(context.begin.initial) if context.begin.initial else None
+
+
+def get_all_reported_checkpoints(
+    consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED,
+    timeout_s: float | None = None,
+) -> list[ReportedCheckpoint]:
+    """The checkpoints that are kept, once all that this worker reported are committed; the best last.
+
+    After `timeout_s` it returns what there is.
+    """
+    CheckpointConsistencyMode(consistency_mode)
+    context = _context("get_all_reported_checkpoints")
+    return [
+        ReportedCheckpoint(_checkpoint(context.layout, record), unplain(msgspec.json.decode(record.metrics)))
+        for record in context.checkpoints(timeout_s)
+    ]
+
+
+def staging_directory() -> Path:
+    """An empty directory on the run's own storage. A checkpoint made from it is moved into place, never copied."""
+    return _context("staging_directory").uploader.scratch_directory()
+
+
+def _context(function: str) -> Context:
+    context = worker_context.current()
+    if context is None:
+        raise RuntimeError(
+            f"`{function}` cannot be used outside of a Paceline training function: "
+            "call it in the function that you pass to a trainer"
+        )
+    return context
+
+
+def _checkpoint(layout: Layout, record: CheckpointRecord) -> Checkpoint:
+    return Checkpoint(layout.checkpoint(record.name))
+
+
+def _check_dir_name(name: str | None) -> None:
+    if name is None:
+        return
+    parts = Path(name).parts if isinstance(name, str) else ()
+    if len(parts) != 1 or parts[0] in ("..", "/") or name.startswith(".") or name in ("logs", "reports"):
+        raise ValueError(f"checkpoint_dir_name={name!r} is not a plain directory name")
+
+
+def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Directory:
+    if checkpoint.filesystem.type_name != "local":
+        return Directory(Path(checkpoint.to_directory()), delete=True)
+    path = Path(checkpoint.path).absolute()
+    if not path.is_dir():
+        raise ValueError(f"checkpoint: {path} is not a directory")
+    if context.layout.root.is_relative_to(path):
+        raise ValueError(f"checkpoint: {path} holds the run's own directory {context.layout.root}")
+    return Directory(path, delete)
+
+
+def _uploaded(
+    context: Context,
+    checkpoint: Checkpoint,
+    name: str | None,
+    mode: CheckpointUploadMode,
+    upload: Callable[[Checkpoint, str], Checkpoint] | None,
+) -> InPlace:
+    root = context.layout.root
+    if mode is not CheckpointUploadMode.NO_UPLOAD and upload is not None:
+        checkpoint = upload(checkpoint, name or context.next_checkpoint_name())
+        if not isinstance(checkpoint, Checkpoint):
+            raise ValueError(f"checkpoint_upload_fn must return a `paceline.train.Checkpoint`, not {checkpoint!r}")
+    path = Path(checkpoint.path).absolute()
+    if path.parent != root or not path.is_dir():
+        raise ValueError(
+            f"the checkpoint {path} is not a directory right below the run's own, {root}: "
+            "with NO_UPLOAD or checkpoint_upload_fn the files have to lie there"
+        )
+    _check_dir_name(path.name)
+    return InPlace(path)

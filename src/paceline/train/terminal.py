@@ -1,0 +1,151 @@
+"""What a person sees of a run: a line for each thing that happened, and the output of rank 0.
+
+Ours goes to standard error, with `paceline:` before it; what rank 0 prints goes to standard output, with its rank
+before it. Everything that every rank printed is in the log files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from paceline._control.events import (
+    CheckpointBroken,
+    CheckpointsFound,
+    CommitFailed,
+    Committed,
+    Event,
+    Reported,
+    StopRequested,
+    WorkerFailed,
+)
+from paceline._control.policy import first_failure
+from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping
+from paceline._core.plain import unplain
+from paceline._storage.layout import Layout
+
+
+class Terminal:
+    """An observer that prints. `verbosity` as in `Settings`."""
+
+    def __init__(self, layout: Layout, verbosity: int, notice_s: float, out: TextIO | None = None) -> None:
+        self._layout = layout
+        self._verbosity = verbosity
+        self._notice_s = notice_s
+        self._out = out if out is not None else sys.stderr
+        self._tail: LogTail | None = None
+        self._attempt = 0
+        self._began = time.monotonic()
+        self._noticed: set[tuple[int, int]] = set()
+
+    def say(self, text: str) -> None:
+        if self._verbosity >= 1:
+            print(f"paceline: {text}", file=self._out, flush=True)
+
+    def saw(self, event: Event, run: Run) -> None:
+        if isinstance(run.phase, Running) and run.attempt > self._attempt:
+            self._attempt_began(run)
+        match event:
+            case Reported(rank=0, seq=seq, metrics=metrics) if self._verbosity >= 2:
+                values = unplain(msgspec.json.decode(metrics))
+                self.say(f"report {seq}: " + ", ".join(f"{k}={_short(v)}" for k, v in values.items()))
+            case Committed(record=record) if self._verbosity >= 2:
+                self.say(f"{record.name} committed ({_size(record.num_bytes)})")
+            case CommitFailed(seq=seq, error=error):
+                self.say(f"the checkpoint of report {seq} could not be committed: {error}")
+            case CheckpointBroken(problem=problem):
+                self.say(f"a checkpoint cannot be trusted and is passed over: {problem}")
+            case CheckpointsFound(records=records):
+                self.say(f"{len(records)} checkpoint(s) found that the journal does not tell of")
+            case WorkerFailed(failure=failure) if isinstance(run.phase, Stopping) and self._verbosity >= 1:
+                if first_failure(run.phase.failures or (failure,)) == failure:
+                    self.say(f"rank {failure.rank} failed: {failure.message}")
+            case StopRequested(now=False):
+                self.say("stopping at the next report; press Ctrl-C again to stop now")
+        if isinstance(run.phase, Finished | Restoring | Stopping):
+            self._read_tail()
+
+    def tick(self, run: Run, now: float) -> None:
+        self._read_tail()
+        if isinstance(run.phase, Running):
+            for pending in run.phase.pending:
+                key = (run.attempt, pending.seq)
+                if now - pending.since > self._notice_s and key not in self._noticed:
+                    self._noticed.add(key)
+                    self.say(_waiting(pending, run.phase, run.size, now))
+
+    def close(self) -> None:
+        self._read_tail(final=True)
+
+    def _attempt_began(self, run: Run) -> None:
+        self._read_tail(final=True)
+        if self._attempt:
+            since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
+            self.say(f"attempt {run.attempt}: {_workers(run.size)}, from {since}")
+        self._attempt = run.attempt
+        self._tail = LogTail(self._layout.log(run.attempt, 0), "[rank 0] ") if self._verbosity >= 1 else None
+
+    def _read_tail(self, final: bool = False) -> None:
+        if self._tail is not None:
+            self._tail.pass_on(sys.stdout, final)
+
+
+class LogTail:
+    """Passes on the lines that are added to a log file."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._position = 0
+        self._partial = ""
+
+    def pass_on(self, out: TextIO, final: bool = False) -> None:
+        try:
+            if os.stat(self._path).st_size > self._position:
+                with self._path.open("rb") as file:
+                    file.seek(self._position)
+                    data = file.read()
+                self._position += len(data)
+                self._partial += data.decode("utf-8", "replace")
+        except FileNotFoundError:
+            return
+        *lines, self._partial = self._partial.split("\n")
+        if final and self._partial:
+            lines.append(self._partial)
+            self._partial = ""
+        if lines:
+            out.write("".join(f"{self._prefix}{line.rsplit(chr(13), 1)[-1]}\n" for line in lines))
+            out.flush()
+
+
+def _waiting(pending: Pending, running: Running, size: int, now: float) -> str:
+    behind = [rank for rank in range(size) if running.progress[rank] < pending.seq]
+    if not behind:
+        return f"report {pending.seq} has waited {now - pending.since:.0f} s for its files to be stored"
+    counts = ", ".join(f"rank {rank} has made {running.progress[rank]}" for rank in behind[:4])
+    more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
+    return (
+        f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
+        f"called at {pending.where}: {counts}{more}. Every rank has to call report() equally often"
+    )
+
+
+def _workers(size: int) -> str:
+    return "1 worker" if size == 1 else f"{size} workers"
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _size(num_bytes: int) -> str:
+    for unit in ("B", "KB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes //= 1000
+    return f"{num_bytes} GB"

@@ -1,0 +1,98 @@
+"""The torch backend: a process group around the user's function, threads and device set."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.train.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline._worker.context import Context
+
+
+@dataclass(frozen=True)
+class TorchConfig(BackendConfig):
+    """`backend`: `nccl`, `gloo` or a string such as `cpu:gloo,cuda:nccl`; by default nccl on GPUs, else gloo.
+
+    `timeout_s` is how long a collective may take.
+    """
+
+    backend: str | None = None
+    init_method: str = "env"
+    timeout_s: float = 1800
+
+    preload: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "torch.distributed",
+        "torch.utils.data",
+        "torch.nn.parallel",
+        "paceline.train.torch",
+    )
+
+    def __post_init__(self) -> None:
+        if self.init_method not in ("env", "tcp"):
+            raise ValueError(f"init_method={self.init_method!r} is neither 'env' nor 'tcp'")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
+
+    @contextlib.contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        import torch
+        import torch.distributed as dist
+
+        begin = context.begin
+        torch.set_num_threads(begin.num_threads)
+        if begin.devices and torch.cuda.is_available():
+            torch.cuda.set_device(begin.devices[0])
+        host, port, store = self._rendezvous(context)
+        _set_environment(context, host, port)
+        dist.init_process_group(
+            self.backend or ("nccl" if begin.devices else "gloo"),
+            store=store,
+            rank=begin.rank,
+            world_size=begin.world_size,
+            timeout=datetime.timedelta(seconds=self.timeout_s),
+        )
+        yield
+        # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
+        dist.destroy_process_group()
+
+    def _rendezvous(self, context: Context) -> tuple[str, int, Any]:
+        """Rank 0 opens a store on a port of the system's choice and the others are told: nobody guesses a port."""
+        import torch.distributed as dist
+
+        begin = context.begin
+        timeout = datetime.timedelta(seconds=self.timeout_s)
+        host = "127.0.0.1"
+        store = None
+        if begin.rank == 0:
+            store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
+        told = context.join(str(store.port).encode() if store is not None else b"")
+        port = int(told)
+        if store is None:
+            store = dist.TCPStore(host, port, world_size=None, is_master=False, timeout=timeout, wait_for_workers=False)
+        return host, port, store
+
+
+def _set_environment(context: Context, host: str, port: int) -> None:
+    """What torchrun would have set; other libraries look for it."""
+    begin = context.begin
+    os.environ |= {
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "RANK": str(begin.rank),
+        "WORLD_SIZE": str(begin.world_size),
+        "LOCAL_RANK": str(begin.local_rank),
+        "LOCAL_WORLD_SIZE": str(begin.local_world_size),
+        "NODE_RANK": str(begin.node_rank),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        # All workers of a run are on this machine; looking the host name up is the classic way to hang.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    device = f"cuda:{begin.devices[0]}" if begin.devices else "cpu"
+    os.environ["ACCELERATE_TORCH_DEVICE"] = device
