@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from paceline._control import events
-from paceline._control.events import Event
+from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import sealed, valid_prefix
 from paceline._engine.messages import WorkerFailed, WorkerReturned
 
@@ -23,19 +23,16 @@ class JournalVersionError(Exception):
 class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines: list[bytes] = []
+        self._unwritten = bytearray()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Event) -> None:
-        self._lines.append(sealed(events.encode(_without_pickle(event))))
+        self._unwritten += sealed(events.encode(_without_pickle(event)))
 
     def flush(self) -> None:
-        if not self._lines:
-            return
-        data = memoryview(b"".join(self._lines))
-        self._lines.clear()
-        while data:
-            data = data[os.write(self._fd, data) :]
+        # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
+        while self._unwritten:
+            del self._unwritten[: os.write(self._fd, self._unwritten)]
 
     def sync(self) -> None:
         self.flush()
@@ -75,6 +72,8 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
     for payload in valid_prefix(data):
         try:
             event = events.decode(payload)
+            if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
+                raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
         except msgspec.ValidationError as problem:
             # The checksum holds, so this is no damage: another version wrote it.
             raise JournalVersionError(

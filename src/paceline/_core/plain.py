@@ -5,6 +5,7 @@ its owner must not lose, so these values are written as `{"$number": "nan"}`.
 """
 
 import math
+from numbers import Real
 from typing import Any
 
 _ESCAPE = "$number"
@@ -25,7 +26,11 @@ def plain(value: Any, path: str = "metrics") -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if hasattr(value, "item") and hasattr(value, "shape"):
-        return plain(_number(value, path), path)
+        number = _number(value, path)
+        if type(number) is not kind:
+            return plain(number, path)
+        if isinstance(number, Real):  # numpy's longdouble is its own item.
+            return plain(float(number), path)
     for base in (bool, int, float, str):
         if isinstance(value, base):
             return plain(base(value), path)
@@ -68,6 +73,8 @@ def _number(value: Any, path: str) -> Any:
 
 def _key(key: Any, path: str) -> str:
     if isinstance(key, str):
+        if key == _ESCAPE:
+            raise ValueError(f"{path} has the key {key!r}, which is kept for numbers that JSON cannot write")
         return key
     if isinstance(key, (int, float)) and not isinstance(key, bool):
         return str(key)

@@ -11,7 +11,7 @@ import math
 import re
 import reprlib
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -82,8 +82,9 @@ def pickled(value: Any) -> tuple[Hashable, Leaf]:
 
     import cloudpickle
 
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
     try:
-        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        data = dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise Objection(f"cannot be pickled: {type(error).__name__}: {error}", "leave it out of the state") from error
     return id(value), Leaf("pickle", data, len(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import pickle
 from collections import deque
 from collections.abc import Iterable
@@ -83,7 +82,7 @@ class CallbackObserver:
             self._committed.add(event.record.seq)
             self._pass_on()
         elif isinstance(event, WorkerFailed):
-            self._failures[event.rank] = exception_of(event)
+            self._failures[event.rank] = exception_of(event.failure, event.pickled)
         if self._failures and not isinstance(run.phase, Running | Stopping):
             failures, self._failures = self._failures, {}
             self._callback.after_exception(self._about, failures)
@@ -105,25 +104,19 @@ class CallbackObserver:
             self._callback.after_report(self._about, metrics, checkpoint)
 
 
-def exception_of(event: WorkerFailed) -> BaseException:
+def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:
     """The worker's own exception if it could be carried over, else one that says the same."""
-    if event.pickled is not None:
+    if pickled is not None:
         try:
-            error = pickle.loads(event.pickled)  # noqa: S301  from our own worker's memory, not storage
+            error = pickle.loads(pickled)  # noqa: S301  from our own worker's memory, not storage
         except Exception:  # noqa: BLE001  a class that this process cannot import; its text stands in
             error = None
         if isinstance(error, BaseException):
-            error.add_note(event.failure.traceback)
+            error.add_note(failure.traceback)
             return error
-    kind, _, text = event.failure.message.partition(": ")
-    known = {"ReportMismatchError": ReportMismatchError, "StorageError": StorageError}.get(kind)
-    builtin = getattr(builtins, kind, None)
-    if known is None and isinstance(builtin, type) and issubclass(builtin, Exception) and event.failure.traceback:
-        try:
-            return builtin(text)
-        except TypeError:
-            pass  # Such as UnicodeDecodeError, which wants more than a text.
-    return known(text) if known is not None else WorkerError(event.failure.message)
+    kind, _, text = failure.message.partition(": ")
+    stand_in = {"ReportMismatchError": ReportMismatchError, "StorageError": StorageError}.get(kind)
+    return stand_in(text) if stand_in is not None else WorkerError(failure.message)
 
 
 def training_error(layout: Layout, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
@@ -131,10 +124,11 @@ def training_error(layout: Layout, run: Run, collected: list[WorkerFailed], resu
     assert isinstance(run.phase, Finished)
     failures = run.phase.failures
     cause = first_failure(failures)
-    exceptions = {event.rank: exception_of(event) for event in collected}
-    ordered = {cause.rank: exceptions.get(cause.rank, WorkerError(cause.message))} | exceptions
-    error = WorkerGroupError(failure_text(layout, run, failures), ordered, result)
-    error.__cause__ = ordered[cause.rank]
+    pickled = {event.rank: event.pickled for event in collected}
+    in_order = sorted(failures, key=lambda failure: failure is not cause)
+    exceptions = {failure.rank: exception_of(failure, pickled.get(failure.rank)) for failure in in_order}
+    error = WorkerGroupError(failure_text(layout, run, failures), exceptions, result)
+    error.__cause__ = exceptions[cause.rank]
     return error
 
 

@@ -100,9 +100,9 @@ class ZygoteProcess:
         return ours
 
     def close(self) -> None:
-        if self.owner != os.getpid():
-            return
         self._socket.close()
+        if self.owner != os.getpid():
+            return  # We are a fork of the driver; the zygote is not ours to end.
         # It keeps nothing, and its workers have a death signal: no need to let it finish an import first.
         self._process.kill()
         self._process.wait()
@@ -241,6 +241,8 @@ def shared_zygote() -> ZygoteProcess:
         if _shared is None or not _shared.alive:
             if _shared is None:
                 atexit.register(close_shared_zygote)
+            else:
+                _shared.close()
             _shared = ZygoteProcess()
         return _shared
 

@@ -1,0 +1,70 @@
+# What people and CI run alike. A fresh clone needs Python 3.11 or newer and make; the rest goes into .venv.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip -qq --disable-pip-version-check install
+
+# The stamps carry a checksum of what they were installed from: nothing is installed, or asked of the network,
+# until one of these two files says something else.
+KEY := $(shell cat pyproject.toml constraints-dev.txt | cksum | cut -d ' ' -f 1)
+MADE := $(VENV)/.made
+READY := $(VENV)/.ready-$(KEY)
+DEV_READY := $(VENV)/.dev-ready-$(KEY)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types format bench chaos clean
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@echo
+	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
+	@echo "  make test ARGS='-n 2 -k journal'  hand arguments to pytest"
+
+demo: $(READY)  ## run examples/demo.py
+	@$(RUN) examples/demo.py $(ARGS)
+
+test: $(DEV_READY)  ## run all tests but the long ones
+	@$(RUN) -m pytest -m "not chaos and not bench" $(ARGS)
+
+lint: $(DEV_READY)  ## check style and formatting
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+types: $(DEV_READY)  ## check types
+	@$(RUN) -m mypy
+
+format: $(DEV_READY)  ## mend what ruff can mend
+	@$(RUN) -m ruff check --fix-only .
+	@$(RUN) -m ruff format .
+
+bench: $(DEV_READY)  ## run the timings
+	@$(RUN) -m pytest -m bench -s $(ARGS)
+
+chaos: $(DEV_READY)  ## run the long tests, with real kills
+	@$(RUN) -m pytest -m chaos $(ARGS)
+
+clean:  ## remove .venv, caches and builds
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(MADE):
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; name another: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$$($(PYTHON) --version) is too old: Paceline needs 3.11 or newer; name another: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "== creating $(VENV) =="
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade 'pip>=25.1'  # the first that installs dependency groups
+	@touch $@
+
+$(READY): | $(MADE)
+	@echo "== installing paceline and torch (CPU build, 192 MB); a few minutes the first time =="
+	@$(PIP) -c constraints-dev.txt -e '.[torch]'
+	@touch $@
+
+$(DEV_READY): | $(READY)
+	@echo "== installing the test tools =="
+	@$(PIP) -c constraints-dev.txt --group dev
+	@touch $@

@@ -1,0 +1,756 @@
+"""The format of a saved state: what survives it, what is refused, and what a reader does not fall for."""
+
+import copy
+import enum
+import json
+import math
+import os
+import pickle
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paceline._storage.files import hash_file
+from paceline._storage.state import Arena, holds_state, read_state, snapshot, write_state
+from paceline._storage.tree import MAX_DEPTH
+
+TORCH_DTYPES = sorted(
+    {
+        dtype
+        for dtype in vars(torch).values()
+        if isinstance(dtype, torch.dtype) and not str(dtype).startswith("torch.q")
+    },
+    key=str,
+)
+NUMPY_DTYPES = [
+    *("?", "i1", "<u2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", np.longdouble, "S3", "<U5", "V7"),
+    *("<M8", "<M8[ns]", ">M8[25s]", "<m8[D]"),
+    [("a", "<f4"), (("title", "b"), ">i2", (2, 3)), ("c", [("d", "S2")])],
+    np.dtype([("a", "i1"), ("b", "f8"), ("c", "i1")], align=True),
+]
+
+Point = namedtuple("Point", "x y")
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Level(int, enum.Enum):
+    HIGH = 2
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+class DTensor(torch.Tensor):
+    """Stands in for torch.distributed.tensor.DTensor, which needs a process group."""
+
+    def full_tensor(self) -> torch.Tensor:
+        return self
+
+
+def a_function() -> None:
+    pass
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Any]:
+    def save(tree: Any, **options: Any) -> Any:
+        write_state(tree, tmp_path, allow_pickle=options.get("allow_pickle", False))
+        return read_state(tmp_path, **options)
+
+    return save
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return bytes(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, True, None, 0.1, 5e-324, math.inf, -math.inf),
+        *("", "naïve\0", "\ud800 alone", b"", b"\0\xff", complex(-0.0, math.inf)),
+        *([], (), {}, set(), frozenset(), [[]], ([],), {"a": {}}),
+        *({1, 2.5, "x", None, (1, "y")}, frozenset({frozenset({1}), b"z"})),
+        *({"$dict": 1}, {"$": [{"$leaf": 0}]}, {"a": 1, "$b": 2}),
+        {1: "int", 2.5: "float", None: "none", (1, ("x", None)): "tuple", b"k": "bytes", "s": "str"},
+        {True: 1, False: 0},
+        Counter({3: 2, "a": 1}),
+        OrderedDict([("b", 1), ("a", OrderedDict())]),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_plain_value_survives(saved: Callable[..., Any], value: Any) -> None:
+    restored = saved({"x": value})["x"]
+    assert restored == value
+    assert repr(restored) == repr(value) or isinstance(value, set | frozenset)
+    assert type(restored) is type(value)
+
+
+def test_an_integer_of_any_size_survives(saved: Callable[..., Any]) -> None:
+    assert saved([10**5000, -(10**5000)]) == [10**5000, -(10**5000)]
+
+
+def test_nan_and_the_sign_of_zero_survive(saved: Callable[..., Any]) -> None:
+    nan, zero, key = saved([math.nan, -0.0, {math.nan: 1}])
+    assert math.isnan(nan)
+    assert math.copysign(1, zero) == -1
+    assert [math.isnan(key) for key in key] == [True]
+
+
+def test_the_order_of_keys_survives(saved: Callable[..., Any]) -> None:
+    keys = ["b", "a", "c", 3, 1, 2]
+    assert list(saved(dict.fromkeys(keys))) == keys
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 4)], ids=str)
+def test_a_tensor_of_every_dtype_survives(
+    saved: Callable[..., Any], dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    nbytes = math.prod(shape) * dtype.itemsize
+    data = torch.tensor([random.Random(nbytes).randrange(2) for _ in range(nbytes)], dtype=torch.uint8)
+    tensor = data.view(dtype).view(shape) if nbytes else torch.empty(shape, dtype=dtype)
+    restored = saved(tensor)
+    assert (restored.dtype, restored.shape) == (dtype, tensor.shape)
+    assert bytes(restored.view(-1).view(torch.uint8).numpy()) == bytes(data.numpy()) if nbytes else not len(data)
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)], ids=str)
+def test_an_array_of_every_fixed_size_dtype_survives(
+    saved: Callable[..., Any], dtype: Any, shape: tuple[int, ...]
+) -> None:
+    array = np.zeros(shape, dtype)
+    array.view(np.uint8).reshape(-1)[::3] = 1 if array.ndim else 0
+    restored = saved(array)
+    assert type(restored) is np.ndarray
+    assert (restored.dtype, restored.shape) == (array.dtype, array.shape)
+    assert restored.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.uint64(2**64 - 1), np.bool_(True), np.longdouble(1) / 3),
+        *(np.complex64(1 - 2j), np.float16("nan"), np.str_("a\0"), np.str_(""), np.bytes_(b"a\0"), np.bytes_(b"")),
+        *(np.datetime64("2024-02-29T01", "h"), np.datetime64("NaT"), np.timedelta64(5, "ms"), np.void(b"abc")),
+        np.array((1, 2.5), dtype=[("a", "<i4"), ("b", ">f8")])[()],
+    ],
+    ids=repr,
+)
+def test_a_numpy_scalar_keeps_its_type_and_bits(saved: Callable[..., Any], scalar: Any) -> None:
+    restored = saved([scalar])[0]
+    assert type(restored) is type(scalar)
+    assert bytes(restored.tobytes()) == bytes(scalar.tobytes())
+    assert repr(restored) == repr(scalar)
+    assert restored.dtype == scalar.dtype
+
+
+def test_numpy_scalars_may_be_keys(saved: Callable[..., Any]) -> None:
+    restored = saved({np.int64(3): "a", (np.float32(0.5), 1): "b"})
+    assert restored == {3: "a", (0.5, 1): "b"}
+    assert type(next(iter(restored))) is np.int64
+
+
+def test_sizes_and_dtypes_of_torch_survive(saved: Callable[..., Any]) -> None:
+    restored = saved({"size": torch.Size([2, 3]), "dtypes": {torch.bfloat16: torch.qint8}})
+    assert restored == {"size": torch.Size([2, 3]), "dtypes": {torch.bfloat16: torch.qint8}}
+    assert type(restored["size"]) is torch.Size
+
+
+def test_a_bfloat16_array_of_ml_dtypes_survives(saved: Callable[..., Any]) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with jax: its arrays were not checked")
+    array = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
+    restored = saved([array, array[0, 1]])
+    assert restored[0].dtype == array.dtype
+    assert restored[0].tobytes() == array.tobytes()
+    assert restored[1] == array[0, 1]
+
+
+def test_training_resumes_from_real_state_dicts(saved: Callable[..., Any]) -> None:
+    def parts() -> tuple[Any, ...]:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True)
+        return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3])
+
+    def step(model: Any, optimizer: Any, scheduler: Any) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4).cumsum(0)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    first, second = parts(), parts()
+    step(*first)
+    state = {
+        "parts": [part.state_dict() for part in first],
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+    }
+    restored = saved({**state, "numpy": np.random.get_state()})
+    assert restored["parts"][0]._metadata == state["parts"][0]._metadata
+    assert restored["python"] == random.getstate()
+    torch.set_rng_state(restored["torch"])
+    for part, saved_part in zip(second, restored["parts"], strict=True):
+        part.load_state_dict(saved_part)
+    step(*first)
+    step(*second)
+    for ours, theirs in zip(first[0].state_dict().values(), second[0].state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_parameter_comes_back_as_a_tensor_without_grad(saved: Callable[..., Any]) -> None:
+    restored = saved(torch.nn.Parameter(torch.ones(2)))
+    assert type(restored) is torch.Tensor
+    assert not restored.requires_grad
+
+
+@pytest.mark.parametrize("rows", [3, 2000], ids=["small", "threaded"])
+@pytest.mark.usefixtures("two_threads")
+def test_what_is_not_contiguous_is_stored_in_order(saved: Callable[..., Any], rows: int) -> None:
+    base = torch.arange(rows * 400, dtype=torch.float32).view(rows, 400)
+    views = [base.t(), base[:, ::3], base[:, 1], base[:1].expand(5, 400), base.requires_grad_()[1:]]
+    for restored, view in zip(saved(views), views, strict=True):
+        assert torch.equal(restored, view)
+        assert restored.is_contiguous()
+    array = base.detach().numpy()
+    for restored, view in zip(saved([array.T, array[::-1, ::2]]), [array.T, array[::-1, ::2]], strict=True):
+        assert np.array_equal(restored, view)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_large_tensors_are_copied_with_threads(saved: Callable[..., Any]) -> None:
+    tensors = [torch.randn(3 << 20).to(torch.bfloat16), torch.randn(1 << 20), torch.tensor(1.0)]
+    for restored, tensor in zip(saved(tensors), tensors, strict=True):
+        assert raw(restored) == raw(tensor)
+
+
+def test_lazy_conjugates_and_negatives_are_stored_resolved(saved: Callable[..., Any]) -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    values = [z, z.conj(), z.conj().imag]
+    for restored, value in zip(saved(values), values, strict=True):
+        assert torch.equal(restored, value.resolve_conj().resolve_neg())
+
+
+def test_tied_tensors_are_stored_once_and_come_back_as_one(saved: Callable[..., Any], tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(32, 32))
+    tied = {"a": weight, "b": weight, "c": weight.data, "d": weight.detach().view(32, 32)}
+    restored = saved(tied)
+    assert restored["a"] is restored["b"] is restored["c"] is restored["d"]
+    assert (tmp_path / "state.bin").stat().st_size == weight.nbytes
+
+
+def test_an_array_that_stands_twice_comes_back_as_one(saved: Callable[..., Any]) -> None:
+    array = np.ones(3)
+    restored = saved([array, array, array.copy()])
+    assert restored[0] is restored[1]
+    assert restored[0] is not restored[2]
+
+
+def test_different_views_of_one_storage_are_not_taken_for_one(saved: Callable[..., Any]) -> None:
+    square = torch.arange(9.0).view(3, 3)
+    views = [square, square.t(), square.view(9), square.view(torch.int32), square[:2]]
+    for restored, view in zip(saved(views), views, strict=True):
+        assert torch.equal(restored, view)
+
+
+def test_empty_tensors_are_not_tied(saved: Callable[..., Any]) -> None:
+    restored = saved([torch.empty(0), torch.empty(0)])
+    assert restored[0] is not restored[1]
+
+
+REFUSED = {
+    "a function": (a_function, " is a function: a state is made of numbers", "plain values"),
+    "a lambda": (lambda: None, " is a function:", "plain values"),
+    "a class": (Colour, " is an EnumType:" if sys.version_info >= (3, 11) else " is an EnumMeta:", "plain"),
+    "an object": (object(), " is an object:", "plain values"),
+    "a module": (torch.nn.Linear(1, 1), " is a Linear:", "state_dict()"),
+    "an enum": (Colour.RED, " is a Colour:", "x.value"),
+    "an int enum": (Level.HIGH, " is a Level:", "x.value"),
+    "a named tuple": (Point(1, 2), " is a Point:", "tuple(x)"),
+    "a defaultdict": (defaultdict(list), " is a defaultdict:", "dict(x)"),
+    "a bytearray": (bytearray(b"x"), " is a bytearray:", "bytes(x)"),
+    "a path": (Path("x"), " is a PosixPath:", "plain values"),
+    "a device": (torch.device("cpu"), " is a device:", "plain values"),
+    "an object array": (np.array([None, "x"]), " has dtype object:", "tolist"),
+    "strings of any size": (np.array(["x"], np.dtypes.StringDType()), " has dtype StringDType", "tolist"),
+    "an object field": (np.zeros(2, [("a", "i4"), ("b", "O")]), " has dtype [", "tolist"),
+    "overlapping fields": (
+        np.zeros(2, {"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [0, 2]}),
+        " has dtype {",
+        "fields one by one",
+    ),
+    "a masked array": (np.ma.masked_array([1], [True]), " is a MaskedArray,", "asarray"),
+    "a sparse tensor": (torch.eye(2).to_sparse(), " is a tensor of layout sparse_coo", "to_dense"),
+    "a meta tensor": (torch.ones(2, device="meta"), " is a tensor on the meta device", "values"),
+    "a DTensor": (torch.ones(2).as_subclass(DTensor), " is a DTensor, a kind of tensor", "full_tensor()"),
+    "a tensor subclass": (torch.ones(2).as_subclass(Tagged), " is a Tagged, a kind of tensor", "plain tensor"),
+    "an uninitialized parameter": (torch.nn.UninitializedParameter(), " is a UninitializedParameter", "plain"),
+    "a key": ({a_function: 1}, " has the key <function", "use numbers"),
+    "a tensor as key": ({(1, torch.ones(1)): 1}, " has the key tensor([1.]), a Tensor", "use numbers"),
+    "an element": ({Colour.RED}, " has the element <Colour.RED: 1>, a Colour", "use numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "message", "hint"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_has_no_place_in_a_state_is_refused_with_its_path(
+    tmp_path: Path, value: Any, message: str, hint: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        write_state({"model": [1, {"hook": value}]}, tmp_path)
+    first, _, last = str(caught.value).partition("\n\nhint: ")
+    assert first.startswith(f"state['model'][1]['hook']{message}")
+    assert "\n" not in first
+    assert hint in last
+    assert "allow_pickle=True" in last
+    assert not holds_state(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz.*")
+def test_a_quantized_tensor_is_refused_with_its_path(tmp_path: Path) -> None:
+    tensor = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    with pytest.raises(TypeError, match=r"^state\['q'\] is a quantized tensor\n"):
+        write_state({"q": tensor}, tmp_path)
+
+
+def test_the_path_tells_the_root_that_it_was_given() -> None:
+    with pytest.raises(TypeError, match=r"^optimizer\[\(1, 'a'\)\] is a function"):
+        snapshot({(1, "a"): a_function}, Arena(), path="optimizer")
+
+
+def test_an_attribute_of_an_ordered_dict_is_refused_with_its_path(tmp_path: Path) -> None:
+    state = torch.nn.Linear(1, 1).state_dict()
+    state.note = 1  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"^state\['m'\]\.note is an attribute"):
+        write_state({"m": state}, tmp_path)
+
+
+def test_a_tensor_whose_memory_was_freed_is_refused(tmp_path: Path) -> None:
+    flat = torch.ones(8)
+    view = flat[4:]
+    flat.untyped_storage().resize_(0)
+    with pytest.raises(TypeError, match=r"^state\[0\] is a tensor whose memory has been freed"):
+        write_state([view], tmp_path)
+
+
+def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    circle: list[Any] = [1]
+    circle.append({"again": circle})
+    for allow_pickle in (False, True):
+        with pytest.raises(TypeError, match=r"^state\[1\]\['again'\] contains itself\n"):
+            write_state(circle, tmp_path, allow_pickle=allow_pickle)
+
+
+def test_a_list_that_stands_twice_is_no_circle(saved: Callable[..., Any]) -> None:
+    shared = [1]
+    assert saved([shared, shared, (shared,)]) == [[1], [1], ([1],)]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda x: [x],
+        lambda x: (x,),
+        lambda x: {"a": x},
+        lambda x: {1: x},
+        lambda x: OrderedDict(a=x),
+        lambda x: Counter(a=x),
+    ],
+    ids=["list", "tuple", "dict", "pairs", "ordered", "counter"],
+)
+def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(
+    saved: Callable[..., Any], around: Callable[[Any], Any]
+) -> None:
+    tree = around(0)
+    for _ in range(MAX_DEPTH - 1):
+        tree = around(tree)
+    assert saved(tree) == tree
+    with pytest.raises(TypeError, match=f"is nested deeper than {MAX_DEPTH} levels"):
+        saved(around(tree))
+
+
+def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path: Path) -> None:
+    factor = 3
+    state = {"f": lambda x: x * factor, "key": {Colour.RED: 1}, "point": Point(1, 2), "n": np.array([None])}
+    write_state(state, tmp_path, allow_pickle=True)
+    with pytest.raises(
+        ValueError, match=r"state\.json: state\['f'\] cannot be read: it is a pickle(.|\n)*allow_pickle=True"
+    ):
+        read_state(tmp_path)
+    restored = read_state(tmp_path, allow_pickle=True)
+    assert restored["f"](2) == 6
+    assert restored["key"] == {Colour.RED: 1}
+    assert restored["point"] == Point(1, 2)
+    assert restored["n"].tolist() == [None]
+
+
+def test_allow_pickle_pickles_nothing_that_has_a_plain_form(tmp_path: Path) -> None:
+    write_state({"w": torch.ones(2), "a": np.ones(2), "t": (1, {2})}, tmp_path, allow_pickle=True)
+    assert read_state(tmp_path)["t"] == (1, {2})
+
+
+def test_what_cannot_be_pickled_either_is_refused_with_its_path(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file, pytest.raises(TypeError, match=r"^state\['f'\] cannot be pickled: "):
+        write_state({"f": file}, tmp_path, allow_pickle=True)
+
+
+def test_restored_values_are_writable_views_that_leave_the_file_alone(tmp_path: Path) -> None:
+    write_state({"t": torch.ones(1000), "a": np.ones(1000)}, tmp_path)
+    before = (tmp_path / "state.bin").read_bytes()
+    restored = read_state(tmp_path)
+    restored["t"].add_(1)
+    restored["a"] += 1
+    assert restored["t"].sum() == restored["a"].sum() == 2000
+    assert (tmp_path / "state.bin").read_bytes() == before
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    ((start, end),) = [
+        tuple(int(x, 16) for x in line.split()[0].split("-")) for line in maps if line.endswith(f"{tmp_path}/state.bin")
+    ]
+    assert start <= restored["t"].data_ptr() < end
+    assert start <= restored["a"].ctypes.data < end
+
+
+def test_the_file_is_let_go_with_the_last_value_read_from_it(tmp_path: Path) -> None:
+    write_state({"t": torch.ones(10)}, tmp_path)
+    kept = read_state(tmp_path)["t"]
+    assert f"{tmp_path}/state.bin" in Path("/proc/self/maps").read_text()
+    del kept
+    assert f"{tmp_path}/state.bin" not in Path("/proc/self/maps").read_text()
+
+
+def test_map_location_says_where_tensors_go(tmp_path: Path) -> None:
+    write_state({"t": torch.ones(2), "a": np.ones(2)}, tmp_path)
+    assert read_state(tmp_path)["t"].device.type == "cpu"
+    restored = read_state(tmp_path, map_location="meta")
+    assert restored["t"].device.type == "meta"
+    assert type(restored["a"]) is np.ndarray
+
+
+def test_the_default_device_of_torch_does_not_matter(saved: Callable[..., Any]) -> None:
+    tensors = [torch.ones(3, 2).t(), torch.empty(0)]
+    torch.set_default_device("meta")
+    try:
+        restored = saved(tensors)
+    finally:
+        torch.set_default_device(None)
+    assert [tensor.device.type for tensor in restored] == ["cpu", "cpu"]
+    assert torch.equal(restored[0], tensors[0])
+
+
+def test_every_buffer_is_aligned_to_64_bytes(tmp_path: Path) -> None:
+    write_state([torch.ones(1), b"x" * 65, np.ones(3), torch.ones(())], tmp_path)
+    buffers = json.loads((tmp_path / "state.json").read_bytes())["buffers"]
+    assert [buffer["offset"] for buffer in buffers] == [0, 64, 192, 256]
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in read_state(tmp_path) if isinstance(tensor, torch.Tensor))
+
+
+def test_the_entries_tell_size_and_hash_of_both_files(tmp_path: Path) -> None:
+    entries = write_state({"t": torch.randn(5 << 20), "n": 1}, tmp_path)
+    assert [entry.path for entry in entries] == ["state.bin", "state.json"]
+    assert list(entries) == [hash_file(tmp_path / entry.path, entry.path) for entry in entries]
+    assert entries[0].size == 20 << 20
+
+
+def test_both_files_are_synced_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    taken = snapshot([1], Arena())
+    taken.write(tmp_path, fsync=False)
+    assert synced == []
+    taken.write(tmp_path)
+    assert synced == [f"{tmp_path}/state.bin", f"{tmp_path}/state.json"]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:1000]))
+    tensor = torch.randn(3000)
+    entries = write_state(tensor, tmp_path)
+    assert torch.equal(read_state(tmp_path), tensor)
+    assert list(entries) == [hash_file(tmp_path / entry.path, entry.path) for entry in entries]
+
+
+def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
+    tensor, array, items = torch.ones(4), np.ones(4), {"a": [1]}
+    taken = snapshot({"t": tensor, "a": array, "i": items}, Arena())
+    tensor.zero_()
+    array[:] = 0
+    items["a"].append(2)
+    taken.write(tmp_path)
+    restored = read_state(tmp_path)
+    assert restored["t"].sum() == restored["a"].sum() == 4
+    assert restored["i"] == {"a": [1]}
+
+
+def test_the_arena_is_reused_and_grows() -> None:
+    arena = Arena()
+    first = arena.reserve(10_000)
+    first[:3] = b"abc"
+    assert bytes(arena.reserve(5_000)[:3]) == b"abc"
+    assert len(arena.reserve(1 << 20)) == 1 << 20
+    assert bytes(first[:3]) == b"abc"
+    arena.close()
+    assert len(arena.reserve(0)) == 0
+
+
+def test_equal_states_have_equal_bytes_whatever_the_arena_held_before(tmp_path: Path) -> None:
+    one, other = set([0, 8]), set([8, 0])
+    assert list(one) != list(other)
+    state = {"t": torch.ones(3), "set": one, "e": torch.empty(0), "b": b"xyz"}
+    shuffled = {**state, "set": other}
+    arena = Arena()
+    expected = snapshot(state, arena).write(tmp_path)
+    snapshot(np.full(1000, 255, np.uint8), arena)
+    assert snapshot(shuffled, arena).write(tmp_path) == expected
+    assert snapshot(copy.deepcopy(state), Arena()).write(tmp_path) == expected
+
+
+def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(
+    run_script: Callable[..., Any], tmp_path: Path
+) -> None:
+    ended = run_script(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from paceline._storage.state import read_state, write_state\n"
+        "state = {'a': [1.5, (2, b'x')], 3: {4}}\n"
+        "write_state(state, Path('.'))\n"
+        "assert read_state(Path('.')) == state\n"
+        "print([name for name in ('numpy', 'torch', 'cloudpickle') if name in sys.modules])\n"
+    )
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
+
+
+def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> None:
+    assert not holds_state(tmp_path)
+    write_state(None, tmp_path)
+    assert holds_state(tmp_path)
+    assert read_state(tmp_path) is None
+    (tmp_path / "state.bin").unlink()
+    assert not holds_state(tmp_path)
+
+
+def test_a_state_of_a_later_format_is_refused_by_number(tmp_path: Path) -> None:
+    write_state([1], tmp_path)
+    _alter(tmp_path, lambda document: document.update(version=7))
+    with pytest.raises(
+        ValueError, match=r"state\.json has the format 7, and this version of Paceline reads the format 1"
+    ):
+        read_state(tmp_path)
+
+
+def test_a_file_cut_short_is_refused_by_name(tmp_path: Path) -> None:
+    write_state(torch.ones(100), tmp_path)
+    os.truncate(tmp_path / "state.bin", 384)
+    with pytest.raises(ValueError, match=r"state\.bin has 384 bytes where state\.json speaks of 448"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[]",
+        b"null",
+        b"3",
+        b'{"version": 1}',
+        b'{"version": true}',
+        b"[" * 100_000,
+        b"1" * 9000,
+    ],
+    ids=lambda text: repr(text)[:20],
+)
+def test_what_is_not_a_document_is_refused_by_name(tmp_path: Path, text: bytes) -> None:
+    write_state([1], tmp_path)
+    (tmp_path / "state.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"state\.json (is not JSON|does not describe a state)"):
+        read_state(tmp_path)
+
+
+BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
+    "beyond the end": ({"offset": 64}, "does not lie in"),
+    "far beyond": ({"offset": 1 << 62}, "does not lie in"),
+    "beyond 64 bits": ({"offset": 1 << 70}, "does not lie in"),
+    "unaligned": ({"offset": 1, "nbytes": 4, "shape": [1]}, "does not lie in"),
+    "before the start": ({"offset": -64}, "Expected `int` >= 0"),
+    "no number": ({"offset": "0"}, "Expected `int`, got `str`"),
+    "more bytes than the file": ({"nbytes": 65}, "does not lie in"),
+    "fewer bytes than the shape": ({"nbytes": 4}, "are not the shape"),
+    "a larger shape": ({"shape": [17]}, "are not the shape"),
+    "a negative length": ({"shape": [-16]}, "Expected `int` >= 0"),
+    "a shape that overflows to zero": ({"shape": [1 << 32, 1 << 32], "nbytes": 0}, "no memory can hold"),
+    "a shape that overflows": ({"shape": [1 << 62, 16, 0], "nbytes": 0}, "no memory can hold"),
+    "a larger dtype": ({"dtype": "float64"}, "are not the shape"),
+    "no dtype": ({"dtype": "nn"}, "has no dtype 'nn'"),
+    "a dtype of another kind": ({"dtype": ["<f4"]}, "has no dtype"),
+    "a quantized dtype": ({"dtype": "qint32"}, "quantized"),
+    "an unknown kind": ({"kind": "code"}, "Invalid enum value 'code'"),
+    "a pickle": ({"kind": "pickle"}, "it is a pickle"),
+    "an array of objects": ({"kind": "array", "dtype": "|O", "shape": [8]}, "has no dtype"),
+    "an array of object fields": ({"kind": "array", "dtype": [["a", "|O8"]], "shape": [8]}, "has no dtype"),
+    "an array of a dtype in code": ({"kind": "array", "dtype": "f4,(2,2)O"}, "has no dtype"),
+    "an array of a bad field": ({"kind": "array", "dtype": [["a"]]}, "not enough values"),
+    "an array of nested fields": ({"kind": "array", "dtype": json.loads("[" * 200 + "]" * 200)}, "values"),
+    "an array of a subarray": ({"kind": "array", "dtype": [["a", "<f4", [1 << 40]]]}, "has no dtype|not the shape"),
+    "an array of a larger shape": ({"kind": "array", "dtype": "<f4", "shape": [17]}, "are not the shape"),
+    "an array of too many dimensions": ({"kind": "array", "dtype": "<f4", "shape": [16, *[1] * 99]}, "dimension"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), BUFFERS.values(), ids=BUFFERS.keys())
+def test_a_hostile_buffer_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    write_state({"t": torch.ones(16)}, tmp_path)
+    _alter(tmp_path, lambda document: document["buffers"][0].update(change))
+    with pytest.raises(ValueError, match=rf"state\.json(:| does not describe a state:) (.|\n)*({message})"):
+        read_state(tmp_path)
+
+
+def test_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
+    write_state([b"x" * 64, b"y" * 64], tmp_path)
+    _alter(tmp_path, lambda document: document["buffers"].append(document["buffers"][0]))
+    with pytest.raises(ValueError, match="overlap"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *({"$leaf": 1}, {"$leaf": -1}, {"$leaf": "0"}, {"$leaf": True}, {"$leaf": None}, {"$leaf": [0]}),
+        *({"$eval": "1"}, {"$leaf": 0, "$tuple": []}, {"$": 1}, {"$int": 5}, {"$int": "one"}, {"$float": "1"}),
+        *({"$float": []}, {"$complex": [1]}, {"$complex": 1}, {"$bytes": 1}, {"$bytes": "é"}, {"$tuple": 1}),
+        *({"$set": [[]]}, {"$set": {}}, {"$frozenset": [{}]}, {"$dict": 1}, {"$dict": [1]}, {"$dict": [[[], 1]]}),
+        *({"$dict": [[1, 2, 3]]}, {"$ordered": []}, {"$ordered": [[[1]], None]}, {"$counter": [[{}, 1]]}),
+        *({"$size": 1}, {"$size": ["a"]}, {"$size": [1 << 70]}, {"$dtype": "nn"}, {"$dtype": None}),
+        *({"$scalar": 1}, {"$scalar": ["<f4", "AA=="]}, {"$scalar": ["|O8", "AAAAAAAAAAA="]}, {"$scalar": [[], []]}),
+        *({"$scalar": ["<f4", 1]}, {"$scalar": ["<f4", "A"]}, {"$scalar": [None, ""]}, {"$dict": [[{"$set": []}, 1]]}),
+    ],
+    ids=str,
+)
+def test_a_hostile_node_is_refused_with_its_path(tmp_path: Path, node: Any) -> None:
+    write_state({"a": [torch.ones(2)]}, tmp_path)
+    _alter(tmp_path, lambda document: document.update(tree={"a": [0, node]}))
+    with pytest.raises(ValueError, match=r"state\.json: state\['a'\]\[1\]"):
+        read_state(tmp_path)
+
+
+def test_a_document_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    write_state(None, tmp_path)
+    text = (tmp_path / "state.json").read_text()
+    for depth in (300, 500, 900, 5000):
+        for start, end in ('{"$tuple":[', "]}"), ("[", "]"):
+            (tmp_path / "state.json").write_text(text.replace("null", start * depth + end * depth))
+            try:
+                read_state(tmp_path)
+            except ValueError as error:
+                assert "state.json" in str(error)  # noqa: PT017
+
+
+def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path: Path) -> None:
+    write_state({"a": b"x" * 200}, tmp_path)
+    bomb = pickle.dumps(_Bomb())
+    data = bomb + bytes(256 - len(bomb))
+    (tmp_path / "state.bin").write_bytes(data)
+    assert read_state(tmp_path)["a"] == data[:200]
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="no CUDA device: asynchronous copies to pinned memory, and their order against kernels, were not checked",
+)
+class TestOnTheGpu:
+    def test_values_survive_and_come_back_on_the_cpu_or_where_asked(self, tmp_path: Path) -> None:
+        base = torch.randn(64, 33, device="cuda")
+        values = {
+            "views": [base, base.t(), base[:, ::2], base[:1].expand(7, 33), base[3, 3], base[:0]],
+            "dtypes": [torch.ones(5, device="cuda").to(d) for d in (torch.bfloat16, torch.float8_e4m3fn, torch.bool)],
+            "complex": [torch.randn(3, dtype=torch.complex64, device="cuda").conj()],
+            "mixed": [torch.randn(9), torch.nn.Parameter(torch.randn(1 << 20, device="cuda")), np.ones(3), b"x"],
+        }
+        arena = Arena()
+        for _ in range(2):
+            snapshot(values, arena).write(tmp_path)
+            restored = read_state(tmp_path)
+            for name in ("views", "dtypes", "complex"):
+                for ours, theirs in zip(restored[name], values[name], strict=True):
+                    assert not ours.is_cuda
+                    assert raw(ours) == raw(theirs.cpu())
+            assert torch.equal(restored["mixed"][0], values["mixed"][0])
+            assert torch.equal(restored["mixed"][1], values["mixed"][1].detach().cpu())
+        assert read_state(tmp_path, map_location="cuda")["views"][0].is_cuda
+
+    def test_equal_states_have_equal_bytes(self, tmp_path: Path) -> None:
+        state = [torch.ones(3, device="cuda"), torch.ones(5, device="cuda", dtype=torch.int8), torch.ones(2)]
+        arena = Arena()
+        expected = snapshot(state, arena).write(tmp_path)
+        snapshot([torch.full((1000,), 255, dtype=torch.uint8, device="cuda")], arena).write(tmp_path)
+        assert snapshot(state, arena).write(tmp_path) == expected
+
+    def test_tied_tensors_are_stored_once(self, tmp_path: Path) -> None:
+        weight = torch.nn.Parameter(torch.ones(16, 16, device="cuda"))
+        write_state([weight, weight.data], tmp_path)
+        first, second = read_state(tmp_path)
+        assert first is second
+        assert (tmp_path / "state.bin").stat().st_size == weight.nbytes
+
+    def test_copies_run_after_what_came_before_and_before_what_comes_after(self, tmp_path: Path) -> None:
+        arena = Arena()
+        weight = torch.ones(8 << 20, device="cuda")
+        turned = weight.view(2048, 4096).t()
+        snapshot([weight, turned], arena).write(tmp_path)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1_000_000_000)
+        weight.fill_(2)
+        taken = snapshot([weight, turned], arena)
+        weight.fill_(3)
+        assert not any(event.query() for event in taken._copied), "snapshot waited for the GPU"
+        taken.write(tmp_path)
+        for restored in read_state(tmp_path):
+            assert bool((restored == 2).all())
+
+    def test_memory_that_is_freed_after_the_snapshot_is_copied_first(self, tmp_path: Path) -> None:
+        arena = Arena()
+        other = torch.cuda.Stream()
+        with torch.cuda.stream(other):
+            weight = torch.full((8 << 20,), 2.0, device="cuda")
+        torch.cuda.synchronize()
+        snapshot([weight], arena).write(tmp_path)
+        torch.cuda._sleep(1_000_000_000)
+        taken = snapshot([weight], arena)
+        del weight
+        with torch.cuda.stream(other):
+            reused = torch.full((8 << 20,), 9.0, device="cuda")
+        taken.write(tmp_path)
+        assert bool((read_state(tmp_path)[0] == 2).all())
+        assert bool((reused == 9).all())
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def _alter(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = directory / "state.json"
+    document = json.loads(file.read_bytes())
+    change(document)
+    file.write_text(json.dumps(document))

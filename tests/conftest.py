@@ -1,0 +1,250 @@
+"""What every test stands on: nothing outlives it, nothing is written to the home directory.
+
+A test that leaves something behind fails by the name of what it left; what can be put back is, so that the
+next test is judged on its own. Whatever the tests start carries a mark in its environment: a process is
+found also when the one that started it is gone.
+"""
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psutil
+import pytest
+
+GRACE_S = 5.0
+"""How long processes, threads and shared memory may take to go once a test has ended."""
+
+SHM = Path("/dev/shm")
+MARK = "PACELINE_TEST_SESSION"
+ZYGOTE = "paceline._engine.local.zygote"
+RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
+IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST"}
+IGNORED_SIGNALS = {signal.SIGALRM}
+"""pytest-timeout's, which takes its handler back earlier when a test fails."""
+
+_session = pytest.StashKey[tuple[pytest.MonkeyPatch, Path]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Not a fixture: importing a test module may already start the process that workers fork from.
+    patch = pytest.MonkeyPatch()
+    path = Path(tempfile.mkdtemp(prefix="paceline-tests-"))
+    patch.setenv("PACELINE_STORAGE_PATH", str(path))
+    patch.setenv(MARK, uuid.uuid4().hex)
+    config.stash[_session] = patch, path
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    patch, path = config.stash[_session]
+    patch.undo()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs source as a script of its own, in `tmp_path`, and returns how it ended and what it printed."""
+
+    def run(
+        source: str, *args: str, env: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        command = [sys.executable, str(script), *args]
+        # Files, not pipes: a pipe that a leaked grandchild still holds would make us wait for it for ever.
+        with (tmp_path / "script.out").open("w+b") as out, (tmp_path / "script.err").open("w+b") as err:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            try:
+                ended = subprocess.run(
+                    command, **streams, cwd=tmp_path, env={**os.environ, **(env or {})}, timeout=timeout
+                )
+            except subprocess.TimeoutExpired as error:
+                error.add_note("\n".join(_text(file) for file in (out, err)))
+                raise
+            return subprocess.CompletedProcess(command, ended.returncode, _text(out), _text(err))
+
+    return run
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = _Surroundings.now()
+    yield
+    problems = [
+        *_left_processes(before),
+        *_left_threads(before),
+        *_left_shared_memory(before),
+        *_changed_variables(before),
+        *_changed_signal_handlers(before),
+        *_changed_directory(before),
+    ]
+    if problems:
+        pytest.fail("the test left something behind:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Surroundings:
+    processes: frozenset[psutil.Process]
+    pids: frozenset[int]
+    threads: frozenset[threading.Thread]
+    shared_memory: frozenset[str]
+    variables: dict[str, str]
+    signal_handlers: dict[int, Any]
+    directory: str
+
+    @classmethod
+    def now(cls) -> "_Surroundings":
+        return cls(
+            processes=frozenset(psutil.Process().children(recursive=True)),
+            pids=frozenset(psutil.pids()),
+            threads=frozenset(threading.enumerate()),
+            shared_memory=_shared_memory(),
+            variables=_variables(),
+            signal_handlers=_signal_handlers(),
+            directory=os.getcwd(),
+        )
+
+
+def _left_processes(before: _Surroundings) -> list[str]:
+    _, left = psutil.wait_procs(_new_processes(before), timeout=GRACE_S)
+    # What was waited for may have started others meanwhile.
+    left = list({*left, *_new_processes(before)})
+    told = [f"process {_told(process)}" for process in left]
+    for process in left:
+        _end(process)
+    psutil.wait_procs(left, timeout=GRACE_S)
+    return told
+
+
+def _new_processes(before: _Surroundings) -> list[psutil.Process]:
+    me = psutil.Process()
+    found = set(me.children(recursive=True))
+    for pid in set(psutil.pids()) - before.pids:
+        if (process := _marked(pid, before.variables[MARK])) is not None and process != me:
+            found.add(process)
+    return [process for process in found - before.processes if not _may_stay(process, me)]
+
+
+def _marked(pid: int, mark: str) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        return process if process.environ().get(MARK) == mark else None
+    except psutil.Error:
+        return None
+
+
+def _may_stay(process: psutil.Process, me: psutil.Process) -> bool:
+    """What serves all tests of a session: the zygote, and the interpreter's own tracker of named memory.
+
+    Forks of the zygote have its command line too, but are its children and not ours.
+    """
+    try:
+        command = " ".join(process.cmdline())
+        return process.ppid() == me.pid and (ZYGOTE in command or RESOURCE_TRACKER in command)
+    except psutil.Error:
+        return False
+
+
+def _told(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline()) or process.name()}"
+    except psutil.Error:
+        return f"{process.pid}: gone by now"
+
+
+def _end(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.Error:
+        pass
+
+
+def _left_threads(before: _Surroundings) -> list[str]:
+    left = [thread for thread in threading.enumerate() if thread not in before.threads and not thread.daemon]
+    deadline = time.monotonic() + GRACE_S
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [f"thread {thread.name!r}" for thread in left if thread.is_alive()]
+
+
+def _shared_memory() -> frozenset[str]:
+    return frozenset(os.listdir(SHM)) if SHM.is_dir() else frozenset()
+
+
+def _left_shared_memory(before: _Surroundings) -> list[str]:
+    left = sorted(_shared_memory() - before.shared_memory)
+    if not left:
+        return []
+    held = _held_by_others()
+    # Not removed: it could still be somebody else's.
+    return [f"shared memory {SHM / name}" for name in left if str(SHM / name) not in held]
+
+
+def _held_by_others() -> set[str]:
+    """Files that processes outside these tests have mapped: the directory belongs to the whole machine."""
+    me = psutil.Process()
+    ours = {me, *me.children(recursive=True)}
+    held = set()
+    for process in psutil.process_iter():
+        if process not in ours:
+            try:
+                held.update(region.path for region in process.memory_maps())
+            except psutil.Error:
+                continue
+    return held
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in IGNORED_VARIABLES}
+
+
+def _changed_variables(before: _Surroundings) -> list[str]:
+    now = _variables()
+    names = sorted(name for name in now.keys() | before.variables.keys() if now.get(name) != before.variables.get(name))
+    for name in names:
+        if name in before.variables:
+            os.environ[name] = before.variables[name]
+        else:
+            del os.environ[name]
+    return [f"environment variable {name}: {before.variables.get(name)!r} became {now.get(name)!r}" for name in names]
+
+
+def _signal_handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals() - IGNORED_SIGNALS}
+
+
+def _changed_signal_handlers(before: _Surroundings) -> list[str]:
+    told = []
+    for number, handler in _signal_handlers().items():
+        was = before.signal_handlers[number]
+        if handler != was:
+            told.append(f"handler of signal {number} ({signal.strsignal(number)}): now {handler!r}")
+            if was is not None:  # None was installed by C code, and Python cannot put it back
+                signal.signal(number, was)
+    return told
+
+
+def _changed_directory(before: _Surroundings) -> list[str]:
+    try:
+        now = os.getcwd()
+    except FileNotFoundError:
+        now = "a directory that is gone"
+    if now == before.directory:
+        return []
+    os.chdir(before.directory)
+    return [f"working directory: {before.directory} became {now}"]

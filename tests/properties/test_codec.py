@@ -1,0 +1,78 @@
+"""Bytes that are cut anywhere come back whole, and bytes that are damaged anywhere come back as a valid prefix."""
+
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._core.codec import MAX_FRAME, FrameReader, frame, sealed, unsealed, valid_prefix
+
+payloads = st.lists(st.binary(max_size=40), max_size=8)
+lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\r")), max_size=5)
+
+
+@settings(deadline=None)
+@given(payloads, st.lists(st.integers(0, 400), max_size=20))
+def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(map(frame, sent))
+    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    reader = FrameReader()
+    got = [payload for a, b in zip(bounds, bounds[1:], strict=False) for payload in reader.feed(stream[a:b])]
+    assert got == sent
+
+
+@settings(deadline=None, max_examples=50)
+@given(payloads)
+def test_a_frame_comes_back_with_its_last_byte_and_not_before(sent: list[bytes]) -> None:
+    reader = FrameReader()
+    for payload in sent:
+        data = frame(payload)
+        assert not any(reader.feed(bytes([byte])) for byte in data[:-1])
+        assert reader.feed(data[-1:]) == [payload]
+
+
+def test_a_length_over_the_limit_is_refused_before_anything_is_gathered() -> None:
+    with pytest.raises(ValueError, match="over the limit"):
+        FrameReader().feed(MAX_FRAME.to_bytes(4, "big"))
+
+
+@given(st.binary(max_size=60).filter(lambda data: b"\n" not in data))
+def test_a_sealed_line_gives_its_payload_back(payload: bytes) -> None:
+    line = sealed(payload)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert unsealed(line) == payload
+
+
+@settings(deadline=None)
+@given(lines)
+def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[bytes]) -> None:
+    data = b"".join(map(sealed, sent))
+    ends = [sum(map(len, map(sealed, sent[:count]))) for count in range(len(sent) + 1)]
+    for offset in range(len(data) + 1):
+        num_whole = sum(end <= offset for end in ends) - 1
+        assert list(valid_prefix(data[:offset])) == sent[:num_whole]
+
+
+@settings(deadline=None, max_examples=50)
+@given(lines, st.integers(1, 255))
+def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: list[bytes], mask: int) -> None:
+    data = b"".join(map(sealed, sent))
+    end = 0
+    for number, payload in enumerate(sent):
+        start, end = end, end + len(sealed(payload))
+        for offset in range(start, end):
+            altered = data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :]
+            found = list(valid_prefix(altered))
+            assert found == sent[: len(found)]
+            assert len(found) >= number
+
+
+@settings(deadline=None)
+@given(lines, st.binary(max_size=30))
+def test_what_follows_a_damaged_line_is_not_read(sent: list[bytes], damage: bytes) -> None:
+    torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"
+    before, after = b"".join(map(sealed, sent)), sealed(b"after")
+    if zlib.crc32(torn[9:-1]):
+        assert list(valid_prefix(before + torn + after)) == sent

@@ -1,0 +1,155 @@
+"""Metrics become JSON and come back as they were, or are refused by path."""
+
+import enum
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._core.plain import looked_up, plain, unplain
+
+torch = pytest.importorskip("torch")
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+keys = text.filter(lambda key: key != "$number")
+numbers = st.one_of(
+    st.floats(),
+    st.integers(),
+    st.integers(2**63 - 2, 2**63 + 2),
+    st.integers(-(2**63) - 2, -(2**63) + 2),
+    st.integers(-(10**2000), 10**2000),
+)
+values = st.recursive(
+    st.one_of(numbers, st.none(), st.booleans(), text),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, nan being equal to nan."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@settings(deadline=None)
+@given(values)
+def test_any_value_comes_back_from_json_as_it_was(value: Any) -> None:
+    wire = msgspec.json.encode(plain(value))
+    assert same(unplain(msgspec.json.decode(wire)), value)
+
+
+@settings(deadline=None)
+@given(values)
+def test_what_is_written_is_json_that_others_read_too(value: Any) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    wire = msgspec.json.encode(plain(value))
+    assert same(unplain(json.loads(wire, parse_constant=refuse)), value)
+
+
+@given(st.lists(st.one_of(numbers, text), max_size=4))
+def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
+    assert same(unplain(plain(tuple(items))), items)
+
+
+@given(
+    st.lists(st.one_of(keys, st.integers(0, 3)), min_size=1, max_size=5),
+    st.sampled_from([object(), b"bytes", {1, 2}, 1j, Fraction(1, 3), np.datetime64("2024-01-01"), np.clongdouble(1)]),
+)
+def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], culprit: object) -> None:
+    value: Any = culprit
+    path = ""
+    for at in reversed(steps):
+        value = {at: value} if isinstance(at, str) else [0] * at + [value]
+        path = f"[{at!r}]{path}"
+    with pytest.raises(TypeError) as refusal:
+        plain(value)
+    assert str(refusal.value).startswith(f"metrics{path} is a")
+
+
+@pytest.mark.parametrize("key", [None, (1, 2), True, b"loss"])
+def test_a_key_that_is_no_string_is_refused_by_its_path(key: object) -> None:
+    with pytest.raises(TypeError, match=r"^metrics\['eval'\] has the key "):
+        plain({"eval": {key: 1}})
+
+
+def test_the_key_of_the_escape_is_refused_for_it_could_not_come_back() -> None:
+    with pytest.raises(ValueError, match=r"^metrics\['a'\] has the key '\$number'"):
+        plain({"a": {"$number": "nan"}})
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float64(1.5), 1.5),
+        (np.float32(0.5), 0.5),
+        (np.float16(0.25), 0.25),
+        (np.longdouble(2.5), 2.5),
+        (np.int64(-7), -7),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (np.str_("good"), "good"),
+        (np.float32("nan"), math.nan),
+        (np.float32("-inf"), -math.inf),
+        (np.array(3), 3),
+        (np.array([[4.5]]), 4.5),
+        (torch.tensor(1.5), 1.5),
+        (torch.tensor([7]), 7),
+        (torch.tensor([[True]]), True),
+        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+        (torch.tensor(2.5, requires_grad=True), 2.5),
+        (torch.tensor(float("nan")), math.nan),
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_scalars_of_numpy_and_tensors_of_one_element_become_numbers(value: Any, number: Any) -> None:
+    assert same(unplain(msgspec.json.decode(msgspec.json.encode(plain({"x": value})))), {"x": number})
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), torch.zeros(2, 3), np.zeros(0), torch.zeros(0)])
+def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any) -> None:
+    with pytest.raises(ValueError) as refusal:
+        plain({"eval": [1, {"acc": value}]})
+    first, _, hint = str(refusal.value).partition("\n\n")
+    assert first.startswith("metrics['eval'][1]['acc'] is a")
+    assert str(tuple(value.shape)) in first
+    assert hint.startswith("hint: ")
+
+
+def test_subclasses_of_numbers_and_strings_become_the_plain_kind() -> None:
+    class Level(enum.IntEnum):
+        HIGH = 3
+
+    class Name(str):
+        pass
+
+    assert same(plain([Level.HIGH, Name("a")]), [3, "a"])
+
+
+def test_number_keys_become_text() -> None:
+    assert plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
+
+
+def test_a_metric_is_found_by_its_name_or_by_its_path() -> None:
+    metrics = {"eval": {"loss": 1, "a/b": 2}, "eval/loss": 3, "x": {"y": {"z": 4}}}
+    assert looked_up(metrics, "eval/loss") == 3
+    assert looked_up(metrics, "eval/a/b") == 2
+    assert looked_up(metrics, "x/y/z") == 4
+    assert looked_up(metrics, "x/y/none") is None
+    assert looked_up(metrics, "eval/loss/deeper") is None
+    assert looked_up([1], "x") is None

@@ -1,0 +1,98 @@
+"""Which checkpoints stay, for any scores and any number to keep."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._core.plain import plain
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage.retention import kept, ranked, score_of
+
+ABSENT = "absent"
+
+scores = st.one_of(
+    st.integers(-3, 3),
+    st.floats(),
+    st.sampled_from([10**400, -(10**400)]),
+    st.sampled_from([None, True, "high", [1], ABSENT]),
+)
+
+
+def record(seq: int, score: object) -> CheckpointRecord:
+    metrics = {} if score == ABSENT else {"eval": {"score": score}}
+    return CheckpointRecord(seq, f"checkpoint_{seq:06d}", 1, msgspec.Raw(msgspec.json.encode(plain(metrics))))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[CheckpointRecord]:
+    seqs = draw(st.lists(st.integers(1, 50), unique=True, max_size=9))
+    return [record(seq, draw(scores)) for seq in sorted(seqs)]
+
+
+orders = st.sampled_from(["max", "min"])
+
+
+def is_better(one: CheckpointRecord, other: CheckpointRecord, order: str) -> bool:
+    left, right = score_of(one, "eval/score"), score_of(other, "eval/score")
+    if left is None or right is None:
+        return right is None and (left is not None or one.seq > other.seq)
+    if left == right:
+        return one.seq > other.seq
+    return left > right if order == "max" else left < right
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs(), st.integers(1, 6), orders)
+def test_the_best_stay_and_the_newest_always(records: list[CheckpointRecord], number: int, order: str) -> None:
+    stays = kept(records, number, "eval/score", order)
+    if not records:
+        assert stays == ()
+        return
+    newest = records[-1]
+    gone = [other for other in records if other not in stays]
+    assert newest in stays
+    assert len(stays) in (min(number, len(records)), min(number + 1, len(records)))
+    for one in stays:
+        beaten_by = [other for other in gone if is_better(other, one, order)]
+        assert one == newest or not beaten_by
+    if len(stays) > number:
+        assert all(is_better(one, newest, order) for one in stays if one != newest)
+
+
+@given(runs(), st.one_of(st.none(), st.integers(1, 6)), st.sampled_from([None, "eval/score"]), orders)
+def test_what_stays_keeps_its_order_and_choosing_again_changes_nothing(
+    records: list[CheckpointRecord], number: int | None, attribute: str | None, order: str
+) -> None:
+    stays = kept(records, number, attribute, order)
+    assert list(stays) == [one for one in records if one in stays]
+    assert kept(stays, number, attribute, order) == stays
+
+
+@given(runs(), st.integers(1, 6))
+def test_without_a_score_the_newest_stay(records: list[CheckpointRecord], number: int) -> None:
+    assert kept(records, number) == tuple(records[-number:])
+
+
+@given(runs())
+def test_without_a_number_all_stay(records: list[CheckpointRecord]) -> None:
+    assert kept(records, None, "eval/score") == tuple(records)
+
+
+@given(runs(), orders)
+def test_ranking_goes_from_worst_to_best(records: list[CheckpointRecord], order: str) -> None:
+    standing = ranked(records, "eval/score", order)
+    assert sorted(one.seq for one in standing) == [one.seq for one in records]
+    for worse, better in zip(standing, standing[1:], strict=False):
+        assert is_better(better, worse, order)
+
+
+@given(runs(), orders)
+def test_a_score_that_is_no_number_ranks_below_every_number(records: list[CheckpointRecord], order: str) -> None:
+    counted = [score_of(one, "eval/score") is not None for one in ranked(records, "eval/score", order)]
+    assert counted == sorted(counted)
+
+
+def test_an_integer_above_every_float_is_compared_exactly() -> None:
+    records = [record(1, 10**400), record(2, 10**400 + 1), record(3, 1e308), record(4, 0)]
+    assert [one.seq for one in ranked(records, "eval/score", "max")] == [4, 3, 1, 2]
+    assert [one.seq for one in kept(records, 1, "eval/score", "max")] == [2, 4]

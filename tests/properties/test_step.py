@@ -1,0 +1,918 @@
+"""`step` against a late and disorderly engine and storage, and an independent model of who said what.
+
+Three parts. `Workers` are processes: they report, upload, wait, hold, return and die, and what they say lies on a wire
+(one for each rank, in order) until it is heard. `Model` hears what `step` hears and says, from plain lists and sets,
+which commands are due and where the run must stand. `RunMachine` lets Hypothesis choose what happens next: messages
+of different ranks, of the storage thread and of the user overtake each other freely, and the driver may be lost.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from paceline._control import events
+from paceline._control.commands import (
+    AnnounceCommit,
+    AnnounceRefusal,
+    Command,
+    CommitCheckpoint,
+    DeleteCheckpoint,
+    HoldWorkers,
+    StartWorkers,
+    StopWorkers,
+    StopWorkersAt,
+    VerifyCheckpoint,
+)
+from paceline._control.events import (
+    CheckpointBroken,
+    CheckpointsFound,
+    CheckpointVerified,
+    CommitFailed,
+    Committed,
+    DeadlinePassed,
+    DriverStarted,
+    Event,
+    Retention,
+    StopRequested,
+    WorkersStopped,
+)
+from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened
+from paceline._control.step import STOP_GRACE_S, deadline, step
+from paceline._engine.messages import (
+    CheckpointRecord,
+    CheckpointStaged,
+    Failure,
+    FileEntry,
+    Reported,
+    Staged,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+)
+
+PHASES = {
+    "unopened": Unopened,
+    "restoring": Restoring,
+    "running": Running,
+    "stopping": Stopping,
+    "finished": Finished,
+}
+
+SCORES = {
+    "zero": ("0", 0),
+    "one": ("1", 1),
+    "two and a half": ("2.5", 2.5),
+    "negative": ("-3", -3),
+    "huge": (f'{{"$number":"{10**400}"}}', 10**400),
+    "inf": ('{"$number":"inf"}', float("inf")),
+    "-inf": ('{"$number":"-inf"}', float("-inf")),
+    "nan": ('{"$number":"nan"}', None),
+    "null": ("null", None),
+    "true": ("true", None),
+    "text": ('"good"', None),
+    "list": ("[1]", None),
+}
+"""Scores as they are written, and what they count for; None: they rank last."""
+
+
+# The model
+
+
+class Mismatch(NamedTuple):
+    """A checkpoint that waits for ranks that have returned without its report."""
+
+    announced: list[Reported]
+    short: list[WorkerReturned]
+
+
+class Life:
+    """What the driver has heard of one attempt."""
+
+    def __init__(self, attempt: int, size: int, resume: CheckpointRecord | None) -> None:
+        self.attempt = attempt
+        self.size = size
+        self.first = resume.seq if resume else 0
+        self.num_ready = 0
+        self.reports: list[list[Reported]] = [[] for _ in range(size)]
+        self.parts: dict[tuple[int, int], Staged] = {}
+        self.asked: list[int] = []
+        self.unanswered: set[int] = set()
+        self.returned: dict[int, WorkerReturned] = {}
+        self.stop_by: float | None = None
+        self.hold = False
+        self.held: dict[int, int] = {}
+        self.stop_at: int | None = None
+        self.ending: str | None = None
+        self.failures: list[Failure | Mismatch] = []
+        self.stopped = False
+
+    def count(self, rank: int) -> int:
+        return self.first + len(self.reports[rank])
+
+    def announced(self, seq: int) -> list[Reported]:
+        said = [reports[seq - self.first - 1] for reports in self.reports if self.first + len(reports) >= seq]
+        return [report for report in said if report.checkpoint is not None]
+
+    def waiting(self) -> list[int]:
+        """The announced checkpoints that are not asked for yet."""
+        seqs = {report.seq for reports in self.reports for report in reports if report.checkpoint is not None}
+        return sorted(seqs - set(self.asked))
+
+    def due(self) -> Iterator[CommitCheckpoint]:
+        for seq in self.waiting():
+            announced = self.announced(seq)
+            everyone_said_it = all(self.count(rank) >= seq for rank in range(self.size))
+            if not everyone_said_it or not all((seq, report.rank) in self.parts for report in announced):
+                return
+            parts = tuple(self.parts[seq, rank] for rank in range(self.size) if (seq, rank) in self.parts)
+            metrics = self.reports[0][seq - self.first - 1].metrics
+            size = sum(file.size for part in parts for file in part.files)
+            yield CommitCheckpoint(
+                CheckpointRecord(seq, str(announced[0].checkpoint), self.attempt, metrics, size), parts
+            )
+
+    def mismatch(self) -> Mismatch | None:
+        for seq in self.waiting():
+            short = [r for r in self.returned.values() if not r.stopped and r.num_reports < seq]
+            if short:
+                return Mismatch(self.announced(seq), short)
+        return None
+
+    def may_be_retried(self) -> bool:
+        """What the first failure in time that is no echo allows; a mismatch comes again."""
+        cause = None
+        for failure in self.failures:
+            if isinstance(failure, Mismatch):
+                return False
+            if cause is None or failure.collateral < cause.collateral:
+                cause = failure
+            elif failure.collateral == cause.collateral and (failure.at, failure.rank) < (cause.at, cause.rank):
+                cause = failure
+        return cause is not None and cause.retriable
+
+
+class Model:
+    """The run as it must be after what was heard, in lists and sets."""
+
+    def __init__(self, score_of: Callable[[CheckpointRecord], float | None]) -> None:
+        self.score_of = score_of
+        self.stage = "unopened"
+        self.attempt = 0
+        self.driver = DriverStarted(1, 0)
+        self.num_failures = 0
+        self.starts = 0
+        self.stop_wanted = False
+        self.kept: list[CheckpointRecord] = []
+        self.life = Life(0, 0, None)
+        self.ending: str | None = None
+
+    def hear(self, event: Event, now: float) -> list[Command]:
+        """Take an event in, and return what must be asked for because of it."""
+        if isinstance(event, DriverStarted):
+            return self._driver_started(event)
+        if isinstance(event, CheckpointsFound):
+            return self._found(event)
+        if event.attempt < self.attempt or self.stage == "finished":
+            return []
+        if self.stage == "restoring":
+            return self._while_restoring(event)
+        commands = self._while_workers_live(event, now)
+        for commit in list(self.life.due()):
+            self.life.asked.append(commit.record.seq)
+            self.life.unanswered.add(commit.record.seq)
+            commands.append(commit)
+        return commands + self._settled()
+
+    def _driver_started(self, event: DriverStarted) -> list[Command]:
+        if self.stage == "finished" and self.ending == "complete":
+            return []
+        self.driver = event
+        self.num_failures = self.starts = 0
+        self.stop_wanted = False
+        return self._next_attempt()
+
+    def _found(self, event: CheckpointsFound) -> list[Command]:
+        known = {record.seq for record in self.kept}
+        new = [record for record in event.records if record.seq not in known]
+        names = {record.name for record in new}
+        self.kept = sorted(
+            [record for record in self.kept if record.name not in names] + new, key=lambda record: record.seq
+        )
+        self.life.unanswered -= {record.seq for record in new}
+        if any(record.attempt > self.attempt for record in new):
+            self.attempt = max(record.attempt for record in new)
+            self.stage = "unopened"
+        return []
+
+    def _while_restoring(self, event: Event) -> list[Command]:
+        match event:
+            case CheckpointVerified():
+                return self._start(self.kept[-1])
+            case CheckpointBroken():
+                self.kept.pop()
+                return self._begin()
+            case StopRequested():
+                self.stage, self.ending, self.stop_wanted = "finished", "interrupted", True
+                self.life.failures = []
+                return []
+        raise AssertionError(f"{event} while a checkpoint is being verified")
+
+    def _while_workers_live(self, event: Event, now: float) -> list[Command]:
+        life = self.life
+        running = self.stage == "running"
+        match event:
+            case WorkerReady():
+                life.num_ready += running
+            case Reported(rank=rank, seq=seq):
+                if seq == life.count(rank) + 1:
+                    life.reports[rank].append(event)
+                    return self._mismatch() if running else []
+            case CheckpointStaged(seq=seq, staged=staged):
+                if seq not in life.asked:
+                    life.parts.setdefault((seq, staged.rank), staged)
+            case Committed(record=record):
+                return self._committed(record)
+            case CommitFailed(seq=seq, error=error):
+                life.unanswered.discard(seq)
+                return [AnnounceRefusal(life.attempt, seq, error)]
+            case WorkerReturned() if running:
+                return self._returned(event, now)
+            case WorkerFailed(failure=failure):
+                if running:
+                    life.failures.append(failure)
+                    return self._stop("failed")
+                if life.ending == "failed":
+                    life.failures.append(failure)
+            case StopRequested(now=at_once):
+                return self._stop_requested(at_once)
+            case WorkerHeld(rank=rank, seq=seq) if running:
+                life.held[rank] = seq
+                return self._agreed()
+            case DeadlinePassed() if running:
+                return self._stop("interrupted")
+            case WorkersStopped():
+                life.stopped = True
+        return []
+
+    def _mismatch(self) -> list[Command]:
+        mismatch = self.life.mismatch()
+        if mismatch is None:
+            return []
+        self.life.failures.append(mismatch)
+        return self._stop("failed")
+
+    def _returned(self, event: WorkerReturned, now: float) -> list[Command]:
+        life = self.life
+        life.returned[event.rank] = event
+        if event.stopped and life.stop_by is None:
+            life.stop_by = now + STOP_GRACE_S
+        if commands := self._mismatch():
+            return commands
+        if len(life.returned) == life.size:
+            interrupted = any(returned.stopped for returned in life.returned.values())
+            return self._stop("interrupted" if interrupted else "complete", kill=False)
+        return self._agreed()
+
+    def _stop_requested(self, at_once: bool) -> list[Command]:
+        life = self.life
+        self.stop_wanted = True
+        if self.stage == "running":
+            if at_once:
+                return self._stop("interrupted")
+            if not life.hold:
+                life.hold = True
+                return [HoldWorkers(life.attempt)]
+        elif at_once and not life.stopped:
+            return [StopWorkers(life.attempt, kill=True)]
+        return []
+
+    def _agreed(self) -> list[Command]:
+        life = self.life
+        at_work = set(range(life.size)) - set(life.returned)
+        if not life.hold or life.stop_at is not None or not at_work <= set(life.held):
+            return []
+        life.stop_at = 1 + max(life.held[rank] for rank in at_work)
+        return [StopWorkersAt(life.attempt, life.stop_at)]
+
+    def _stop(self, ending: str, *, kill: bool = True) -> list[Command]:
+        self.stage, self.life.ending = "stopping", ending
+        return [StopWorkers(self.life.attempt, kill)]
+
+    def _committed(self, record: CheckpointRecord) -> list[Command]:
+        self.life.unanswered.discard(record.seq)
+        replaced = [other for other in self.kept if other.name == record.name]
+        there = [other for other in self.kept if other.name != record.name] + [record]
+        self.kept = self._retained(there)
+        gone = [other for other in there if other not in self.kept]
+        removed = tuple(sorted(other.seq for other in replaced + gone))
+        return [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+
+    def _retained(self, records: list[CheckpointRecord]) -> list[CheckpointRecord]:
+        """The newest, and those that fewer than `num_to_keep` others beat."""
+        retention = self.driver.retention
+
+        def beats(one: CheckpointRecord, other: CheckpointRecord) -> bool:
+            if retention.score_attribute is not None:
+                score, limit = self.score_of(one), self.score_of(other)
+                if (score is None) != (limit is None):
+                    return limit is None
+                if score is not None and limit is not None and score != limit:
+                    return (score > limit) == (retention.score_order == "max")
+            return one.seq > other.seq
+
+        if retention.num_to_keep is None:
+            return records
+        newest = max(record.seq for record in records)
+        return [
+            record
+            for record in records
+            if record.seq == newest
+            or sum(beats(other, record) for other in records) < retention.num_to_keep
+        ]
+
+    def _settled(self) -> list[Command]:
+        life = self.life
+        if self.stage != "stopping" or not life.stopped or life.unanswered:
+            return []
+        budget_left = self.driver.max_failures < 0 or self.num_failures < self.driver.max_failures
+        if life.ending == "failed" and life.may_be_retried() and budget_left and not self.stop_wanted:
+            self.num_failures += 1
+            return self._next_attempt()
+        self.stage, self.ending = "finished", life.ending
+        return []
+
+    def _next_attempt(self) -> list[Command]:
+        self.attempt += 1
+        return self._begin()
+
+    def _begin(self) -> list[Command]:
+        if not self.kept:
+            return self._start(None)
+        self.stage = "restoring"
+        return [VerifyCheckpoint(self.attempt, self.kept[-1])]
+
+    def _start(self, resume: CheckpointRecord | None) -> list[Command]:
+        self.starts += 1
+        self.stage = "running"
+        self.life = Life(self.attempt, self.driver.size, resume)
+        return [StartWorkers(self.attempt, self.driver.size, resume)]
+
+    def check(self, run: Run) -> None:
+        """The run is where the model is."""
+        life = self.life
+        assert isinstance(run.phase, PHASES[self.stage])
+        assert run.attempt == self.attempt
+        assert run.checkpoints == tuple(self.kept), "the kept checkpoints differ"
+        assert len({record.name for record in run.checkpoints}) == len(run.checkpoints), "one name, two records"
+        assert run.stop_requested == self.stop_wanted
+        assert self.starts <= self.driver.max_failures + 1 or self.driver.max_failures < 0
+        if isinstance(run.phase, Running | Stopping):
+            live = run.phase if isinstance(run.phase, Running) else run.phase.running
+            assert set(run.committing) == life.unanswered
+            assert run.num_reports == life.count(0)
+            assert [live.progress[rank] for rank in range(life.size)] == [*map(life.count, range(life.size))]
+            assert [pending.seq for pending in live.pending] == life.waiting()
+            assert live.num_ready == life.num_ready
+            assert live.stop_at == life.stop_at
+        if isinstance(run.phase, Running):
+            assert life.mismatch() is None, "a checkpoint is waited for that can never be"
+        assert deadline(run) == (life.stop_by if self.stage == "running" else None)
+        if isinstance(run.phase, Stopping | Finished):
+            assert run.phase.ending == (life.ending if self.stage == "stopping" else self.ending)
+            self._check_failures(run.phase.failures)
+        if isinstance(run.phase, Finished):
+            assert not run.committing, "finished with a commit in flight"
+
+    def _check_failures(self, failures: tuple[Failure, ...]) -> None:
+        assert len(failures) == len(self.life.failures)
+        for failure, expected in zip(failures, self.life.failures, strict=True):
+            if not isinstance(expected, Mismatch):
+                assert failure == expected
+                continue
+            assert failure.kind == "mismatch"
+            assert not failure.retriable
+            assert any(report.where in failure.message for report in expected.announced)
+            assert any(returned.where in failure.message for returned in expected.short)
+
+
+# The engine
+
+
+class Workers:
+    """The processes of one attempt. What they did is not yet what the driver has heard."""
+
+    def __init__(self, command: StartWorkers) -> None:
+        self.attempt = command.attempt
+        self.ranks = range(command.size)
+        first = command.resume.seq if command.resume else 0
+        self.counts = [first for _ in self.ranks]
+        self.wires: list[deque[Event]] = [deque([WorkerReady(self.attempt, rank, 100 + rank)]) for rank in self.ranks]
+        self.uploads: list[deque[CheckpointStaged]] = [deque() for _ in self.ranks]
+        self.files: list[list[Event]] = [[] for _ in self.ranks]
+        self.at_work = set(self.ranks)
+        self.in_sync: dict[int, int] = {}
+        self.hold = False
+        self.held: dict[int, int] = {}
+        self.stop_at: int | None = None
+        self.told_to_leave = self.told_to_die = self.gone = False
+
+    def free(self) -> list[int]:
+        """The ranks whose function is running, not waiting for a commit or for where to stop."""
+        return [
+            rank
+            for rank in sorted(self.at_work - set(self.in_sync))
+            if self.stop_at is not None or self.counts[rank] <= self.held.get(rank, self.counts[rank])
+        ]
+
+    def reporting(self) -> list[int]:
+        return [rank for rank in self.free() if self.stop_at is None or self.counts[rank] < self.stop_at]
+
+    def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str) -> None:
+        self.counts[rank] += 1
+        seq = self.counts[rank]
+        checkpoint = None if mode is None else name
+        self._say(
+            rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint)
+        )
+        if mode is not None:
+            # A rank may announce a checkpoint that it has no file for.
+            files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
+            staged = Staged(rank, files, in_place=mode == "in place")
+            self.uploads[rank].append(CheckpointStaged(self.attempt, seq, staged))
+        if mode == "sync":
+            self.in_sync[rank] = seq
+
+    def upload(self, rank: int) -> None:
+        self._say(rank, self.uploads[rank].popleft())
+
+    def answer_hold(self, rank: int) -> None:
+        self.held[rank] = self.counts[rank]
+        self.wires[rank].append(WorkerHeld(self.attempt, rank, self.counts[rank]))
+
+    def unheld(self) -> list[int]:
+        return [rank for rank in sorted(self.at_work) if self.hold and rank not in self.held]
+
+    def leave(self, rank: int) -> None:
+        self.at_work.remove(rank)
+        count = self.counts[rank]
+        where = f"end.py:{count} of {rank}"
+        self.wires[rank].append(
+            WorkerReturned(self.attempt, rank, count, where, stopped=count == self.stop_at, pickled=b"\x80object")
+        )
+
+    def die(self, rank: int, failure: Failure) -> None:
+        self.at_work.remove(rank)
+        self.in_sync.pop(rank, None)
+        self.uploads[rank].clear()
+        self.wires[rank].append(WorkerFailed(self.attempt, rank, failure, pickled=b"\x80error"))
+
+    def may_be_gone(self) -> bool:
+        """Whether `WorkersStopped` is true: all that was said is heard, and no process has a reason to live."""
+        if self.gone or any(self.wires):
+            return False
+        return self.told_to_die or (self.told_to_leave and not self.at_work and not any(self.uploads))
+
+    def carry_out(self, command: Command) -> None:
+        match command:
+            case AnnounceCommit(record=CheckpointRecord(seq=seq)) | AnnounceRefusal(seq=seq):
+                self.in_sync = {rank: waits for rank, waits in self.in_sync.items() if waits != seq}
+            case HoldWorkers():
+                self.hold = True
+            case StopWorkersAt(seq=seq):
+                assert all(self.counts[rank] <= seq for rank in self.at_work), "a rank is already past the stop"
+                self.stop_at = seq
+            case StopWorkers(kill=kill):
+                assert kill or not self.at_work, "workers still at work are waited for"
+                self.told_to_leave = True
+                self.told_to_die |= kill
+
+    def _say(self, rank: int, event: Event) -> None:
+        """A worker writes to a file of its own what it reports, before it sends it."""
+        self.files[rank].append(event)
+        self.wires[rank].append(event)
+
+
+# The machine
+
+modes = st.sampled_from([None, None, "sync", "async", "async", "in place"])
+scores = st.sampled_from(sorted(SCORES))
+picks = st.integers(0, 5)
+drivers = st.builds(
+    DriverStarted,
+    size=st.sampled_from([1, 2, 2, 3]),
+    max_failures=st.sampled_from([-1, 0, 1, 1, 2]),
+    retention=st.builds(
+        Retention,
+        num_to_keep=st.sampled_from([None, 1, 2, 3]),
+        score_attribute=st.sampled_from([None, "score", "eval/score"]),
+        score_order=st.sampled_from(["max", "min"]),
+    ),
+)
+failures = st.builds(
+    Failure,
+    rank=st.just(0),
+    kind=st.sampled_from(["user", "killed", "storage"]),
+    message=st.just("RuntimeError: no"),
+    at=st.sampled_from([1.0, 2.0, 3.0]),
+    collateral=st.booleans(),
+    retriable=st.sampled_from([True, True, True, False]),
+)
+
+
+class RunMachine(RuleBasedStateMachine):
+    """An engine and a storage thread that answer late, out of order, twice, or with a death."""
+
+    @initialize(driver=drivers, reuse_names=st.booleans(), calm=st.sampled_from([0, 10, 40]))
+    def begin(self, driver: DriverStarted, reuse_names: bool, calm: int) -> None:
+        """`calm` is how many events pass between one trouble and the next: some runs must get somewhere."""
+        self.run = Run()
+        self.reuse_names = reuse_names
+        self.calm = calm
+        self.calm_until = 0.0
+        self.scores: dict[bytes, float | None] = {}
+        self.model = Model(lambda record: self.scores[bytes(record.metrics)])
+        self.now = 100.0
+        self.journal: list[tuple[bytes, float]] = []
+        self.workers = Workers(StartWorkers(0, 1, None))
+        self.workers.gone = True
+        self.files: dict[int, list[list[Event]]] = {}
+        self.heard: list[Reported | CheckpointStaged] = []
+        self.storage: dict[str, CheckpointRecord] = {}
+        self.work: deque[Command] = deque()
+        self.answers: deque[Event] = deque()
+        self.promised = 0
+        self.send(driver)
+
+    # Sending an event
+
+    def send(self, event: Event) -> None:
+        self.intact = False
+        self.now += 1
+        before = self.run
+        commands = self.take(event)
+        if self.run is not before or commands:
+            self.journal.append((events.encode(event), self.now))
+        if isinstance(event, Reported | CheckpointStaged):
+            self.heard.append(event)
+        if isinstance(event, CheckpointBroken):
+            self.promised = 0
+        for command in commands:
+            self.carry_out(command)
+        self.intact = True
+
+    def take(self, event: Event) -> list[Command]:
+        """Step the run and the model alike, and compare them."""
+        before = self.run
+        self.run, commands = step(before, event, self.now)
+        due = self.model.hear(event, self.now)
+        assert is_permutation(commands, due), f"{event}: {due} is due, but {commands} was asked for"
+        self.model.check(self.run)
+        self.check_latest(before, event)
+        asked = [command.record.seq for command in commands if isinstance(command, CommitCheckpoint)]
+        assert asked == sorted(asked), "commits are asked for out of order"
+        return commands
+
+    def check_latest(self, before: Run, event: Event) -> None:
+        if before.latest is None or isinstance(event, CheckpointBroken):
+            return
+        assert self.run.latest is not None, "the latest checkpoint is forgotten"
+        assert self.run.latest.seq >= before.latest.seq, "the latest checkpoint moved backward"
+
+    def carry_out(self, command: Command) -> None:
+        match command:
+            case StartWorkers(attempt=attempt, resume=resume):
+                assert self.workers.gone, "two attempts at once"
+                resumed = resume.seq if resume else 0
+                assert resumed >= self.promised, "workers were told of a checkpoint that is not resumed from"
+                self.workers = Workers(command)
+                self.files[attempt] = self.workers.files
+            case VerifyCheckpoint() | CommitCheckpoint() | DeleteCheckpoint():
+                self.work.append(command)
+            case _:
+                if isinstance(command, AnnounceCommit):
+                    self.promised = command.record.seq
+                assert command.attempt == self.workers.attempt, f"{command} is for other workers"
+                self.workers.carry_out(command)
+
+    def may_be_troubled(self) -> bool:
+        return self.now >= self.calm_until
+
+    def trouble_comes(self) -> None:
+        self.calm_until = self.now + self.calm
+
+    # What workers do
+
+    def metrics(self, rank: int, score: str) -> msgspec.Raw:
+        text, value = SCORES[score]
+        raw = f'{{"rank":{rank},"at":{self.now},"score":{text},"eval":{{"score":{text}}}}}'.encode()
+        self.scores[raw] = value
+        return msgspec.Raw(raw)
+
+    def report(self, rank: int, mode: str | None, score: str) -> None:
+        seq = self.workers.counts[rank] + 1
+        name = "best" if self.reuse_names and seq % 3 == 0 else f"checkpoint_{seq:06d}"
+        self.workers.report(rank, self.metrics(rank, score), mode, name)
+
+    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @rule(pick=picks, mode=modes, score=scores)
+    def one_reports(self, pick: int, mode: str | None, score: str) -> None:
+        ranks = self.workers.reporting()
+        self.report(ranks[pick % len(ranks)], mode, score)
+
+    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
+    def everyone_reports(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
+        for rank in self.workers.reporting():
+            self.report(rank, mode_of[rank], score_of[rank])
+
+    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
+    def all_goes_well(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
+        """Everyone reports, and nothing is late; what was late before is caught up with."""
+        self.everyone_reports(mode_of, score_of)
+        while any(self.workers.uploads):
+            self.one_uploads(pick=0)
+        while any(self.workers.wires) or self.work or self.answers:
+            if any(self.workers.wires):
+                self.all_are_heard(first=0)
+            elif self.answers:
+                self.storage_is_heard()
+            else:
+                self.storage_works(well=True)
+
+    @precondition(lambda self: not self.workers.gone and any(self.workers.uploads))
+    @rule(pick=picks)
+    def one_uploads(self, pick: int) -> None:
+        ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
+        self.workers.upload(ranks[pick % len(ranks)])
+
+    @precondition(lambda self: not self.workers.gone and self.workers.unheld())
+    @rule(pick=picks)
+    def one_answers_hold(self, pick: int) -> None:
+        ranks = self.workers.unheld()
+        self.workers.answer_hold(ranks[pick % len(ranks)])
+
+    @precondition(lambda self: not self.workers.gone and self.workers.unheld())
+    @rule()
+    def everyone_answers_hold(self) -> None:
+        for rank in self.workers.unheld():
+            self.workers.answer_hold(rank)
+
+    @precondition(lambda self: not self.workers.gone and self.returning())
+    @rule(pick=picks)
+    def one_returns(self, pick: int) -> None:
+        ranks = self.returning()
+        self.workers.leave(ranks[pick % len(ranks)])
+
+    def returning(self) -> list[int]:
+        """Those that were stopped return at once; the others when it is time for a change."""
+        stopped = [rank for rank in self.workers.free() if self.workers.counts[rank] == self.workers.stop_at]
+        return self.workers.free() if self.may_be_troubled() else stopped
+
+    @precondition(lambda self: not self.workers.gone and self.workers.at_work and self.may_be_troubled())
+    @rule(pick=picks, failure=failures)
+    def one_dies(self, pick: int, failure: Failure) -> None:
+        self.trouble_comes()
+        ranks = sorted(self.workers.at_work)
+        rank = ranks[pick % len(ranks)]
+        self.workers.die(rank, msgspec.structs.replace(failure, rank=rank))
+
+    # What is heard
+
+    @precondition(lambda self: any(self.workers.wires))
+    @rule(pick=picks)
+    def one_is_heard(self, pick: int) -> None:
+        wires = [wire for wire in self.workers.wires if wire]
+        self.send(wires[pick % len(wires)].popleft())
+
+    @precondition(lambda self: any(self.workers.wires))
+    @rule(first=picks)
+    def all_are_heard(self, first: int) -> None:
+        for rank in sorted(self.workers.ranks, key=lambda rank: (rank - first) % len(self.workers.ranks)):
+            while self.workers.wires[rank]:
+                self.send(self.workers.wires[rank].popleft())
+
+    @precondition(lambda self: self.heard)
+    @rule(back=st.integers(0, 40))
+    def what_was_heard_is_heard_again(self, back: int) -> None:
+        before = self.run
+        self.run, commands = step(before, self.heard[-1 - back % len(self.heard)], self.now)
+        assert self.run is before, "what was said twice counted twice"
+        assert not commands, "what was said twice counted twice"
+
+    @precondition(lambda self: self.run.attempt > 1)
+    @rule(age=st.integers(1, 3), seq=st.integers(1, 6), rank=st.integers(0, 2), failure=failures)
+    def an_older_attempt_speaks(self, age: int, seq: int, rank: int, failure: Failure) -> None:
+        attempt = max(0, self.run.attempt - age)
+        raw = msgspec.Raw(b"{}")
+        for event in (
+            WorkerReady(attempt, rank, 1),
+            Reported(attempt, rank, seq, raw, 0.0, "old.py:1", "old"),
+            CheckpointStaged(attempt, seq, Staged(rank, ())),
+            Committed(CheckpointRecord(seq, "old", attempt, raw)),
+            CommitFailed(attempt, seq, "old"),
+            WorkerHeld(attempt, rank, seq),
+            WorkerReturned(attempt, rank, seq),
+            WorkerFailed(attempt, rank, failure),
+            WorkersStopped(attempt),
+            DeadlinePassed(attempt),
+            CheckpointVerified(attempt, seq),
+            CheckpointBroken(attempt, seq, "old"),
+        ):
+            before = self.run
+            self.run, commands = step(before, event, self.now)
+            assert self.run is before, f"a dead attempt was heard: {event}"
+            assert not commands, f"a dead attempt was heard: {event}"
+
+    @precondition(lambda self: self.workers.may_be_gone())
+    @rule()
+    def workers_are_gone(self) -> None:
+        self.workers.gone = True
+        self.workers.at_work.clear()
+        self.send(WorkersStopped(self.workers.attempt))
+
+    # What storage does, one thing after the other
+
+    @precondition(lambda self: self.work)
+    @rule(well=st.sampled_from([True, True, True, False]))
+    def storage_works(self, well: bool) -> None:
+        match self.work.popleft():
+            case CommitCheckpoint(record=record) if well:
+                self.storage[record.name] = record
+                self.answers.append(Committed(record))
+            case CommitCheckpoint(record=record):
+                self.answers.append(CommitFailed(record.attempt, record.seq, "OSError: disk full"))
+            case DeleteCheckpoint(record=record):
+                newest = max(self.storage.values(), key=lambda other: other.seq)
+                assert record != newest, "the newest checkpoint is deleted"
+                if self.storage.get(record.name) == record:
+                    del self.storage[record.name]
+            case VerifyCheckpoint(attempt=attempt, record=record):
+                if well and self.storage.get(record.name) == record:
+                    self.answers.append(CheckpointVerified(attempt, record.seq))
+                    return
+                self.storage.pop(record.name, None)
+                self.answers.append(CheckpointBroken(attempt, record.seq, "a file is missing"))
+
+    @precondition(lambda self: self.answers)
+    @rule()
+    def storage_is_heard(self) -> None:
+        self.send(self.answers.popleft())
+
+    # What the user and the clock do
+
+    @precondition(lambda self: not isinstance(self.run.phase, Finished) and self.may_be_troubled())
+    @rule(at_once=st.sampled_from([False, False, False, True]))
+    def stop_is_requested(self, at_once: bool) -> None:
+        self.trouble_comes()
+        self.send(StopRequested(self.run.attempt, at_once))
+
+    @precondition(lambda self: deadline(self.run) is not None)
+    @rule()
+    def the_deadline_passes(self) -> None:
+        self.now = max(self.now, deadline(self.run) or 0.0)
+        self.send(DeadlinePassed(self.run.attempt))
+
+    # What a lost driver leaves
+
+    @precondition(lambda self: isinstance(self.run.phase, Finished) or self.may_be_troubled())
+    @rule(num_lost=st.sampled_from([0, 0, 0, 1, 2, 5]), next_driver=drivers, well=st.booleans())
+    def the_driver_is_lost(self, num_lost: int, next_driver: DriverStarted, well: bool) -> None:
+        """Its workers die with it; journal, storage and the workers' own files are what the next driver finds."""
+        self.trouble_comes()
+        self.intact = False
+        live = self.run
+        self.replay(len(self.journal))
+        assert self.run == live, "the journal tells of another run"
+        assert without_times(self.journal, next_driver) == step(live, next_driver), "a time outlived its driver"
+        if num_lost:
+            self.replay(max(1, len(self.journal) - num_lost))
+            # Attempts that nobody remembers are counted anew; what they said must not be taken for the new ones'.
+            self.heard = [event for event in self.heard if event.attempt <= self.run.attempt]
+        self.workers.gone = True
+        self.workers.at_work.clear()
+        for wire in self.workers.wires:
+            wire.clear()
+        self.answers.clear()
+        self.work = deque(command for command in self.work if isinstance(command, CommitCheckpoint))
+        self.recover(well)
+        self.send(next_driver)
+
+    def replay(self, length: int) -> None:
+        del self.journal[length:]
+        self.run = Run()
+        self.model = Model(self.model.score_of)
+        self.asked: dict[int, CommitCheckpoint] = {}
+        now = self.now
+        for line, self.now in self.journal:
+            for command in self.take(events.decode(line)):
+                if isinstance(command, CommitCheckpoint):
+                    self.asked[command.record.seq] = command
+        self.now = now
+
+    def learn(self, event: Event) -> None:
+        """Hear what the lost driver did not; of what it makes due, only commits are done."""
+        before = self.run
+        commands = self.take(event)
+        if self.run is not before:
+            self.journal.append((events.encode(event), self.now))
+        self.asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
+
+    def recover(self, well: bool) -> None:
+        if isinstance(self.run.phase, Running | Stopping):
+            for said in self.files[self.run.attempt]:
+                for event in said:
+                    self.learn(event)
+        for seq in self.run.committing:
+            record = self.asked[seq].record
+            if well:
+                self.storage[record.name] = record
+        self.work.clear()
+        told = set()
+        for line, _ in self.journal:
+            match events.decode(line):
+                case Committed(record=record):
+                    told.add((record.seq, record.attempt))
+                case CheckpointsFound(records=records):
+                    told |= {(record.seq, record.attempt) for record in records}
+        found = [record for record in self.storage.values() if (record.seq, record.attempt) not in told]
+        if found:
+            self.learn(CheckpointsFound(tuple(sorted(found, key=lambda record: record.seq))))
+        kept = {record.name for record in self.run.checkpoints}
+        newest = max(self.storage.values(), key=lambda record: record.seq, default=None)
+        assert newest is None or newest.name in kept, "the newest checkpoint is forgotten"
+        self.storage = {name: record for name, record in self.storage.items() if name in kept}
+
+    # Whatever happened so far, answering what is owed ends the run
+
+    def teardown(self) -> None:
+        if not getattr(self, "intact", False):
+            return  # A rule has failed; that is the error to tell.
+        level = len(self.journal) % 2 == 0
+        for _ in range(400):
+            if isinstance(self.run.phase, Finished):
+                return
+            self.answer_something(level)
+        raise AssertionError(f"stuck in {self.run}")
+
+    def answer_something(self, level: bool) -> None:
+        """One thing that is owed; `level`: ranks catch up with each other before they return."""
+        workers = self.workers
+        if self.answers:
+            self.storage_is_heard()
+        elif self.work:
+            self.storage_works(well=True)
+        elif any(workers.wires):
+            self.all_are_heard(first=0)
+        elif workers.may_be_gone():
+            self.workers_are_gone()
+        elif any(workers.uploads):
+            self.one_uploads(pick=0)
+        elif workers.unheld():
+            self.one_answers_hold(pick=0)
+        else:
+            behind = [rank for rank in workers.reporting() if workers.counts[rank] < max(workers.counts)]
+            if level and behind:
+                self.report(behind[0], None, "zero")
+            elif workers.free():
+                workers.leave(workers.free()[0])
+
+
+def is_permutation(commands: list[Command], due: list[Command]) -> bool:
+    """Values that have no order and no hash, so: each is taken out once, and nothing is left."""
+    left = [comparable(command) for command in due]
+    for command in map(comparable, commands):
+        if command not in left:
+            return False
+        left.remove(command)
+    return not left
+
+
+def comparable(command: Command) -> Command:
+    if isinstance(command, AnnounceCommit):
+        return AnnounceCommit(command.attempt, command.record, tuple(sorted(command.removed)))
+    return command
+
+
+def without_times(journal: list[tuple[bytes, float]], last: Event) -> tuple[Run, list[Command]]:
+    """Where the journal and one more event lead when nobody remembers when things happened."""
+    run = Run()
+    for line, _ in journal:
+        run, _ = step(run, events.decode(line))
+    return step(run, last)
+
+
+RunMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+TestRun = RunMachine.TestCase

@@ -1,0 +1,57 @@
+"""The fields of the public configurations and their defaults, frozen: a field is a decision, made here.
+
+Fields stand in the order in which they may be given by position.
+"""
+
+import dataclasses
+import importlib
+from typing import Any
+
+import pytest
+
+FIELDS = {
+    "paceline.train.ScalingConfig": [
+        "num_workers=1",
+        "use_gpu=False",
+        "resources_per_worker=None",
+        "placement_strategy='PACK'",
+        "accelerator_type=None",
+    ],
+    "paceline.train.RunConfig": [
+        "name=None",
+        "storage_path=None",
+        "failure_config=FailureConfig()",
+        "checkpoint_config=CheckpointConfig()",
+        "callbacks=()",
+    ],
+    "paceline.train.FailureConfig": ["max_failures=0"],
+    "paceline.train.CheckpointConfig": [
+        "num_to_keep=None",
+        "checkpoint_score_attribute=None",
+        "checkpoint_score_order='max'",
+    ],
+    "paceline.train.torch.TorchConfig": ["backend=None", "init_method='env'", "timeout_s=1800"],
+}
+
+
+def _config(name: str) -> Any:
+    # Not at the top: importing a framework's module starts warming up a process, which other tests do not need.
+    module, _, cls = name.rpartition(".")
+    return getattr(importlib.import_module(module), cls)
+
+
+def _told(field: dataclasses.Field[Any]) -> str:
+    made = field.default_factory is not dataclasses.MISSING
+    return f"{field.name}={field.default_factory() if made else field.default!r}"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_and_defaults_are_those_we_decided_on(name: str) -> None:
+    assert [_told(field) for field in dataclasses.fields(_config(name))] == FIELDS[name]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_configuration_cannot_be_changed(name: str) -> None:
+    config = _config(name)()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, dataclasses.fields(config)[0].name, None)

@@ -1,0 +1,174 @@
+"""Exceptions cross processes: every one that Paceline defines comes out of a pickle as it went in.
+
+The classes are found by importing every module; each is made from what its constructor asks for.
+"""
+
+import collections.abc
+import dataclasses
+import importlib
+import inspect
+import pickle
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+import paceline
+
+PLAIN = {
+    str: "loss is nan\n\nhint: lower the rate",
+    int: 3,
+    float: 0.5,
+    bool: True,
+    bytes: b"x",
+    Any: {"step": 3},
+    object: {"step": 3},
+    Path: Path("runs/alpha"),
+    msgspec.Raw: msgspec.Raw(b'{"step":3}'),
+    types.NoneType: None,
+}
+
+
+def exception_classes() -> list[type[BaseException]]:
+    return [
+        value
+        for module in _modules()
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, BaseException) and value.__module__ == module.__name__
+    ]
+
+
+def _modules() -> Iterator[types.ModuleType]:
+    root = Path(paceline.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        parts = ("paceline", *path.relative_to(root).with_suffix("").parts)
+        name = ".".join(parts).removesuffix(".__init__")
+        if name.endswith("__main__"):
+            continue
+        try:
+            yield importlib.import_module(name)
+        except ImportError as error:
+            if not _lacks_an_optional_package(error):
+                raise
+
+
+def _lacks_an_optional_package(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "paceline").startswith("paceline"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def example(cls: type) -> Any:
+    """An instance of a class, made from the types its constructor asks for."""
+    if issubclass(cls, BaseException) and not inspect.isfunction(cls.__init__):
+        return cls(PLAIN[str])
+    hints = typing.get_type_hints(cls if _is_record(cls) else cls.__init__)
+    parameters = inspect.signature(cls).parameters.values()
+    given = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return cls(
+        *(_value(hints[each.name]) for each in given if each.kind is not each.KEYWORD_ONLY),
+        **{each.name: _value(hints[each.name]) for each in given if each.kind is each.KEYWORD_ONLY},
+    )
+
+
+def _value(hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if origin in (typing.Union, types.UnionType):
+        return _value(args[0])
+    if origin is Literal:
+        return args[0]
+    if origin in (dict, collections.abc.Mapping):
+        return {_value(args[0]): _value(args[1])}
+    if origin in (list, tuple, set, frozenset):
+        return origin([_value(args[0])])
+    if origin in (collections.abc.Sequence, collections.abc.Iterable):
+        return [_value(args[0])]
+    if hint in (BaseException, Exception):
+        return ValueError("inner")
+    if inspect.isclass(hint):
+        return example(hint)
+    raise TypeError(f"no example of {hint!r}: add one to PLAIN")
+
+
+def _is_record(cls: type) -> bool:
+    return issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls)
+
+
+def lost_in_pickle(error: BaseException) -> list[str]:
+    """What is no longer the same after a pickle, one line each."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except Exception as problem:
+        return [f"{type(error).__name__} does not pickle: {problem!r}"]
+    lost = []
+    if type(again) is not type(error):
+        lost.append(f"{type(error).__name__} became {type(again).__name__}")
+    if str(again) != str(error):
+        lost.append(f"{type(error).__name__}: its message {str(error)!r} became {str(again)!r}")
+    if not _same(vars(again), vars(error)):
+        lost.append(f"{type(error).__name__}: its attributes {vars(error)!r} became {vars(again)!r}")
+    return lost
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality that sees into exceptions, which are otherwise equal only to themselves."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, BaseException):
+        return str(one) == str(other) and _same(vars(one), vars(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def test_every_exception_survives_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_PREWARM", "0")
+    classes = exception_classes()
+    assert classes
+    lost = [line for cls in classes for line in lost_in_pickle(example(cls))]
+    assert not lost, "\n" + "\n".join(lost)
+
+
+class DoesNotPickleError(Exception):
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(f"rank {rank}: {text}")
+
+
+class LosesItsMessageError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ("another",)
+
+
+class LosesAnAttributeError(Exception):
+    def __init__(self, text: str, failures: dict[int, Exception] | None = None) -> None:
+        super().__init__(text)
+        self.failures = failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self),)
+
+
+@pytest.mark.parametrize(
+    ("cls", "told"),
+    [
+        (DoesNotPickleError, "does not pickle"),
+        (LosesItsMessageError, "its message"),
+        (LosesAnAttributeError, "its attributes"),
+    ],
+)
+def test_what_is_lost_in_a_pickle_is_told(cls: type[Exception], told: str) -> None:
+    (line,) = lost_in_pickle(example(cls))
+    assert told in line

@@ -1,0 +1,365 @@
+"""The direction of imports, held by reading the source: who may know of whom.
+
+`violations` takes sources by path, so that each rule is also shown to catch a planted breach. Imports inside
+functions count like all others; only cycles are a matter of the module level alone.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+Sources = Mapping[str, str]
+
+OPTIONAL = {
+    "ray": ("_engine/ray/", "data/exec/ray.py"),
+    "torch": ("train/torch/", "train/lightning/", "train/huggingface/"),
+    "tensorflow": ("train/tensorflow/",),
+    "tf_keras": ("train/tensorflow/",),
+    "keras": ("train/tensorflow/",),
+    "jax": ("train/jax/",),
+    "xgboost": ("train/xgboost/",),
+    "lightgbm": ("train/lightgbm/",),
+    "lightning": ("train/lightning/",),
+    "pytorch_lightning": ("train/lightning/",),
+    "transformers": ("train/huggingface/",),
+}
+"""Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
+
+NEVER = {
+    "_engine": ("_control", "_worker", "train"),
+    "_control": ("_worker", "train"),
+    "_worker": ("_control",),
+    "data/plan.py": ("data.exec", "_engine"),
+}
+"""What a part never imports."""
+
+ONLY = {
+    ("_core", ""): (),
+    ("_storage", ""): ("_core", "_engine.messages"),
+    ("_control", "_engine"): ("_engine.base", "_engine.messages"),
+}
+"""What alone a part imports, beside its own modules, of another part; the empty name is the whole package."""
+
+EXCEPTIONS = {
+    ("_engine/local/", "_worker.main"): "a forked child becomes a worker by calling its main function",
+    ("_storage/state.py", "torch"): "tensors in a saved state are torch's own, where there are any",
+}
+"""Imports that break a rule for a reason. They hold inside a function only, and for that file or folder."""
+
+SETTINGS = "_core/settings.py"
+"""The only reader of environment variables."""
+
+OTHERS_VARIABLES = {
+    ("_engine/local/", "all variables"): "workers get a copy of the driver's environment, which is not looked at",
+    ("_engine/local/devices.py", "CUDA_VISIBLE_DEVICES"): "CUDA's own: which GPUs may be given to workers",
+    ("_engine/local/devices.py", "OMP_NUM_THREADS"): "OpenMP's own: what the user has set stays",
+    ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+}
+"""What else may be read, for a reason: variables that belong to others."""
+
+DYNAMIC = {"importlib.import_module", "import_module", "__import__"}
+READS = {"environ", "environb", "getenv", "getenvb"}
+WRITES = {"update", "clear", "pop", "setdefault"}
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "misc"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    path: str
+    line: int
+    target: str
+    in_function: bool
+    only_typing: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} imports {self.target}"
+
+
+def violations(sources: Sources) -> list[str]:
+    """What breaks a rule, one line each. Paths are relative to the package: `_core/clock.py`."""
+    trees = {path: ast.parse(source, path) for path, source in sources.items()}
+    imports = [found for path, tree in trees.items() for found in _imports(path, tree, _modules(sources))]
+    return [
+        *(f"{found}: {rule}" for found in imports for rule in _broken_rules(found) if not _excepted(found)),
+        *_cycles(sources, imports),
+        *(f"{path}: {name} names nothing" for path in sources for name in _parts(path) & VAGUE_NAMES),
+        *(line for path, tree in trees.items() for line in _environment_reads(path, tree)),
+    ]
+
+
+def _broken_rules(found: Import) -> Iterator[str]:
+    top = found.target.partition(".")[0]
+    if not _is_ours(found.target):
+        if top in OPTIONAL and not found.path.startswith(OPTIONAL[top]):
+            yield f"{top} is imported only under {', '.join(OPTIONAL[top])}"
+        return
+    target = found.target.removeprefix("paceline").removeprefix(".")
+    for part, names in NEVER.items():
+        for name in names:
+            if _belongs(found.path, part) and _within(target, name):
+                yield f"{part} imports nothing of {name}"
+    for (part, whole), allowed in ONLY.items():
+        concerned = _belongs(found.path, part) and _within(target, whole)
+        if concerned and not any(_within(target, name) for name in (part, *allowed)):
+            yield f"of {whole or 'ours'}, {part} imports only {' and '.join(allowed) or 'itself'}"
+
+
+def _excepted(found: Import) -> bool:
+    target = found.target.removeprefix("paceline.")
+    return found.in_function and any(found.path.startswith(path) and _within(target, name) for path, name in EXCEPTIONS)
+
+
+def _is_ours(target: str) -> bool:
+    return _within(target, "paceline")
+
+
+def _within(target: str, name: str) -> bool:
+    return not name or target == name or target.startswith(f"{name}.")
+
+
+def _belongs(path: str, part: str) -> bool:
+    return path == part or path.startswith(f"{part}/")
+
+
+def _parts(path: str) -> set[str]:
+    return {*PurePosixPath(path).with_suffix("").parts}
+
+
+def _modules(sources: Sources) -> set[str]:
+    return {_module(path) for path in sources}
+
+
+def _module(path: str) -> str:
+    parts = PurePosixPath("paceline", path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(path: str, tree: ast.Module, modules: set[str]) -> Iterator[Import]:
+    def walk(node: ast.AST, in_function: bool, only_typing: bool) -> Iterator[Import]:
+        for target in _targets(path, node, modules):
+            yield Import(path, node.lineno, target, in_function, only_typing)
+        in_function |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        typing = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, in_function, only_typing or (typing and child in node.body))
+
+    return walk(tree, False, False)
+
+
+def _targets(path: str, node: ast.AST, modules: set[str]) -> list[str]:
+    match node:
+        case ast.Import(names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module, names, level):
+            base = module or ""
+            if level:
+                parts = PurePosixPath("paceline", path).parts[:-level]
+                base = ".".join([*parts, *([module] if module else [])])
+            return [full if (full := f"{base}.{alias.name}") in modules else base for alias in names]
+        case ast.Call(func, [ast.Constant(str(name)), *_]) if ast.unparse(func) in DYNAMIC:
+            return [name]
+    return []
+
+
+def _cycles(sources: Sources, imports: list[Import]) -> list[str]:
+    """The groups of modules that reach each other while they are being imported."""
+    modules = _modules(sources)
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for found in imports:
+        if not found.in_function and not found.only_typing:
+            graph[_module(found.path)] |= _run_by(_module(found.path), found.target) & modules
+    reached = {module: _reach(graph, module) for module in modules}
+    groups = {tuple(sorted(other for other in reached[module] if module in reached[other])) for module in modules}
+    return [f"import cycle: {' <-> '.join(group)}" for group in sorted(groups) if group]
+
+
+def _run_by(importer: str, target: str) -> set[str]:
+    """The modules that an import runs: the target, and the packages around it that the importer is not in."""
+    parts = target.split(".")
+    packages = {".".join(parts[:end]) for end in range(1, len(parts))}
+    return {target} | {package for package in packages if not _within(importer, package)}
+
+
+def _reach(graph: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    ahead = [*graph[start]]
+    while ahead:
+        if (module := ahead.pop()) not in reached:
+            reached.add(module)
+            ahead.extend(graph[module])
+    return reached
+
+
+def _environment_reads(path: str, tree: ast.Module) -> Iterator[str]:
+    if path == SETTINGS:
+        return
+    uses: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "os" and _names(node) & READS:
+            yield f"{path}:{node.lineno} imports {', '.join(_names(node) & READS)}: name it as os.environ"
+        # The statement is met before the expressions in it, and knows best what becomes of them.
+        for mention, use in _environment_uses(node):
+            uses.setdefault(id(mention), use)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{name}" for name in READS}:
+            use = uses.get(id(node), "the environment")
+            if use != "set" and not _reads_others_variable(path, use):
+                yield f"{path}:{node.lineno} reads {use}: only {SETTINGS} does"
+
+
+def _environment_uses(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """What a node does with an expression, should that be os.environ: the variable it reads, or that it sets one."""
+    match node:
+        case ast.Subscript(value, _, ast.Store() | ast.Del()) | ast.AugAssign(value):
+            yield value, "set"
+        case ast.Expr(ast.Call(ast.Attribute(value, method))) if method in WRITES:
+            yield value, "set"
+        case ast.Subscript(value, ast.Constant(str(name))):
+            yield value, name
+        case ast.Compare(ast.Constant(str(name)), [ast.In() | ast.NotIn()], [value]):
+            yield value, name
+        case ast.Dict(keys, values):
+            yield from ((value, "all variables") for key, value in zip(keys, values, strict=True) if key is None)
+        case ast.Call(ast.Name("dict"), [value]) | ast.Call(ast.Attribute(value, "copy"), []):
+            yield value, "all variables"
+        case ast.Call(func, [ast.Constant(str(name)), *_]):
+            yield func, name
+            if isinstance(func, ast.Attribute):
+                yield func.value, name
+
+
+def _reads_others_variable(path: str, use: str) -> bool:
+    return any(path.startswith(where) and use == variable for where, variable in OTHERS_VARIABLES)
+
+
+def _names(node: ast.ImportFrom) -> set[str]:
+    return {alias.name for alias in node.names}
+
+
+def _package() -> dict[str, str]:
+    root = SRC / "paceline"
+    return {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.py"))}
+
+
+def test_the_package_keeps_its_direction() -> None:
+    found = violations(_package())
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("exceptions", [EXCEPTIONS, OTHERS_VARIABLES], ids=["imports", "variables"])
+def test_every_exception_is_still_needed(
+    exceptions: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = _package()
+    needless = []
+    for (path, name), reason in [*exceptions.items()]:
+        if any(file.startswith(path) for file in package):
+            with monkeypatch.context() as patch:
+                patch.delitem(exceptions, (path, name))
+                if not violations(package):
+                    needless.append(f"{path}: {name} ({reason})")
+    assert needless == []
+
+
+BREACHES = {
+    "_core imports another part": {"_core/clock.py": "from paceline._engine import messages"},
+    "_core imports a public part lazily": {"_core/log.py": "def say():\n    from paceline.train import errors"},
+    "_core imports by a relative name": {"_core/log.py": "from ..train import errors"},
+    "_core names a framework": {"_core/plain.py": "def plain(x):\n    import torch"},
+    "_engine imports _control": {"_engine/base.py": "from paceline._control.events import Event"},
+    "_engine imports train": {"_engine/local/launch.py": "import paceline.train.config"},
+    "_engine imports train by name": {"_engine/base.py": "importlib.import_module('paceline.train')"},
+    "the local engine imports the worker at the top": {"_engine/local/zygote.py": "from paceline._worker import main"},
+    "the local engine imports more than main": {
+        "_engine/local/zygote.py": "def child():\n    from paceline._worker.context import Context"
+    },
+    "another engine imports the worker": {
+        "_engine/ray/actor.py": "def f():\n    from paceline._worker.main import main"
+    },
+    "_control imports _worker": {"_control/controller.py": "from paceline._worker.upload import stage"},
+    "_control imports train": {"_control/controller.py": "from paceline.train.config import RunConfig"},
+    "_worker imports _control": {"_worker/main.py": "if TYPE_CHECKING:\n    from paceline._control import run"},
+    "_control names an engine": {"_control/controller.py": "from paceline._engine.local import LocalEngine"},
+    "_control imports all of _engine": {"_control/controller.py": "import paceline._engine"},
+    "_storage imports _control": {"_storage/lease.py": "from paceline._control.journal import Journal"},
+    "_storage imports the engine's base": {"_storage/lease.py": "from paceline._engine.base import Engine"},
+    "ray outside its folder": {"train/trainer.py": "def f():\n    import ray"},
+    "ray data outside its file": {"data/exec/local.py": "from ray.data import Dataset"},
+    "a framework outside its folder": {"train/session.py": "import torch.distributed as dist"},
+    "a framework in another one's folder": {"train/torch/config.py": "import lightning"},
+    "an excepted framework at the top": {"_storage/state.py": "import torch"},
+    "the plan imports its executor": {"data/plan.py": "from paceline.data.exec import local"},
+    "a cycle of two": {"_core/a.py": "from . import b", "_core/b.py": "import paceline._core.a"},
+    "a cycle of three": {
+        "train/a.py": "from paceline.train.b import x",
+        "train/b.py": "try:\n    from paceline.train import c\nexcept ImportError:\n    pass",
+        "train/c.py": "class C:\n    from paceline.train.a import y",
+    },
+    "a cycle through the package's door": {
+        "train/__init__.py": "from paceline.train.session import report",
+        "train/session.py": "from paceline._worker.context import current",
+        "train/errors.py": "",
+        "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
+    },
+    "a module named utils": {"train/utils.py": ""},
+    "a package named helpers": {"train/helpers/x.py": ""},
+    "a variable read by index": {"train/config.py": "import os\nx = os.environ['A']"},
+    "a variable read by get": {"train/config.py": "import os\nx = os.environ.get('A')"},
+    "a variable read by getenv": {"train/config.py": "import os\nx = os.getenv('A')"},
+    "a variable asked for": {"train/config.py": "import os\nif 'A' in os.environ: pass"},
+    "a variable taken out": {"train/config.py": "import os\nx = os.environ.pop('A')"},
+    "environ imported by name": {"train/config.py": "from os import environ"},
+    "the environment copied": {"train/trainer.py": "import os\nx = {**os.environ}"},
+    "a variable read where copies are made": {"_engine/local/engine.py": "import os\nx = os.environ['A']"},
+    "another variable than the excepted": {"train/torch/config.py": "import os\nos.getenv('PACELINE_A')"},
+}
+
+PLACED = dict.fromkeys(("_engine/messages.py", "_engine/base.py", "_core/clock.py", "_worker/main.py"), "")
+
+ALLOWED = {
+    "the layers as drawn": {
+        "_engine/base.py": "from paceline._core import clock\nfrom paceline._engine.messages import Begin",
+        "_control/step.py": "from paceline._engine import base, messages",
+        "_storage/lease.py": "from .._core.clock import Clock\nfrom paceline._storage import files",
+        "train/trainer.py": "from paceline._engine import local\nfrom paceline._control import controller",
+    },
+    "the local engine starts the worker": {
+        "_engine/local/zygote.py": "def child():\n    from paceline._worker import main"
+    },
+    "a framework under its folder": {"train/torch/config.py": "import torch.distributed"},
+    "an excepted framework inside a function": {"_storage/state.py": "def f():\n    import torch"},
+    "each other inside a function": {
+        "train/a.py": "from paceline.train import b",
+        "train/b.py": "def f():\n    from paceline.train import a",
+    },
+    "each other for types": {
+        "train/a.py": "from paceline.train import b",
+        "train/b.py": "if TYPE_CHECKING:\n    from paceline.train import a",
+    },
+    "a package and its modules": {
+        "train/__init__.py": "from paceline.train.config import RunConfig",
+        "train/config.py": "from paceline.train import errors",
+        "train/errors.py": "",
+    },
+    "variables set": {"_worker/main.py": "import os\nos.environ['A'] = '1'\nos.environ.update(b='2')"},
+    "variables merged in": {"_worker/main.py": "import os\nos.environ |= {'A': '1'}"},
+    "variables of others": {
+        "_engine/local/devices.py": "import os\nx = 'OMP_NUM_THREADS' in os.environ",
+        "train/torch/config.py": "import os\nx = os.environ.get('GLOO_SOCKET_IFNAME', 'lo')",
+    },
+    "the environment copied for workers": {"_engine/local/engine.py": "import os\nx = {**os.environ, 'A': '1'}"},
+}
+
+
+@pytest.mark.parametrize("sources", BREACHES.values(), ids=BREACHES.keys())
+def test_a_breach_is_found_once(sources: Sources) -> None:
+    assert len(violations({**PLACED, **sources})) == 1
+
+
+@pytest.mark.parametrize("sources", ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_is_allowed_is_left_alone(sources: Sources) -> None:
+    assert violations({**PLACED, **sources}) == []

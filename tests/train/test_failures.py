@@ -1,0 +1,243 @@
+"""Workers that fail, die or disagree: what is told, what is kept, what is tried again."""
+
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline import train
+from paceline.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    ReportMismatchError,
+    RunConfig,
+    ScalingConfig,
+    WorkerGroupError,
+)
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def fit(function, num_workers=2, *, max_failures=0, name="run", **run_config):
+        return DataParallelTrainer(
+            function,
+            scaling_config=ScalingConfig(num_workers),
+            run_config=RunConfig(
+                name=name, storage_path=tmp_path, failure_config=FailureConfig(max_failures), **run_config
+            ),
+        ).fit()
+
+    return fit
+
+
+def count_up(until, at=None, then=None, rank=1):
+    """A train function that counts from its last checkpoint, and does something at a number, on the first attempt."""
+
+    def function():
+        me = train.get_context().get_world_rank()
+        last = train.get_checkpoint()
+        start = last.to_dict()["i"] + 1 if last else 0
+        for i in range(start, until):
+            train.report({"i": i, "start": start}, checkpoint=Checkpoint.from_dict({"i": i}))
+            if i == at and start == 0 and me == rank:
+                then()
+
+    return function
+
+
+def test_the_error_names_rank_line_and_log_and_carries_the_exception_and_the_result(fit):
+    def function():
+        train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"x": 5}))
+        if train.get_context().get_world_rank() == 1:
+            raise ValueError("loss is nan")
+        train.collective.barrier()
+
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(function)
+    error = caught.value
+    text = str(error)
+    assert text.startswith("1 of 2 workers failed on attempt 1 (max_failures=0)\n")
+    assert "ValueError: loss is nan" in text
+    assert "test_failures.py:" in text
+    assert " in function" in text
+    assert "rank 0: stopped after rank 1 failed" in text
+    assert "rank_1.log" in text
+    assert "checkpoint_000001 (report 1)" in text
+    assert list(error.worker_failures) == [1]
+    assert isinstance(error.worker_failures[1], ValueError)
+    assert isinstance(error.__cause__, ValueError)
+    assert error.result.metrics == {"i": 1}
+    assert error.result.checkpoint.to_dict() == {"x": 5}
+    assert error.result.error is error
+    assert pickle.loads(pickle.dumps(error)).result.metrics == {"i": 1}
+
+
+def test_a_killed_worker_restarts_the_group_from_the_very_last_report(fit):
+    result = fit(count_up(6, at=3, then=lambda: os.kill(os.getpid(), signal.SIGKILL)), max_failures=1)
+    assert result.metrics == {"i": 5, "start": 4}
+    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert result.checkpoint.to_dict() == {"i": 5}
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
+        (lambda: os._exit(0), "exited with code 0 before its function returned"),
+        (lambda: sys.exit(3), "SystemExit: 3"),
+        (lambda: (_ for _ in ()).throw(KeyError("k")), "KeyError: 'k'"),
+    ],
+)
+def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, told):
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(count_up(3, at=1, then=end))
+    assert told in str(caught.value).splitlines()[2]
+    assert str(caught.value).splitlines()[2].startswith("  rank 1")
+
+
+def test_the_budget_is_counted_exactly(fit, tmp_path):
+    attempts = tmp_path / "attempts"
+
+    def function():
+        with attempts.open("a") as file:
+            file.write("x" * (train.get_context().get_world_rank() == 0))
+        train.collective.barrier()
+        raise RuntimeError("again")
+
+    with pytest.raises(WorkerGroupError, match="on attempt 3 of 3"):
+        fit(function, max_failures=2)
+    assert attempts.read_text() == "xxx"
+
+
+def test_metrics_without_a_checkpoint_are_made_again_and_counted_once(fit, tmp_path):
+    died = tmp_path / "died"
+
+    def function():
+        for i in range(4):
+            train.report({"i": i, "first": not died.exists()})
+        if not died.exists():
+            train.collective.barrier()
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    result = fit(function, max_failures=2)
+    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3]
+    assert not result.metrics_dataframe["first"].any()
+
+
+def test_ranks_that_report_a_different_number_of_times_are_told_with_both_call_sites(fit):
+    def function():
+        rank = train.get_context().get_world_rank()
+        train.report({"i": 0})
+        if rank == 0:
+            train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"i": 1}))
+
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(function, max_failures=3)
+    line = str(caught.value).splitlines()[2]
+    assert "rank 0 waits for every rank in report 2 with a checkpoint, called at" in line
+    assert "but rank 1 returned after 1 reports; the last at" in line
+    assert line.count("test_failures.py:") == 2
+    assert isinstance(caught.value.worker_failures[0], ReportMismatchError)
+    assert "attempt 1" in str(caught.value).splitlines()[0], "a mismatch is not tried again"
+
+
+def test_a_barrier_that_a_rank_never_comes_to_is_told(fit):
+    def function():
+        if train.get_context().get_world_rank() == 0:
+            train.collective.barrier()
+
+    with pytest.raises(WorkerGroupError, match="rank 1 has returned without it"):
+        fit(function)
+
+
+def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
+    from paceline.train.torch import TorchTrainer
+
+    def function():
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(1))
+        if train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1))
+
+    for i in range(3):
+        with pytest.raises(WorkerGroupError) as caught:
+            TorchTrainer(
+                function,
+                scaling_config={"num_workers": 2},
+                run_config=RunConfig(name=f"cause-{i}"),
+            ).fit()
+        assert "  rank 1" in str(caught.value).splitlines()[2]
+        assert "killed by SIGKILL" in str(caught.value).splitlines()[2]
+
+
+def test_exceptions_that_do_not_pickle_or_print_arrive_readable(fit):
+    class Odd(Exception):
+        def __str__(self):
+            raise RuntimeError("no text for you")
+
+        def __reduce__(self):
+            raise TypeError("no pickle either")
+
+    def function():
+        raise Odd
+
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(function, 1)
+    assert "Odd: <its message cannot be shown: RuntimeError>" in str(caught.value)
+
+
+def test_running_again_after_a_failure_continues_from_the_last_checkpoint(fit):
+    with pytest.raises(WorkerGroupError):
+        fit(count_up(5, at=2, then=lambda: os._exit(9)))
+    result = fit(count_up(5))
+    assert result.metrics == {"i": 4, "start": 3}
+    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_complete_run_says_so_and_runs_nothing(fit, capsys, tmp_path):
+    fit(count_up(2))
+    capsys.readouterr()
+    result = fit(lambda: (tmp_path / "ran").touch())
+    assert "is already complete" in capsys.readouterr().err
+    assert result.metrics == {"i": 1, "start": 0}
+    assert result.checkpoint.to_dict() == {"i": 1}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_children_of_a_worker_go_with_it(fit, tmp_path):
+    """A data loader's processes must not outlive the worker that started them."""
+    pid_file = tmp_path / "pid"
+
+    def function():
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "1000"])
+        pid_file.write_text(str(child.pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerGroupError):
+        fit(function, 1)
+    import psutil
+
+    with pytest.raises(psutil.NoSuchProcess):
+        psutil.Process(int(Path(pid_file).read_text())).wait(5)
+        psutil.Process(int(Path(pid_file).read_text()))
+
+
+def test_a_lost_zygote_is_replaced_and_the_run_goes_on(fit):
+    from paceline._engine.local.launch import shared_zygote
+
+    pid = shared_zygote().pid
+    result = fit(count_up(50, at=1, then=lambda: os.kill(pid, signal.SIGKILL)), max_failures=1)
+    assert result.metrics["start"] >= 2
+    assert result.metrics_dataframe["i"].tolist() == list(range(50))
+    assert shared_zygote().pid != pid
