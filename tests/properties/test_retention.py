@@ -1,5 +1,7 @@
 """Which checkpoints stay, for any scores and any number to keep."""
 
+from itertools import pairwise
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,7 +84,7 @@ def test_without_a_number_all_stay(records: list[CheckpointRecord]) -> None:
 def test_ranking_goes_from_worst_to_best(records: list[CheckpointRecord], order: str) -> None:
     standing = ranked(records, "eval/score", order)
     assert sorted(one.seq for one in standing) == [one.seq for one in records]
-    for worse, better in zip(standing, standing[1:], strict=False):
+    for worse, better in pairwise(standing):
         assert is_better(better, worse, order)
 
 

@@ -42,7 +42,7 @@ from paceline._control.events import (
     WorkersStopped,
 )
 from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened
-from paceline._control.step import STOP_GRACE_S, deadline, step
+from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, deadline, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -146,15 +146,13 @@ class Life:
 
     def may_be_retried(self) -> bool:
         """What the first failure in time that is no echo allows; a mismatch comes again."""
-        cause = None
-        for failure in self.failures:
-            if isinstance(failure, Mismatch):
-                return False
-            if cause is None or failure.collateral < cause.collateral:
-                cause = failure
-            elif failure.collateral == cause.collateral and (failure.at, failure.rank) < (cause.at, cause.rank):
-                cause = failure
-        return cause is not None and cause.retriable
+        own = [failure for failure in self.failures if isinstance(failure, Failure)]
+        if len(own) < len(self.failures):
+            return False
+        causes = [failure for failure in own if not failure.collateral] or own
+        start = min(failure.at for failure in causes)
+        first = {failure.rank: failure.retriable for failure in causes if failure.at == start}
+        return first[min(first)]
 
 
 class Model:
@@ -244,20 +242,28 @@ class Model:
             case WorkerReturned() if running:
                 return self._returned(event, now)
             case WorkerFailed(failure=failure):
-                if running:
-                    life.failures.append(failure)
-                    return self._stop("failed")
-                if life.ending == "failed":
-                    life.failures.append(failure)
+                return self._failed(failure, now)
             case StopRequested(now=at_once):
                 return self._stop_requested(at_once)
             case WorkerHeld(rank=rank, seq=seq) if running:
                 life.held[rank] = seq
                 return self._agreed()
             case DeadlinePassed() if running:
-                return self._stop("interrupted")
+                return self._stop("failed" if life.failures else "interrupted")
             case WorkersStopped():
                 life.stopped = True
+        return []
+
+    def _failed(self, failure: Failure, now: float) -> list[Command]:
+        life = self.life
+        if self.stage == "running" or life.ending == "failed":
+            life.failures.append(failure)
+        if self.stage != "running":
+            return []
+        if not failure.collateral or len(life.failures) + len(life.returned) == life.size:
+            return self._stop("failed")
+        # An echo: the death behind it is waited for, not for long.
+        life.stop_by = min([now + ECHO_GRACE_S, *filter(None, [life.stop_by])])
         return []
 
     def _mismatch(self) -> list[Command]:
@@ -284,6 +290,7 @@ class Model:
         self.stop_wanted = True
         if self.stage == "running":
             if at_once:
+                life.failures.clear()
                 return self._stop("interrupted")
             if not life.hold:
                 life.hold = True
@@ -332,8 +339,7 @@ class Model:
         return [
             record
             for record in records
-            if record.seq == newest
-            or sum(beats(other, record) for other in records) < retention.num_to_keep
+            if record.seq == newest or sum(beats(other, record) for other in records) < retention.num_to_keep
         ]
 
     def _settled(self) -> list[Command]:
@@ -437,9 +443,7 @@ class Workers:
         self.counts[rank] += 1
         seq = self.counts[rank]
         checkpoint = None if mode is None else name
-        self._say(
-            rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint)
-        )
+        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint))
         if mode is not None:
             # A rank may announce a checkpoint that it has no file for.
             files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
@@ -560,8 +564,6 @@ class RunMachine(RuleBasedStateMachine):
             self.journal.append((events.encode(event), self.now))
         if isinstance(event, Reported | CheckpointStaged):
             self.heard.append(event)
-        if isinstance(event, CheckpointBroken):
-            self.promised = 0
         for command in commands:
             self.carry_out(command)
         self.intact = True
@@ -758,6 +760,7 @@ class RunMachine(RuleBasedStateMachine):
                     self.answers.append(CheckpointVerified(attempt, record.seq))
                     return
                 self.storage.pop(record.name, None)
+                self.promised = 0  # No promise holds against a broken disk.
                 self.answers.append(CheckpointBroken(attempt, record.seq, "a file is missing"))
 
     @precondition(lambda self: self.answers)
@@ -810,7 +813,8 @@ class RunMachine(RuleBasedStateMachine):
         self.model = Model(self.model.score_of)
         self.asked: dict[int, CommitCheckpoint] = {}
         now = self.now
-        for line, self.now in self.journal:
+        for line, heard_at in self.journal:
+            self.now = heard_at
             for command in self.take(events.decode(line)):
                 if isinstance(command, CommitCheckpoint):
                     self.asked[command.record.seq] = command
@@ -882,6 +886,8 @@ class RunMachine(RuleBasedStateMachine):
                 self.report(behind[0], None, "zero")
             elif workers.free():
                 workers.leave(workers.free()[0])
+            elif deadline(self.run) is not None:
+                self.the_deadline_passes()
 
 
 def is_permutation(commands: list[Command], due: list[Command]) -> bool:
@@ -908,11 +914,12 @@ def without_times(journal: list[tuple[bytes, float]], last: Event) -> tuple[Run,
     return step(run, last)
 
 
-RunMachine.TestCase.settings = settings(
+TestStepDoesWhatTheModelSays = RunMachine.TestCase
+TestStepDoesWhatTheModelSays.settings = settings(
     max_examples=150,
     stateful_step_count=60,
     deadline=None,
     report_multiple_bugs=False,
+    print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-TestRun = RunMachine.TestCase

@@ -55,9 +55,12 @@ class CheckpointBroken(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckpointsFound(msgspec.Struct, frozen=True, tag=True):
-    """Committed checkpoints lie on storage that the journal does not tell of."""
+    """Storage was looked through, and tells otherwise than the journal."""
 
-    records: tuple[CheckpointRecord, ...]
+    records: tuple[CheckpointRecord, ...] = ()
+    """Committed, and not in the journal."""
+    missing: tuple[int, ...] = ()
+    """In the journal, and no longer there."""
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):

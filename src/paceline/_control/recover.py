@@ -14,7 +14,6 @@ from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.codec import valid_prefix
-from paceline._core.errors import StorageError
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
@@ -59,9 +58,7 @@ def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
     for event in _unread_reports(layout, run):
         learn(event)
     _finish_commits(files, layout, run, asked, wall)
-    found = _unknown_checkpoints(layout, run, history)
-    if found:
-        learn(CheckpointsFound(found))
+    learn(_surveyed(layout, run, history))
     _delete_forgotten(files, layout, run)
     files.remove_tree(layout.staging)
     book.sync()
@@ -77,12 +74,8 @@ def history_of(layout: Layout) -> tuple[Run, list[Event]]:
         if after is not run:
             run = after
             history.append(event)
-    found = _unknown_checkpoints(layout, run, history)
-    if found:
-        event = CheckpointsFound(found)
-        run, _ = step(run, event)
-        history.append(event)
-    return run, history
+    survey = _surveyed(layout, run, history)
+    return step(run, survey)[0], [*history, survey]
 
 
 def _unread_reports(layout: Layout, run: Run) -> list[Event]:
@@ -106,34 +99,23 @@ def _finish_commits(files: Files, layout: Layout, run: Run, asked: dict[int, Com
     """All ranks had said it and all files were durable: only the last act was missing."""
     for seq in run.committing:
         command = asked[seq]
-        manifest = _manifest(layout, command.record.name)
-        if manifest is not None and manifest.record == command.record:
-            continue
         try:
             commit.commit(files, layout, command.record, command.parts, world_size=run.size, created_at=wall)
         except OSError:
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
 
-def _manifest(layout: Layout, name: str) -> commit.Manifest | None:
-    try:
-        return commit.read_manifest(layout.checkpoint(name))
-    except StorageError:
-        return None
-
-
-def _unknown_checkpoints(layout: Layout, run: Run, history: list[Event]) -> tuple[events.CheckpointRecord, ...]:
+def _surveyed(layout: Layout, run: Run, history: list[Event]) -> CheckpointsFound:
+    """Where storage and journal differ about what checkpoints there are."""
     told = {(event.record.seq, event.record.attempt) for event in history if isinstance(event, Committed)}
-    told |= {
-        (record.seq, record.attempt)
-        for event in history
-        if isinstance(event, CheckpointsFound)
-        for record in event.records
-    }
-    return tuple(
-        manifest.record
-        for manifest in commit.manifests(layout)
-        if (manifest.record.seq, manifest.record.attempt) not in told
+    for event in history:
+        if isinstance(event, CheckpointsFound):
+            told |= {(record.seq, record.attempt) for record in event.records}
+    records = [manifest.record for manifest in commit.manifests(layout)]
+    return CheckpointsFound(
+        tuple(record for record in records if (record.seq, record.attempt) not in told),
+        # One that is there but cannot be read stays: it is set aside, and said so, when its turn comes.
+        tuple(r.seq for r in run.checkpoints if not commit.has_manifest(layout.checkpoint(r.name))),
     )
 
 

@@ -81,8 +81,10 @@ class Running(msgspec.Struct, frozen=True):
     """Once a stop was requested: (rank, its own count) of those at work, as far as they have answered."""
     stop_at: int | None = None
     """The report after which all ranks stop, once it is agreed."""
+    failures: tuple[Failure, ...] = ()
+    """Broken connections that the death behind them is not yet known of."""
     stop_by: float | None = None
-    """When a stop at the next report has taken too long."""
+    """When a stop at the next report, or the news of a death, has taken too long."""
 
 
 class Stopping(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ out. Every transition a run can make is in this file; an event that does not fit
 that was lost is recovered by playing its journal through this same function.
 """
 
+import math
+
 from msgspec.structs import replace
 
 from paceline._control.commands import (
@@ -58,6 +60,8 @@ from paceline._storage.retention import kept
 
 STOP_GRACE_S = 10.0
 """How long ranks may differ in coming to the report at which they were asked to stop."""
+ECHO_GRACE_S = 0.5
+"""How long a broken connection may be known before the death that broke it."""
 
 Step = tuple[Run, list[Command]]
 
@@ -91,7 +95,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running(), WorkerReturned():
             return _returned(run, event, now)
         case Running() as phase, WorkerFailed(failure=failure):
-            return _stopping(run, phase, "failed", (failure,))
+            return _failed(run, phase, failure, now)
         case Stopping() as phase, WorkerFailed(failure=failure):
             # Nearly always the echo of the first; `first_failure` decides once all have spoken.
             if phase.ending != "failed":
@@ -108,7 +112,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running() as phase, WorkerHeld():
             return _held(run, phase, event)
         case Running() as phase, DeadlinePassed():
-            return _stopping(run, phase, "interrupted")
+            return _stopping(run, phase, "failed" if phase.failures else "interrupted", phase.failures)
         case Stopping() as phase, WorkersStopped():
             return _settled(replace(run, phase=replace(phase, stopped=True)))
 
@@ -154,22 +158,18 @@ def _opened(run: Run, event: DriverStarted) -> Step:
 
 
 def _found(run: Run, event: CheckpointsFound) -> Run:
-    """Take in what lies on storage and what the journal, torn or lost, does not tell."""
+    """Believe storage where the journal, torn or lost, tells otherwise."""
     known = {record.seq for record in run.checkpoints}
     new = [record for record in event.records if record.seq not in known]
-    if not new:
+    gone = known & set(event.missing)
+    if not new and not gone:
         return run
-    attempt = max(record.attempt for record in new)
-    if attempt > run.attempt:
-        # The journal lost that attempt: the workers it last told of are not the ones whose reports lie there.
-        run = replace(run, phase=Unopened(), attempt=attempt, committing=())
-    # One directory has one record: a name that was used again stands for the newer checkpoint.
-    names = {record.name for record in new}
-    old = [record for record in run.checkpoints if record.name not in names]
+    still = [record for record in run.checkpoints if record.seq not in gone]
     return replace(
         run,
-        checkpoints=tuple(sorted((*old, *new), key=lambda record: record.seq)),
+        checkpoints=tuple(sorted((*still, *new), key=lambda record: record.seq)),
         committing=tuple(seq for seq in run.committing if seq not in {record.seq for record in new}),
+        attempt=max([run.attempt, *(record.attempt for record in new)]),
     )
 
 
@@ -289,6 +289,16 @@ def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
     return _agreed(run, live)
 
 
+def _failed(run: Run, live: Running, failure: Failure, now: float) -> Step:
+    """Stop at the first failure; but one that looks like the echo of a death waits for the news of that death."""
+    failures = live.failures + (failure,)
+    all_ended = len(failures) + live.num_returned >= run.size
+    if all_ended or not all(failure.collateral for failure in failures):
+        return _stopping(run, live, "failed", failures)
+    stop_by = min(live.stop_by or math.inf, now + ECHO_GRACE_S)
+    return replace(run, phase=replace(live, failures=failures, stop_by=stop_by)), []
+
+
 def _fewer(fewest: tuple[int, int, str] | None, event: WorkerReturned) -> tuple[int, int, str]:
     if fewest is not None and fewest[1] <= event.num_reports:
         return fewest
@@ -306,7 +316,7 @@ def _mismatched(run: Run, live: Running) -> Step:
         f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
     )
     failure = Failure(pending.rank, "mismatch", message, frames=(pending.where,), retriable=False)
-    return _stopping(run, live, "failed", (failure,))
+    return _stopping(run, live, "failed", live.failures + (failure,))
 
 
 def _stop_requested(run: Run) -> Step:

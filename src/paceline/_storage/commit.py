@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec.structs import replace
 
 from paceline._core.errors import StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
@@ -85,6 +86,8 @@ def commit(
     chosen, differing = _merged(parts)
     manifest = Manifest(record, world_size, tuple(e for _, e in chosen if e.path != METADATA), created_at)
     final = layout.checkpoint(record.name)
+    if _is_committed(final, record):
+        return differing
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
             raise StorageError(
@@ -148,6 +151,10 @@ def problem_with(directory: Path) -> str | None:
     return None
 
 
+def has_manifest(directory: Path) -> bool:
+    return (directory / MANIFEST).exists()
+
+
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a checkpoint; None where there is none. A path in it never leads out of the directory."""
     try:
@@ -162,7 +169,9 @@ def read_manifest(directory: Path) -> Manifest | None:
         path = PurePosixPath(entry.path)
         if path.is_absolute() or ".." in path.parts:
             raise StorageError(f"{directory / MANIFEST} names {entry.path!r}, outside of the checkpoint")
-    return manifest
+    # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
+    metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+    return replace(manifest, record=replace(manifest.record, metrics=metrics))
 
 
 def manifests(layout: Layout) -> Iterator[Manifest]:
@@ -189,6 +198,14 @@ def recover(files: Files, layout: Layout) -> None:
             files.rename(aside, layout.checkpoint(aside.name))
             files.sync_dir(layout.root)
     files.remove_tree(layout.trash)
+
+
+def _is_committed(directory: Path, record: CheckpointRecord) -> bool:
+    try:
+        manifest = read_manifest(directory)
+    except StorageError:
+        return False
+    return manifest is not None and manifest.record == record
 
 
 def _gather(

@@ -189,9 +189,9 @@ def _array_leaf(value: Any, numpy: Any) -> Leaf:
 
 
 def _scalar_node(value: Any, numpy: Any) -> dict[str, Any]:
+    # Zeros at the end of a string are lost by an array of it, and by numpy's own `str()`.
     if type(value) is numpy.str_:
-        return {"$scalar": ["str", str(value)]}
-    # An array of strings drops the zeros at their end, so these do not go through one.
+        return {"$scalar": ["str", str.__str__(value)]}
     data = bytes(value) if type(value) is numpy.bytes_ else numpy.asarray(value).tobytes()
     dtype = "bytes" if type(value) is numpy.bytes_ else _numpy_description(value.dtype)
     if type(value) is not value.dtype.type:

@@ -169,41 +169,28 @@ class _Unreadable(ValueError):
 class _Decoding:
     def __init__(self, path: str, makers: Mapping[str, Callable[[Any], Any]]) -> None:
         self._path = path
+        self._makers = makers
         self._trail: list[Any] = []
-        self._makers: dict[str, Callable[[Any], Any]] = {
-            "$int": lambda text: int(text, 16),
-            "$float": lambda text: _SPECIAL_FLOATS[text],
-            "$complex": lambda parts: complex(*self._values(parts)),
-            "$bytes": base64.b64decode,
-            "$scalar": restored_scalar,
-            "$tuple": lambda nodes: tuple(self._values(nodes)),
-            "$set": lambda nodes: set(self._values(nodes)),
-            "$frozenset": lambda nodes: frozenset(self._values(nodes)),
-            "$dict": self._mapping,
-            "$counter": lambda pairs: Counter(self._mapping(pairs)),
-            "$ordered": self._ordered,
-            **makers,
-        }
 
     def value(self, node: Any) -> Any:
         kind = type(node)
         if kind is list:
-            return self._values(node)
+            return self.values(node)
         if kind is not dict:
             return node
         tag = next(iter(node), "")
         if tag[:1] != "$":
-            return self._mapping(node.items())
-        if len(node) != 1 or tag not in self._makers:
+            return self.mapping(node.items())
+        if len(node) != 1 or (tag not in _MAKERS and tag not in self._makers):
             self._fail(f"is written as {reprlib.repr(node)}, which this version of Paceline does not know")
         try:
-            return self._makers[tag](node[tag])
+            return _MAKERS[tag](self, node[tag]) if tag in _MAKERS else self._makers[tag](node[tag])
         except _Unreadable:
             raise
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             self._fail(f"cannot be read: {error}", error)
 
-    def _values(self, nodes: Any) -> list[Any]:
+    def values(self, nodes: Any) -> list[Any]:
         if type(nodes) is not list:
             raise ValueError(f"{reprlib.repr(nodes)} is not a list")
         values = []
@@ -214,7 +201,7 @@ class _Decoding:
         self._trail.pop()
         return values
 
-    def _mapping(self, pairs: Iterable[Any]) -> dict[Any, Any]:
+    def mapping(self, pairs: Iterable[Any]) -> dict[Any, Any]:
         mapping = {}
         self._trail.append(None)
         for key_node, node in pairs:
@@ -224,15 +211,30 @@ class _Decoding:
         self._trail.pop()
         return mapping
 
-    def _ordered(self, payload: Any) -> OrderedDict[Any, Any]:
+    def ordered(self, payload: Any) -> OrderedDict[Any, Any]:
         pairs, metadata = payload
-        ordered = OrderedDict(self._mapping(pairs))
+        ordered = OrderedDict(self.mapping(pairs))
         if metadata is not None:
             vars(ordered)["_metadata"] = self.value(metadata)
         return ordered
 
     def _fail(self, reason: str, cause: Exception | None = None) -> NoReturn:
         raise _Unreadable(f"{_told(self._path, self._trail)} {reason}") from cause
+
+
+_MAKERS: dict[str, Callable[[_Decoding, Any], Any]] = {
+    "$int": lambda _, text: int(text, 16),
+    "$float": lambda _, text: _SPECIAL_FLOATS[text],
+    "$complex": lambda decoding, parts: complex(*decoding.values(parts)),
+    "$bytes": lambda _, text: base64.b64decode(text),
+    "$scalar": lambda _, payload: restored_scalar(payload),
+    "$tuple": lambda decoding, nodes: tuple(decoding.values(nodes)),
+    "$set": lambda decoding, nodes: set(decoding.values(nodes)),
+    "$frozenset": lambda decoding, nodes: frozenset(decoding.values(nodes)),
+    "$dict": _Decoding.mapping,
+    "$ordered": _Decoding.ordered,
+    "$counter": lambda decoding, pairs: Counter(decoding.mapping(pairs)),
+}
 
 
 def _atom(value: Any) -> Any:

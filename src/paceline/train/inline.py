@@ -55,4 +55,3 @@ def _stopped_by_interrupt() -> Iterator[Callable[[Context], None]]:
     yield look
     if seen:
         raise KeyboardInterrupt
-

@@ -90,7 +90,7 @@ class Result:
             raise RuntimeError(f"Experiment folder {root} doesn't exist.")
         layout = Layout(root)
         run, history = history_of(layout)
-        if not history:
+        if run.attempt == 0 and not run.checkpoints:
             raise RuntimeError(f"Failed to restore the Result object: {layout.journal} doesn't exist or is empty.")
         return result_of(layout, run, history)
 

@@ -16,7 +16,6 @@ import msgspec
 
 from paceline._control.events import (
     CheckpointBroken,
-    CheckpointsFound,
     CommitFailed,
     Committed,
     Event,
@@ -60,8 +59,6 @@ class Terminal:
                 self.say(f"the checkpoint of report {seq} could not be committed: {error}")
             case CheckpointBroken(problem=problem):
                 self.say(f"a checkpoint cannot be trusted and is passed over: {problem}")
-            case CheckpointsFound(records=records):
-                self.say(f"{len(records)} checkpoint(s) found that the journal does not tell of")
             case WorkerFailed(failure=failure) if isinstance(run.phase, Stopping) and self._verbosity >= 1:
                 if first_failure(run.phase.failures or (failure,)) == failure:
                     self.say(f"rank {failure.rank} failed: {failure.message}")

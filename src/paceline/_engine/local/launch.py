@@ -60,6 +60,8 @@ class ZygoteProcess:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
+        self.lost = False
+        """Somebody has seen its end, which may be a moment before the system tells of it."""
         self._preloaded: set[str] = set()
         self._socket, theirs = socket.socketpair()
         arguments = [str(theirs.fileno()), str(self.owner)]
@@ -83,7 +85,7 @@ class ZygoteProcess:
 
     @property
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self._process.poll() is None
+        return self.owner == os.getpid() and not self.lost and self._process.poll() is None
 
     def preload(self, modules: tuple[str, ...]) -> None:
         """Let it import, in its own time; requests to fork wait until it has."""
@@ -148,6 +150,7 @@ class ZygoteLauncher:
                 data = b""
             if not data:
                 # The zygote is gone, and by their death signal so are all workers.
+                self._zygote.lost = True
                 now = time.time()
                 exits += [Exit(token, -signal.SIGKILL, now) for token in self._pids]
                 self._pids.clear()

@@ -1,0 +1,30 @@
+"""Several small runs in one process. Arguments: where to keep them, how many."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from ray import train
+from ray.train.torch import TorchTrainer
+
+
+def train_func(config):
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    train.report({"total": total.item()})
+    assert total.item() == 2
+
+
+took = []
+for number in range(int(sys.argv[2])):
+    began = time.perf_counter()
+    TorchTrainer(
+        train_func,
+        train_loop_config={},
+        scaling_config=train.ScalingConfig(num_workers=2),
+        run_config=train.RunConfig(name=f"run-{number}", storage_path=sys.argv[1]),
+    ).fit()
+    took.append(time.perf_counter() - began)
+Path(sys.argv[1], "took.json").write_text(json.dumps(took))

@@ -1,0 +1,110 @@
+"""What does `report()` of four numbers cost, and how many a second go through with none lost?
+
+Two workers report at a steady 10,000 a second, then as fast as they can. A rate counts what has arrived: reports of a
+worker divided by the time from its first to the end of `fit()`, when all are in the journal. Afterwards the journal is
+read: every number of every rank has to be there once and in order, with its own metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python
+
+from paceline._control import journal
+from paceline._engine.messages import Reported
+
+PACE = 10_000
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One run of two workers that report."""
+
+    median_us: float
+    p99_us: float
+    called: float
+    """Calls a second, of the slower worker."""
+    arrived: float
+    """Reports a second and worker, until the journal had them all."""
+    lag_s: float
+    """From the last call to the end of `fit()`."""
+
+
+def measured(bench: Bench) -> Report:
+    count = int(PACE * bench.options.seconds)
+    flows: dict[str, list[Flow]] = defaultdict(list)
+    ray: list[float] = []
+    for number in bench.rounds():
+        for name, pace in (("paced", PACE), ("free", 0)):
+            directory = bench.directory(name)
+            bench.run(python("ours/report_rate.py", directory, name, count, pace), directory)
+            flows[name].append(_flow(directory, name, count))
+            _check_nothing_is_lost(directory / name / "journal.jsonl", count)
+        if bench.ray_runs(number):
+            directory = bench.directory("ray")
+            bench.run(bench.ray_python("peers/ray_report_rate.py", directory, 5), directory)
+            # The first one finds an empty queue.
+            ray += [1e6 * seconds for took in from_ranks(directory) for seconds in took[1:]]
+    paced, free = flows["paced"], flows["free"]
+    peers = {"Ray Train": ray} if ray else {}
+    return Report(
+        [
+            Measure("report() at 10,000/s, median", "us", [f.median_us for f in paced], peers, Bar("<", 50)),
+            Measure("report() flat out, median", "us", [f.median_us for f in free], {}, Bar("<", 50)),
+            # A schedule that is kept ends in time; one part in a thousand is the sleeping before its last report.
+            Measure("kept pace, calls", "/s", [f.called for f in paced], {}, Bar(">=", 0.999 * PACE)),
+            Measure("flat out, arrived", "/s", [f.arrived for f in free], {}, Bar(">=", PACE)),
+        ],
+        {
+            "p99": f"{note([f.p99_us for f in paced], 'us')} at pace, {note([f.p99_us for f in free], 'us')} flat out",
+            "flat out, calls": note([f.called for f in free], "/s"),
+            "journal behind at the end": f"{note([f.lag_s for f in paced], 's')} at pace, "
+            f"{note([f.lag_s for f in free], 's')} flat out",
+            "lost": f"0 of {2 * 2 * count * bench.repeats:,}",
+        },
+    )
+
+
+def _flow(directory: Path, name: str, count: int) -> Flow:
+    ranks = from_ranks(directory, f"{name}-{{}}.json")
+    ended = json.loads((directory / f"{name}-fit.json").read_text())["ended"]
+    took = array("q")
+    for rank in range(2):
+        took.frombytes((directory / f"{name}-{rank}.ns").read_bytes())
+    check(len(took) == 2 * count, f"{name}: {len(took)} calls were timed instead of {2 * count}")
+    return Flow(
+        median_us=statistics.median(took) / 1e3,
+        p99_us=statistics.quantiles(took, n=100)[98] / 1e3,
+        called=min(count / (rank["ended"] - rank["began"]) for rank in ranks),
+        arrived=count / (ended - min(rank["began"] for rank in ranks)),
+        lag_s=ended - max(rank["ended"] for rank in ranks),
+    )
+
+
+def _check_nothing_is_lost(path: Path, count: int) -> None:
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in journal.read(path):
+        if isinstance(event, Reported):
+            found[event.rank].append((event.seq, msgspec.json.decode(event.metrics)["i"]))
+    for rank in range(2):
+        expected = [(i + 1, i) for i in range(count)]
+        if found[rank] != expected:
+            first = next((a for a, b in zip(expected, found[rank], strict=False) if a != b), None)
+            raise_text = f"rank {rank} has {len(found[rank])} of {count} reports in the journal"
+            check(False, f"{raise_text}; the first that is missing or out of order is {first or len(found[rank]) + 1}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=10, help="how long to keep the pace (default 10)")
+
+
+if __name__ == "__main__":
+    main("report rate", measured, repeats=3, add_arguments=add_arguments)

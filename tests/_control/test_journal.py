@@ -1,0 +1,231 @@
+"""The journal: what was appended is read back, in order, up to the first line that is torn or altered."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paceline._control import events, journal
+from paceline._control.events import (
+    JOURNAL_VERSION,
+    CheckpointBroken,
+    CheckpointsFound,
+    CheckpointVerified,
+    CommitFailed,
+    Committed,
+    DeadlinePassed,
+    DriverStarted,
+    Event,
+    Retention,
+    StopRequested,
+    WorkersStopped,
+)
+from paceline._control.journal import Journal, JournalVersionError
+from paceline._core.codec import sealed
+from paceline._engine.messages import (
+    CheckpointRecord,
+    CheckpointStaged,
+    Failure,
+    FileEntry,
+    Reported,
+    Staged,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+)
+
+RECORD = CheckpointRecord(1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12)
+
+STORY: list[Event] = [
+    CheckpointsFound((RECORD,)),
+    DriverStarted(2, 1, Retention(2, "loss", "min"), at=1.5, pid=7, host="node-a", initial="/elsewhere"),
+    CheckpointBroken(2, 1, "a.bin is missing\r\nand b.bin too\u2028"),
+    CheckpointVerified(2, 1),
+    WorkerReady(2, 0, 100),
+    Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002"),
+    CheckpointStaged(2, 2, Staged(0, (FileEntry("a.bin", 3, "ff"),), in_place=True)),
+    Committed(RECORD),
+    CommitFailed(2, 2, "OSError: no space left"),
+    StopRequested(2),
+    WorkerHeld(2, 0, 2),
+    WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
+    DeadlinePassed(2),
+    WorkerFailed(2, 1, Failure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),
+    WorkersStopped(2),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+@pytest.fixture
+def book(path: Path) -> Iterator[Journal]:
+    opened = Journal(path)
+    yield opened
+    opened.close()
+
+
+def written(path: Path, story: list[Event]) -> bytes:
+    book = Journal(path)
+    for event in story:
+        book.append(event)
+    book.close()
+    return path.read_bytes()
+
+
+def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
+    assert {type(event) for event in STORY} == set(Event.__args__)
+    written(path, STORY)
+    assert journal.read(path) == STORY
+
+
+def test_where_there_is_no_journal_there_are_no_events(path: Path) -> None:
+    assert journal.read(path) == []
+    assert not path.exists()
+
+
+def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, book: Journal) -> None:
+    for event in STORY:
+        book.append(event)
+    assert path.read_bytes() == b""
+    book.flush()
+    assert journal.read(path) == STORY
+    book.flush()
+    assert journal.read(path) == STORY
+
+
+def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> None:
+    for number, event in enumerate(STORY):
+        book, found = journal.reopened(path)
+        assert found == STORY[:number]
+        book.append(event)
+        book.close()
+    assert journal.read(path) == STORY
+
+
+def test_closing_writes_what_was_appended_and_may_be_repeated(path: Path) -> None:
+    book = Journal(path)
+    book.append(STORY[0])
+    book.close()
+    book.close()
+    assert journal.read(path) == STORY[:1]
+
+
+def test_the_journal_is_for_its_owner_alone(path: Path, book: Journal) -> None:
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_truncated_at_every_byte_it_yields_the_events_whose_lines_are_whole(path: Path) -> None:
+    data = written(path, STORY)
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        assert journal.read(path) == STORY[: data[:length].count(b"\n")]
+
+
+def test_every_byte_altered_it_yields_the_events_before_that_line(path: Path) -> None:
+    data = written(path, STORY)
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        assert journal.read(path) == STORY[: data[:at].count(b"\n")]
+
+
+def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(path: Path) -> None:
+    data = written(path, STORY[:5])
+    whole = written(path, STORY[5:6])[len(data) :]
+    for length in range(1, len(whole)):
+        path.write_bytes(data + whole[:length])
+        path.with_name("journal.jsonl.torn").unlink(missing_ok=True)
+        book, found = journal.reopened(path)
+        assert found == STORY[:5]
+        assert path.read_bytes() == data
+        assert path.with_name("journal.jsonl.torn").read_bytes() == whole[:length]
+        book.append(STORY[6])
+        book.close()
+        assert journal.read(path) == [*STORY[:5], STORY[6]]
+
+
+def test_what_was_set_aside_before_is_kept(path: Path) -> None:
+    for tail in (b"first", b"second"):
+        data = path.read_bytes() if path.exists() else b""
+        path.write_bytes(data + tail)
+        journal.reopened(path)[0].close()
+    assert path.with_name("journal.jsonl.torn").read_bytes() == b"firstsecond"
+
+
+def test_a_whole_journal_is_reopened_without_a_trace(path: Path) -> None:
+    data = written(path, STORY)
+    journal.reopened(path)[0].close()
+    assert path.read_bytes() == data
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"WorkersSwapped","attempt":1}',
+        b'{"type":"WorkersStopped"}',
+        b'{"type":"WorkersStopped","attempt":"one"}',
+        events.encode(DriverStarted(1, 0, version=JOURNAL_VERSION + 1)),
+    ],
+)
+def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line: bytes) -> None:
+    written(path, STORY[:2])
+    with path.open("ab") as file:
+        file.write(sealed(line) + b"torn")
+    data = path.read_bytes()
+    for opened in (journal.read, journal.reopened):
+        with pytest.raises(JournalVersionError, match="line 3 is not understood by this version") as refusal:
+            opened(path)
+        assert "hint: " in str(refusal.value)
+    assert path.read_bytes() == data
+
+
+def test_no_pickle_is_ever_written(path: Path) -> None:
+    secret = b"\x80\x05pickle of an object"
+    returned = WorkerReturned(1, 0, 3, pickled=secret)
+    failed = WorkerFailed(1, 1, Failure(1, "user", "ValueError: no"), pickled=secret)
+    data = written(path, [returned, failed])
+    assert b"pickle of" not in data
+    assert journal.read(path) == [
+        msgspec.structs.replace(returned, pickled=None),
+        msgspec.structs.replace(failed, pickled=None),
+    ]
+    assert returned.pickled == failed.pickled == secret, "the event that is played keeps its object"
+
+
+def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
+    path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def fill(fd: int, data: bytes) -> int:
+        if path.stat().st_size >= 40:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, bytes(data)[:40])
+
+    for event in STORY[:3]:
+        book.append(event)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", fill)
+        with pytest.raises(OSError, match="No space left"):
+            book.flush()
+    assert journal.read(path) == []
+    book.append(STORY[3])
+    book.flush()
+    assert journal.read(path) == STORY[:4]
+
+
+def test_short_writes_lose_nothing(path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    for event in STORY:
+        book.append(event)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:7]))
+        book.flush()
+    assert journal.read(path) == STORY

@@ -1,0 +1,153 @@
+"""How a run is found again, whatever became of its journal."""
+
+import os
+import shutil
+
+import pytest
+
+from paceline import train
+from paceline._control import journal
+from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode
+from paceline._control.recover import history_of, recovered
+from paceline._control.run import Finished
+from paceline._control.step import step
+from paceline._core.codec import sealed
+from paceline._storage import commit
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
+
+
+def count(until):
+    def function():
+        last = train.get_checkpoint()
+        start = last.to_dict()["i"] + 1 if last else 0
+        for i in range(start, until):
+            train.report({"i": i, "start": start}, checkpoint=Checkpoint.from_dict({"i": i}))
+        if until == 5:
+            os._exit(1)
+
+    return function
+
+
+@pytest.fixture(scope="module")
+def failed_run(tmp_path_factory):
+    """A run that failed after five checkpoints, of which two are kept."""
+    path = tmp_path_factory.mktemp("runs")
+    config = RunConfig(name="run", storage_path=path, checkpoint_config=CheckpointConfig(num_to_keep=2))
+    with pytest.raises(train.WorkerGroupError):
+        DataParallelTrainer(count(5), scaling_config=ScalingConfig(2), run_config=config).fit()
+    return path / "run"
+
+
+@pytest.fixture
+def layout(failed_run, tmp_path):
+    """A copy of that run, to be damaged."""
+    shutil.copytree(failed_run, tmp_path / "run")
+    return Layout(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+def found_again(layout):
+    found = recovered(LocalFiles(), layout, 0.0)
+    found.journal.close()
+    return found
+
+
+def on_disk(layout):
+    return {manifest.record.name for manifest in commit.manifests(layout)}
+
+
+def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(layout, failed_run):
+    whole = layout.journal.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    ends = [sum(map(len, lines[:n])) for n in range(len(lines) + 1)]
+    for length in sorted({*ends, *(end - 7 for end in ends[1:]), *(end + 1 for end in ends[:-1])}):
+        layout.journal.write_bytes(whole[:length])
+        before = on_disk(layout)
+        run = found_again(layout).run
+        assert {record.name for record in run.checkpoints} == on_disk(layout) == before, f"cut at {length}"
+        assert run.latest.seq == 5
+        run, commands = step(run, DriverStarted(2, 0))
+        assert commands, "the run can be started again"
+        assert history_of(layout)[0].latest.seq == 5, "a reader sees the same"
+
+
+def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path):
+    layout.journal.unlink()
+    result = DataParallelTrainer(
+        count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
+    ).fit()
+    assert result.metrics == {"i": 6, "start": 5}
+    kinds = [type(event) for event in journal.read(layout.journal)]
+    assert kinds[0] is CheckpointsFound
+
+
+def test_a_commit_that_was_asked_for_but_not_done_is_finished(layout):
+    """The driver died between the last rank's word and the rename."""
+    events = journal.read(layout.journal)
+    last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
+    seq = events[last].record.seq
+    # As it was a moment before: the files staged, the word given, no manifest.
+    name = events[last].record.name
+    staged = layout.staged(1, seq)
+    staged.mkdir(parents=True)
+    layout.checkpoint(name).rename(staged / "gathered")
+    (staged / "gathered" / ".manifest.json").unlink()
+    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[:last]))
+    run = found_again(layout).run
+    assert run.latest.seq == seq
+    assert commit.problem_with(layout.checkpoint(name)) is None
+
+
+def test_staged_files_that_are_gone_cost_that_checkpoint_only(layout):
+    events = journal.read(layout.journal)
+    last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
+    shutil.rmtree(layout.checkpoint(events[last].record.name))
+    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[:last]))
+    run = found_again(layout).run
+    assert run.latest.seq == events[last].record.seq - 1
+
+
+def test_reports_in_a_workers_file_are_taken_in_once(layout):
+    events = journal.read(layout.journal)
+    reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
+    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[: reports[-1]]))
+    found_again(layout)
+    again = found_again(layout)
+    seen = [(e.attempt, e.rank, e.seq) for e in again.history if isinstance(e, Reported)]
+    assert sorted(seen) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
+
+
+def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_died_before(layout):
+    source = layout.checkpoint("checkpoint_000004")
+    manifest = commit.read_manifest(source)
+    old = manifest.record.__class__(2, "checkpoint_000002", 1, manifest.record.metrics)
+    shutil.copytree(source, layout.checkpoint(old.name))
+    import msgspec
+
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=old))
+    (layout.checkpoint(old.name) / ".manifest.json").write_bytes(data)
+    found_again(layout)
+    assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
+
+
+def test_a_reader_changes_nothing(layout):
+    def contents():
+        return {str(p): p.stat().st_mtime_ns for p in layout.root.rglob("*")}
+
+    layout.journal.write_bytes(layout.journal.read_bytes()[:-3])
+    before = contents()
+    Result.from_path(layout.root)
+    assert contents() == before
+
+
+def test_a_run_that_failed_is_finished_and_can_be_read(layout):
+    run, _ = history_of(layout)
+    assert isinstance(run.phase, Finished)
+    assert run.phase.ending == "failed"
+    assert Result.from_path(layout.root).metrics == {"i": 4, "start": 0}

@@ -1,0 +1,78 @@
+"""The examples run as a user would run them, and print what they say they print."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs an example and returns its exit status and all it printed."""
+
+    def run(name: str, *args: str, interrupt_after: str | None = None) -> tuple[int, str]:
+        command = [sys.executable, str(EXAMPLES / name), "--storage-path", str(tmp_path), *args]
+        lines = []
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if interrupt_after is not None and line.startswith(interrupt_after):
+                    process.send_signal(signal.SIGINT)
+        return process.returncode, "".join(lines)
+
+    return run
+
+
+def test_the_demo_reaches_the_accuracy_it_states(run: Run, tmp_path: Path) -> None:
+    code, printed = run("demo.py")
+    assert code == 0, printed
+    assert "6000 pictures of 8 shapes, to be told apart with an accuracy of 95%" in printed
+    assert "[rank 0] epoch 5 of 5: " in printed
+    (accuracy,) = [line.split()[1] for line in printed.splitlines() if line.startswith("accuracy ")]
+    assert float(accuracy.rstrip("%")) >= 95
+    (checkpoint,) = [line.split()[1] for line in printed.splitlines() if line.startswith("checkpoint ")]
+    assert Path(checkpoint).is_relative_to(tmp_path)
+    assert Path(checkpoint, ".manifest.json").exists()
+
+
+def test_the_demo_goes_on_after_a_kill_and_fails_below_the_accuracy_it_states(run: Run) -> None:
+    code, printed = run("demo.py", "--kill", "--epochs", "2", "--samples", "500")
+    failed = printed.index("paceline: rank 1 failed: killed by SIGKILL")
+    restored = printed.index("paceline: attempt 2: 2 workers, from checkpoint checkpoint_000001")
+    assert printed.index("[rank 0] epoch 1 of 2") < failed < restored < printed.index("[rank 0] epoch 2 of 2")
+    assert printed.count("[rank 0] epoch 1 of 2") == 1, "what was committed is not done again"
+    assert "is complete after 2 reports" in printed
+    assert code == 1
+    assert "that is below the 95% that this demo states" in printed
+
+
+def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run: Run) -> None:
+    options = ("--num-workers", "4", "--epochs", "3", "--samples", "1000", "--name", "ddp")
+    code, first = run("train_ddp.py", *options, interrupt_after="[rank 0] epoch 0: ")
+    assert code == 0, first
+    assert "run ddp begins: 4 workers on this machine" in first
+    assert "paceline: stopped after report" in first
+    code, second = run("train_ddp.py", *options)
+    assert code == 0, second
+    assert "paceline: run ddp continues, from checkpoint_" in second
+    assert "paceline: run ddp is complete after 3 reports" in second
+    told = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
+    assert [line.split()[3] for line in told] == ["0:", "1:", "2:"], "each epoch once"
+    assert second.count("ddp/checkpoint_000003\n") >= 1

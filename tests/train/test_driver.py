@@ -1,0 +1,237 @@
+"""The driver itself: interrupted, killed, started twice, in a notebook, without a guard."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline import train
+from paceline.train import DataParallelTrainer, Result, RunConfig, RunHeldError, ScalingConfig
+
+COUNT = """
+import os, signal, sys
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
+
+def function(config):
+    last = train.get_checkpoint()
+    start = last.to_dict()["i"] + 1 if last else 0
+    rank = train.get_context().get_world_rank()
+    for i in range(start, config["until"]):
+        train.report({"i": i})
+        train.report({"i": i + 0.5}, checkpoint=Checkpoint.from_dict({"i": i}))
+        if i == config["at"] and start == 0 and rank == 1:
+            os.kill(config["driver"], config["signal"])
+    return "returned"
+
+until, at, signum = map(int, sys.argv[1:4])
+trainer = DataParallelTrainer(
+    function,
+    train_loop_config={"until": until, "at": at, "signal": signum, "driver": os.getpid()},
+    scaling_config=ScalingConfig(2),
+    run_config=RunConfig(name="run", storage_path="runs"),
+)
+result = trainer.fit()
+print("value", result.return_value, "metrics", result.metrics)
+"""
+
+
+def processes_of(directory):
+    """Every process whose working directory is this one: a script's driver, its zygote and their workers."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_killed_driver_leaves_nothing_behind_and_the_run_continues(run_script, tmp_path):
+    ended = run_script(COUNT, "20", "5", str(int(signal.SIGKILL)))
+    assert ended.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs(processes_of(tmp_path), timeout=2)
+    assert alive == []
+
+    ended = run_script(COUNT, "20", "5", "0")
+    assert ended.returncode == 0, ended.stderr
+    assert "continues, from checkpoint_" in ended.stderr
+    result = Result.from_path(tmp_path / "runs" / "run")
+    assert result.metrics["i"] == 19.5
+    rows = result.metrics_dataframe["i"].tolist()
+    assert rows == [i / 2 for i in range(40)], "contiguous, each counted once"
+    start = int(re.search(r"from checkpoint_(\d+)", ended.stderr).group(1))
+    assert start >= 12, "the report that had returned before the kill, or a later one"
+
+
+def test_reports_that_no_driver_read_are_in_the_journal_after_all(run_script, tmp_path):
+    script = """
+import os, signal
+from paceline import train
+from paceline.train import DataParallelTrainer, RunConfig
+
+def function(driver):
+    if train.get_checkpoint() is None and not os.path.exists("stopped"):
+        open("stopped", "w").close()
+        os.kill(driver["pid"], signal.SIGSTOP)
+        for i in range(500):
+            train.report({"i": i})
+        os.kill(driver["pid"], signal.SIGKILL)
+        signal.pause()
+
+DataParallelTrainer(
+    function, train_loop_config={"pid": os.getpid()}, run_config=RunConfig(name="run", storage_path="runs")
+).fit()
+"""
+    assert run_script(script).returncode == -signal.SIGKILL
+    result = Result.from_path(tmp_path / "runs" / "run")
+    assert result.metrics_dataframe["i"].tolist() == list(range(500))
+    assert result.metrics == {"i": 499}
+
+
+def test_ctrl_c_once_stops_at_the_next_report_and_returns_what_there_is(run_script, tmp_path):
+    ended = run_script(COUNT, "1000000", "3", str(int(signal.SIGINT)))
+    assert ended.returncode == 0, ended.stderr
+    assert "stopping at the next report" in ended.stderr
+    assert "run the script again with the same name to continue" in ended.stderr
+    assert "value None" in ended.stdout
+    counts = {len(rows) for rows in reports_by_rank(tmp_path / "runs" / "run").values()}
+    assert len(counts) == 1, "all ranks stopped at the same report"
+
+
+def test_ctrl_c_twice_stops_now(tmp_path):
+    script = """
+import signal
+from paceline.train import DataParallelTrainer, RunConfig
+def function():
+    print("in the function")
+    signal.pause()
+DataParallelTrainer(function, run_config=RunConfig(storage_path="runs")).fit()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert "begins" in process.stderr.readline()
+        assert "in the function" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert "press Ctrl-C again to stop now" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert rest.endswith("KeyboardInterrupt\n")
+    assert process.returncode != 0
+
+
+def test_an_interrupted_run_continues_where_it_stopped(run_script, tmp_path):
+    run_script(COUNT, "1000000", "3", str(int(signal.SIGINT)))
+    reached = Result.from_path(tmp_path / "runs" / "run").checkpoint.to_dict()["i"]
+    ended = run_script(COUNT, str(reached + 3), "-1", "0")
+    assert ended.returncode == 0, ended.stderr
+    rows = Result.from_path(tmp_path / "runs" / "run").metrics_dataframe["i"].tolist()
+    assert rows == [i / 2 for i in range(2 * (reached + 3))]
+
+
+def reports_by_rank(root):
+    from paceline._control import journal
+    from paceline._control.events import Reported
+
+    found = {}
+    for event in journal.read(root / "journal.jsonl"):
+        if isinstance(event, Reported):
+            found.setdefault(event.rank, []).append(event.seq)
+    return found
+
+
+def test_a_second_driver_is_told_who_holds_the_run(tmp_path):
+    def function():
+        with pytest.raises(RunHeldError, match=rf"run 'run' is being written by process {driver} on "):
+            DataParallelTrainer(lambda: None, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
+        return "refused"
+
+    driver = os.getpid()
+    result = DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
+    assert result.return_value == "refused"
+
+
+def test_a_script_without_a_main_guard_works_and_runs_once(run_script):
+    ended = run_script(
+        COUNT.replace("import os, signal, sys", "import os, signal, sys; print('top level')"), "2", "-1", "0"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("top level") == 1
+
+
+def test_modules_beside_the_script_are_found_by_the_workers(run_script, tmp_path):
+    (tmp_path / "beside.py").write_text("def answer():\n    return 42\n")
+    script = """
+import beside
+from paceline.train import DataParallelTrainer, RunConfig
+print(DataParallelTrainer(lambda: beside.answer(), run_config=RunConfig(storage_path="runs")).fit().return_value)
+"""
+    ended = run_script(script)
+    assert ended.stdout.strip() == "42", ended.stderr
+
+
+def test_functions_from_standard_input_work(tmp_path):
+    source = """
+from paceline import train
+from paceline.train import DataParallelTrainer, RunConfig
+def function():
+    return "from nowhere"
+print(DataParallelTrainer(function, run_config=RunConfig(storage_path="runs")).fit().return_value)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-"], input=source, capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert ended.stdout.strip() == "from nowhere", ended.stderr
+
+
+def test_an_exception_in_the_driver_ends_the_workers(tmp_path, monkeypatch):
+    """Whatever goes wrong on our own side, no worker stays."""
+    from paceline._control.controller import Controller
+
+    monkeypatch.setattr(Controller, "_next_events", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        DataParallelTrainer(
+            lambda: signal.pause(), scaling_config=ScalingConfig(2), run_config=RunConfig(storage_path=tmp_path)
+        ).fit()
+
+
+@pytest.mark.parametrize("variable", ["PACELINE_PORTABLE", "PACELINE_START_METHOD"])
+def test_spawned_workers_behave_like_forked_ones(run_script, tmp_path, variable):
+    value = "1" if variable == "PACELINE_PORTABLE" else "spawn"
+    ended = run_script(COUNT, "6", "2", "0", env={variable: value})
+    assert ended.returncode == 0, ended.stderr
+    assert "value returned metrics {'i': 5.5}" in ended.stdout
+    assert Result.from_path(tmp_path / "runs" / "run").metrics_dataframe["i"].tolist() == [i / 2 for i in range(12)]
+
+
+@pytest.mark.parametrize("env", [{"PACELINE_PORTABLE": "1"}, {}])
+def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, env):
+    ended = run_script(COUNT, "100000", "2", str(int(signal.SIGKILL)), env=env)
+    assert ended.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs(processes_of(tmp_path), timeout=2)
+    assert alive == []
+
+
+def test_without_prewarming_nothing_is_started_at_import(run_script):
+    script = """
+import os, sys, psutil
+import paceline.train.torch
+print(len(psutil.Process().children()))
+assert "torch" not in sys.modules
+"""
+    assert run_script(script).stdout.strip() == "1"
+    assert run_script(script, env={"PACELINE_PREWARM": "0"}).stdout.strip() == "0"
+
+
+def test_logs_stay_with_the_run(tmp_path):
+    result = DataParallelTrainer(lambda: print("kept"), run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
+    assert Path(result.log_dir, "attempt_1", "rank_0.log").read_text() == "kept\n"
+    assert oct(Path(result.path).stat().st_mode & 0o777) == "0o700"
+    assert train.Result.from_path(result.path).log_dir == result.log_dir

@@ -1,0 +1,120 @@
+"""TorchCheckpoint: what was saved is what is loaded, from wrapped models and into them, and nothing is left behind."""
+
+import gc
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import train
+from paceline.train import CheckpointUploadMode, RunConfig, ScalingConfig
+from paceline.train.torch import TorchCheckpoint, TorchTrainer
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary files of this process go."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def assert_same_weights(one, other):
+    torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()), rtol=0, atol=0)
+
+
+def test_a_model_comes_back_as_it_was_when_it_was_saved(temporary):
+    model = net()
+    checkpoint = TorchCheckpoint.from_model(model)
+    nn.init.zeros_(model[0].weight)
+    fresh = net(1)
+    assert checkpoint.get_model(fresh) is fresh
+    assert_same_weights(fresh, net())
+
+
+def test_the_file_is_a_state_dict_that_torch_reads_without_pickle(temporary):
+    checkpoint = TorchCheckpoint.from_state_dict(net().state_dict())
+    found = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)
+    assert found.keys() == net().state_dict().keys()
+    elsewhere = TorchCheckpoint.from_directory(checkpoint.to_directory())
+    assert_same_weights(elsewhere.get_model(net(1)), net())
+
+
+def test_its_temporary_files_go_with_it(temporary):
+    checkpoint = TorchCheckpoint.from_model(net())
+    assert len(list(temporary.iterdir())) == 1
+    del checkpoint
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_cannot_be_saved_leaves_nothing(temporary):
+    with pytest.raises(AttributeError):
+        TorchCheckpoint.from_state_dict({"x": lambda: None})
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+
+
+def test_weights_of_a_wrapped_model_fit_a_plain_one(temporary):
+    wrapped = {f"module.{name}": value for name, value in net().state_dict().items()}
+    assert_same_weights(TorchCheckpoint.from_state_dict(wrapped).get_model(net(1)), net())
+
+
+def test_a_model_that_calls_a_part_of_it_module_keeps_its_names(temporary):
+    def named(seed):
+        return nn.Sequential().append(nn.ModuleDict({"module": net(seed)}))[0]
+
+    assert_same_weights(TorchCheckpoint.from_model(named(0)).get_model(named(1)), named(0))
+
+
+def test_weights_that_do_not_fit_are_refused(temporary):
+    with pytest.raises(RuntimeError, match="Missing key"):
+        TorchCheckpoint.from_model(nn.Linear(3, 2)).get_model(net())
+
+
+def test_without_a_model_there_is_nothing_to_load_into(temporary):
+    with pytest.raises(ValueError, match=r"get_model\(\) was given no model(.|\n)*hint: "):
+        TorchCheckpoint.from_model(net()).get_model()
+
+
+@pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
+def test_a_reported_checkpoint_is_moved_into_the_run(tmp_path, mode):
+    def function():
+        for step in range(3):
+            # Let go of at once: what is uploaded in the background must not go with the object.
+            checkpoint = TorchCheckpoint.from_model(net(step)) if train.get_context().get_world_rank() == 0 else None
+            train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+            del checkpoint
+
+    storage = RunConfig(storage_path=str(tmp_path), name="run")
+    result = TorchTrainer(function, scaling_config=ScalingConfig(num_workers=2), run_config=storage).fit()
+    assert Path(result.checkpoint.path, "model.pt").is_file()
+    assert_same_weights(TorchCheckpoint(result.checkpoint.path).get_model(net(7)), net(2))
+    assert not (tmp_path / "run" / ".staging").exists()
+
+
+def test_a_wrapped_model_is_saved_and_loaded_unwrapped_and_a_shard_refused(on_each):
+    def function():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import distribute_tensor
+
+        wrapped = nn.parallel.DistributedDataParallel(net())
+        checkpoint = TorchCheckpoint.from_model(wrapped)
+        assert_same_weights(checkpoint.get_model(net(1)), net())
+        other = nn.parallel.DistributedDataParallel(net(2))
+        assert checkpoint.get_model(other) is other
+        assert_same_weights(other, wrapped)
+
+        shard = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match="'x' is only this rank's shard"):
+            TorchCheckpoint.from_state_dict({"x": shard})
+
+    on_each(function, 1)

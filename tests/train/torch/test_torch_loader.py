@@ -1,0 +1,296 @@
+"""Loaders on many workers: each rank has its part, epochs are counted, and what the user brought is kept."""
+
+import inspect
+import itertools
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from paceline.train.torch import enable_reproducibility, prepare_data_loader
+
+ROWS = range(16)
+
+
+def plain_order(rank, epoch, *, seed=0):
+    """What plain torch gives a rank in an epoch."""
+    sampler = DistributedSampler(ROWS, num_replicas=2, rank=rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def test_ranks_see_parts_that_are_disjoint_and_cover_the_dataset(on_each):
+    def function():
+        shuffled = prepare_data_loader(DataLoader(range(16), batch_size=3, shuffle=True))
+        ordered = prepare_data_loader(DataLoader(range(16), batch_size=3))
+        single = prepare_data_loader(DataLoader(range(16), batch_size=None, shuffle=True))
+        return [
+            [[batch.tolist() for batch in shuffled] for _ in range(3)],
+            [batch.tolist() for batch in ordered],
+            [int(row) for row in single],
+            [len(shuffled), len(ordered), len(single)],
+        ]
+
+    (shuffled, ordered, single, lengths), (shuffled_1, ordered_1, single_1, _) = on_each(function)
+    for mine, others in zip(shuffled, shuffled_1, strict=True):
+        assert sorted(itertools.chain(*mine, *others)) == list(ROWS)
+        assert [len(batch) for batch in mine] == [3, 3, 2]
+    assert len({str(epoch) for epoch in shuffled}) == 3, "each epoch has an order of its own"
+    assert ordered == [[0, 2, 4], [6, 8, 10], [12, 14]]
+    assert ordered_1 == [[1, 3, 5], [7, 9, 11], [13, 15]]
+    assert sorted(single + single_1) == list(ROWS)
+    assert lengths == [3, 3, 8]
+
+
+def test_an_explicit_epoch_wins_and_counting_goes_on_from_it(on_each):
+    def function():
+        loader = prepare_data_loader(DataLoader(range(16), batch_size=4, shuffle=True))
+
+        def epochs(num_epochs):
+            return [[int(row) for batch in loader for row in batch] for _ in range(num_epochs)]
+
+        seen = epochs(2)
+        loader.sampler.set_epoch(7)
+        seen += epochs(2)
+        for _ in range(2):
+            loader.sampler.set_epoch(7)
+            seen += epochs(1)
+        return seen + epochs(1)
+
+    for rank, seen in enumerate(on_each(function)):
+        assert seen == [plain_order(rank, epoch) for epoch in (0, 1, 7, 8, 7, 7, 8)]
+
+
+def test_a_sampler_that_the_user_brought_is_kept_and_counted(on_each):
+    def function():
+        data = range(16)
+        sampler = DistributedSampler(data, seed=5)
+        sampler.set_epoch(2)
+        loader = prepare_data_loader(DataLoader(data, batch_size=4, sampler=sampler))
+        in_batches = DistributedSampler(data, seed=5)
+        batches = prepare_data_loader(DataLoader(data, batch_sampler=BatchSampler(in_batches, 4, False)))
+        seen = [[int(row) for batch in each for row in batch] for each in (loader, loader, batches, batches)]
+        sampler.set_epoch(4)
+        in_batches.set_epoch(4)
+        seen += [[int(row) for batch in each for row in batch] for each in (loader, batches)]
+        # The same sampler again: it goes on counting from where it was.
+        again = prepare_data_loader(DataLoader(data, batch_size=4, sampler=sampler))
+        seen += [[int(row) for batch in each for row in batch] for each in (again, loader)]
+        return [loader.sampler is sampler, seen]
+
+    for rank, (kept, seen) in enumerate(on_each(function)):
+        assert kept
+        assert seen == [plain_order(rank, epoch, seed=5) for epoch in (2, 3, 0, 1, 4, 4, 5, 6)]
+
+
+def test_the_order_follows_from_the_seed_of_the_loaders_generator(on_each):
+    def function():
+        def order(generator, **options):
+            loader = DataLoader(range(16), generator=generator, **options)
+            return [int(row) for row in prepare_data_loader(loader)]
+
+        return [
+            order(torch.Generator().manual_seed(3), shuffle=True),
+            order(None, sampler=RandomSampler(range(16), generator=torch.Generator().manual_seed(3))),
+            sorted(order(torch.Generator().manual_seed((1 << 64) - 1), shuffle=True)),
+        ]
+
+    found = on_each(function)
+    for rank, (given, in_sampler, _) in enumerate(found):
+        assert given == in_sampler == plain_order(rank, 0, seed=3)
+    assert sorted(found[0][2] + found[1][2]) == list(ROWS)
+
+
+def test_every_argument_of_the_loader_is_kept(on_each):
+    def function():
+        given = {
+            "batch_size": 3,
+            "num_workers": 1,
+            "collate_fn": list,
+            "pin_memory": True,
+            "drop_last": True,
+            "timeout": 60,
+            "worker_init_fn": print,
+            "multiprocessing_context": "spawn",
+            "generator": torch.Generator(),
+            "prefetch_factor": 5,
+            "persistent_workers": True,
+            "pin_memory_device": "cuda",
+            "in_order": False,
+        }
+        parameters = set(inspect.signature(DataLoader.__init__).parameters)
+        about_samplers = {"self", "dataset", "shuffle", "sampler", "batch_sampler"}
+        assert parameters - about_samplers == given.keys(), "torch's DataLoader has other arguments now"
+
+        default, loader = DataLoader(range(16)), DataLoader(range(16), **given)
+        prepared = prepare_data_loader(loader)
+        for name in given:
+            assert getattr(loader, name) != getattr(default, name), f"{name}: this would not be missed"
+            assert getattr(prepared, name) == getattr(loader, name), name
+        assert prepared.dataset is loader.dataset
+        assert isinstance(prepared.sampler, DistributedSampler)
+        assert isinstance(loader.sampler, SequentialSampler), "the loader that was given is left alone"
+        batches = prepared.batch_sampler
+        assert batches.sampler is prepared.sampler
+        assert (batches.batch_size, batches.drop_last) == (3, True)
+        assert len(prepared) == 2
+
+    on_each(function)
+
+
+def test_a_prepared_loader_is_still_what_it_was(on_each):
+    def function():
+        class Loader(DataLoader):
+            def __init__(self, data, *, note):
+                super().__init__(data, batch_size=4, shuffle=True)
+                self.note = note
+
+        prepared = prepare_data_loader(Loader(range(16), note="mine"))
+        assert isinstance(prepared, Loader)
+        assert type(prepared).__name__ == "Loader"
+        assert (prepared.note, prepared.batch_size, len(prepared), len(prepared.dataset)) == ("mine", 4, 2, 16)
+        assert prepare_data_loader(prepared) is prepared
+        plain = type(iter(DataLoader(range(16))))
+        assert type(iter(prepared)) is plain, "on the CPU nothing stands between torch and the user"
+        with pytest.raises(TypeError, match=r"is not a torch\.utils\.data\.DataLoader"):
+            prepare_data_loader([1, 2])
+
+    on_each(function)
+
+
+def test_persistent_worker_processes_get_each_epochs_order(on_each):
+    def function():
+        loader = DataLoader(range(16), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+        # Its processes are running by now, in an order of their own.
+        next(iter(loader))
+        prepared = prepare_data_loader(loader)
+        return [[int(row) for batch in prepared for row in batch] for _ in range(2)]
+
+    for rank, seen in enumerate(on_each(function)):
+        assert seen == [plain_order(rank, epoch) for epoch in range(2)]
+
+
+class Doubles(IterableDataset):
+    def __iter__(self):
+        return iter(range(0, 8, 2))
+
+
+class EveryOther(Sampler):
+    def __iter__(self):
+        return iter(range(0, 16, 2))
+
+
+class Pairs(Sampler):
+    def __iter__(self):
+        return iter([[0, 1], [2, 3]])
+
+
+def test_what_the_user_brought_is_kept_and_said_once(on_each):
+    def function():
+        import logging
+
+        data, weights = range(16), [1.0] * 16
+        loaders = {
+            "iterable": DataLoader(Doubles()),
+            "distributed": DataLoader(data, sampler=DistributedSampler(data)),
+            "distributed batches": DataLoader(data, batch_sampler=BatchSampler(DistributedSampler(data), 4, True)),
+            "own": DataLoader(data, sampler=EveryOther()),
+            "own batches": DataLoader(data, batch_sampler=Pairs()),
+            "batches of own": DataLoader(data, batch_sampler=BatchSampler(EveryOther(), 4, True)),
+            "weighted": DataLoader(data, sampler=WeightedRandomSampler(weights, 16)),
+            "subset": DataLoader(data, sampler=SubsetRandomSampler([1, 2, 3])),
+            "replacing": DataLoader(data, sampler=RandomSampler(data, replacement=True)),
+            "fewer": DataLoader(data, sampler=RandomSampler(data, num_samples=4)),
+            "a part": DataLoader(data, sampler=SequentialSampler(range(4))),
+        }
+        said = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())
+        logging.getLogger("paceline").addHandler(handler)
+        found = {}
+        for name, loader in loaders.items():
+            prepared = prepare_data_loader(loader)
+            assert prepared.sampler is loader.sampler
+            assert prepared.batch_sampler is loader.batch_sampler
+            found[name] = [*said]
+            said.clear()
+        quiet = prepare_data_loader(loaders["weighted"], add_dist_sampler=False)
+        plain = prepare_data_loader(DataLoader(data), add_dist_sampler=False)
+        assert quiet.sampler is loaders["weighted"].sampler
+        assert isinstance(plain.sampler, SequentialSampler)
+        assert not said
+        rows = [int(row) for row in prepare_data_loader(loaders["iterable"])]
+        return [found, rows]
+
+    (found, rows), (found_1, rows_1) = on_each(function)
+    assert rows == rows_1 == [0, 2, 4, 6]
+    assert not any(found_1.values()), "one rank says it for all"
+    lines = {name: line for name, [line] in ((name, said) for name, said in found.items() if said)}
+    assert found.keys() - lines.keys() == {"iterable", "distributed", "distributed batches"}
+    for name, sampler in {"own": "EveryOther", "own batches": "Pairs", "batches of own": "EveryOther"}.items():
+        assert f"keeps the {sampler} of the loader as it is: what each rank sees is up to it" in lines.pop(name)
+    for line in lines.values():
+        assert "every rank draws from the whole dataset" in line
+
+
+def test_one_worker_keeps_its_samplers(on_each):
+    def function():
+        loader = DataLoader(range(16), batch_size=4, shuffle=True)
+        prepared = prepare_data_loader(loader)
+        assert prepared.sampler is loader.sampler
+        assert prepared.batch_sampler is loader.batch_sampler
+        return sorted(int(row) for batch in prepared for row in batch)
+
+    assert on_each(function, 1) == [list(ROWS)]
+
+
+def test_outside_of_a_worker_no_loader_is_prepared():
+    with pytest.raises(RuntimeError, match="`prepare_data_loader` cannot be used outside"):
+        prepare_data_loader(DataLoader(range(4)))
+
+
+def test_loader_processes_draw_the_same_in_each_run_and_epoch(on_each):
+    def function(*, epochs, num_draws_before):
+        import random
+
+        import numpy
+
+        class Noise:
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return [random.random(), float(numpy.random.rand()), torch.rand(1).item()]
+
+        enable_reproducibility(1)
+        sampler = DistributedSampler(Noise(), shuffle=False)
+        loader = DataLoader(Noise(), batch_size=None, num_workers=1, sampler=sampler)
+        prepared = prepare_data_loader(loader)
+        # Other code of the same program draws numbers too; more of them in one version than in the next.
+        torch.rand(num_draws_before)
+        sampler.set_epoch(epochs[0])
+        return [list(prepared) for _ in epochs]
+
+    first = on_each(lambda: function(epochs=[0, 1], num_draws_before=1))
+    again = on_each(lambda: function(epochs=[1], num_draws_before=2))
+    assert [[epochs[1]] for epochs in first] == again, "an epoch draws the same wherever a run begins"
+    drawn = [str(row) for epochs in first for rows in epochs for row in rows]
+    assert len(drawn) == len(set(drawn)) == 8, "no two ranks or epochs draw the same"
+
+
+def test_the_seed_decides_the_shuffle_where_the_loader_has_none(on_each):
+    def function():
+        enable_reproducibility(3)
+        return [int(row) for row in prepare_data_loader(DataLoader(range(16), shuffle=True))]
+
+    assert on_each(function) == [plain_order(rank, 0, seed=3) for rank in range(2)]

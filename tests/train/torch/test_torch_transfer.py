@@ -1,0 +1,127 @@
+"""How batches move: everything that holds tensors is looked into, and on a GPU the next batch is under way early."""
+
+import collections
+import dataclasses
+import types
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader
+
+from paceline.train.torch import prepare_data_loader
+from paceline.train.torch.transfer import moved
+
+META = torch.device("meta")
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    x: torch.Tensor
+    name: str
+    derived: torch.Tensor = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "derived", self.x + 1)
+
+
+class Movable:
+    def __init__(self, x):
+        self.x = x
+
+    def to(self, device):
+        return Movable(self.x.to(device))
+
+
+def tensor():
+    return torch.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tensors"),
+    [
+        (tensor(), lambda moved: [moved]),
+        ({"a": tensor(), "b": {"c": tensor()}}, lambda moved: [moved["a"], moved["b"]["c"]]),
+        ([tensor(), (tensor(), [tensor()])], lambda moved: [moved[0], moved[1][0], moved[1][1][0]]),
+        (Pair(tensor(), [tensor()]), lambda moved: [moved.x, moved.y[0]]),
+        (Sample(tensor(), "a"), lambda moved: [moved.x, moved.derived]),
+        (Movable(tensor()), lambda moved: [moved.x]),
+        ([Movable(tensor())], lambda moved: [moved[0].x]),
+        (collections.defaultdict(list, a=[tensor()]), lambda moved: [moved["a"][0]]),
+        (types.MappingProxyType({"a": tensor()}), lambda moved: [moved["a"]]),
+        (pack_sequence([tensor()]), lambda moved: [moved.data]),
+    ],
+    ids=lambda case: type(case).__name__,
+)
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_tensors_move_and_what_holds_them_keeps_its_type(batch, tensors, non_blocking):
+    result = moved(batch, META, non_blocking=non_blocking)
+    assert type(result) is type(batch)
+    assert {found.device for found in tensors(result)} == {META}
+    assert {found.device.type for found in tensors(batch)} == {"cpu"}
+
+
+def test_what_else_a_type_holds_is_kept():
+    kept = moved(collections.defaultdict(list, a=tensor()), META)
+    assert kept.default_factory is list
+    assert moved(Sample(tensor(), "a"), META).name == "a"
+
+
+@pytest.mark.parametrize("item", ["text", b"bytes", 3, None, Sample, range(3)])
+def test_what_holds_no_tensor_is_passed_on(item):
+    assert moved(item, META) is item
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: copying beside the current stream was not checked")
+@pytest.mark.parametrize("auto_transfer", [True, False])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_batches_arrive_whole_on_the_gpu_however_late_they_are_read(on_each, auto_transfer, pin_memory):
+    """Each batch is read by work that is begun long before it is done, and let go of meanwhile."""
+
+    def function():
+        class Rows:
+            def __len__(self):
+                return 24
+
+            def __getitem__(self, index):
+                return {
+                    "x": torch.full((1 << 20,), float(index)),
+                    "opaque": Movable(torch.full((1 << 20,), float(index))),
+                }
+
+        class Movable:
+            def __init__(self, x):
+                self.x = x
+
+            def pin_memory(self):
+                return Movable(self.x.pin_memory())
+
+            def to(self, device, non_blocking=False):
+                return Movable(self.x.to(device, non_blocking=non_blocking))
+
+        loader = DataLoader(Rows(), batch_size=None, pin_memory=pin_memory)
+        prepared = prepare_data_loader(loader, auto_transfer=auto_transfer)
+        seen = []
+        for _ in range(2):
+            for batch in prepared:
+                assert batch["x"].device == batch["opaque"].x.device == torch.device("cuda:0")
+                torch.cuda._sleep(20_000_000)
+                seen.append(
+                    torch.stack([batch["x"].min(), batch["x"].max(), batch["opaque"].x.min(), batch["opaque"].x.max()])
+                )
+        return torch.stack(seen).tolist()
+
+    expected = [[float(index)] * 4 for index in range(24)] * 2
+    assert on_each(function, 1, gpus_per_worker=1) == [expected]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: leaving an epoch early was not checked")
+def test_an_epoch_that_is_left_early_on_a_gpu_leaves_the_next_one_whole(on_each):
+    def function():
+        prepared = prepare_data_loader(DataLoader(torch.arange(12.0), batch_size=3, pin_memory=True))
+        first = next(iter(prepared)).tolist()
+        return [first, [batch.tolist() for batch in prepared]]
+
+    whole = torch.arange(12.0).reshape(4, 3).tolist()
+    assert on_each(function, 1, gpus_per_worker=1) == [[whole[0], whole]]
