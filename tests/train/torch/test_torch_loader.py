@@ -95,20 +95,22 @@ def test_a_sampler_that_the_user_brought_is_kept_and_counted(on_each):
 
 def test_the_order_follows_from_the_seed_of_the_loaders_generator(on_each):
     def function():
-        def order(generator, **options):
-            loader = DataLoader(range(16), generator=generator, **options)
-            return [int(row) for row in prepare_data_loader(loader)]
+        def orders(generator, **options):
+            loader = prepare_data_loader(DataLoader(range(16), generator=generator, **options))
+            return [[int(row) for row in loader] for _ in range(2)]
 
         return [
-            order(torch.Generator().manual_seed(3), shuffle=True),
-            order(None, sampler=RandomSampler(range(16), generator=torch.Generator().manual_seed(3))),
-            sorted(order(torch.Generator().manual_seed((1 << 64) - 1), shuffle=True)),
+            orders(torch.Generator().manual_seed(3), shuffle=True),
+            orders(None, sampler=RandomSampler(range(16), generator=torch.Generator().manual_seed(3))),
+            # Added to the number of an epoch, it is more than a generator takes.
+            orders(torch.Generator().manual_seed((1 << 64) - 1), shuffle=True),
         ]
 
     found = on_each(function)
     for rank, (given, in_sampler, _) in enumerate(found):
-        assert given == in_sampler == plain_order(rank, 0, seed=3)
-    assert sorted(found[0][2] + found[1][2]) == list(ROWS)
+        assert given == in_sampler == [plain_order(rank, epoch, seed=3) for epoch in range(2)]
+    for mine, others in zip(found[0][2], found[1][2], strict=True):
+        assert sorted(mine + others) == list(ROWS)
 
 
 def test_every_argument_of_the_loader_is_kept(on_each):

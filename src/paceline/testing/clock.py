@@ -1,0 +1,15 @@
+"""A clock that moves when it is told to."""
+
+
+class FakeClock:
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    def wall(self) -> float:
+        return 1_000_000_000.0 + self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds

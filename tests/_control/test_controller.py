@@ -1,0 +1,169 @@
+"""The loop, with the fake engine: what is written, what is told, what happens to an observer that raises."""
+
+import msgspec
+import pytest
+
+from paceline._control import journal
+from paceline._control.controller import Controller
+from paceline._control.events import DriverStarted, Reported, StopRequested
+from paceline._control.journal import Journal
+from paceline._control.run import Finished, Run
+from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.messages import Begin, CheckpointStaged, Hold, Staged, StopAt, WorkerHeld, WorkerReturned
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+from paceline.testing import FakeClock, FakeEngine
+
+
+def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None):
+    layout = Layout(tmp_path)
+    clock = FakeClock()
+    engine = FakeEngine(worker, clock)
+
+    def group(command, run):
+        begins = [
+            Begin("run", str(tmp_path), command.attempt, rank, size, rank, size, 0, run.num_reports, 1)
+            for rank in range(size)
+        ]
+        return Group(command.attempt, tuple(WorkerSpec(begin, tmp_path / "log") for begin in begins), b"")
+
+    book = Journal(layout.journal)
+    controller = Controller(
+        Run(),
+        journal=book,
+        engine=engine,
+        files=LocalFiles(),
+        layout=layout,
+        group=group,
+        clock=clock,
+        observers=observers,
+    )
+    if before is not None:
+        before(controller)
+    run = controller.drive(DriverStarted(size, max_failures))
+    book.close()
+    return run, journal.read(layout.journal), engine
+
+
+def reported(begin, seq, checkpoint=None):
+    return Reported(begin.attempt, begin.rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1", checkpoint)
+
+
+def test_a_run_is_driven_to_its_end_and_every_event_is_in_the_journal(tmp_path):
+    def worker(begin):
+        for seq in (1, 2):
+            yield reported(begin, seq)
+        yield WorkerReturned(begin.attempt, begin.rank, 2)
+
+    run, events, engine = drive(tmp_path, worker)
+    assert run.phase == Finished("complete")
+    assert [(e.rank, e.seq) for e in events if isinstance(e, Reported)] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    assert len(engine.groups) == 1
+
+
+def test_a_message_that_comes_twice_is_written_once(tmp_path):
+    def worker(begin):
+        yield reported(begin, 1)
+        yield reported(begin, 1)
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    _, events, _ = drive(tmp_path, worker)
+    assert sum(isinstance(e, Reported) for e in events) == 2
+
+
+def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_path):
+    heard = {}
+
+    def worker(begin):
+        yield reported(begin, 1, "checkpoint_000001")
+        yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, ()))  # nothing was staged: the rename will fail
+        told = None
+        while told is None:
+            told = yield None
+        heard[begin.rank] = told
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    (tmp_path / "checkpoint_000001").write_text("a file stands in the way")
+    run, _, _ = drive(tmp_path, worker)
+    assert run.phase == Finished("complete")
+    assert {type(told).__name__ for told in heard.values()} == {"CheckpointRefused"}
+    assert run.checkpoints == ()
+
+
+def test_all_workers_are_stopped_at_one_report_after_the_highest_count(tmp_path):
+    stopped = {}
+
+    def worker(begin):
+        seq = 0
+        while True:
+            seq += 1
+            yield reported(begin, seq)
+            told = yield None
+            if isinstance(told, Hold):
+                yield WorkerHeld(begin.attempt, begin.rank, seq)
+                while not isinstance(told, StopAt):
+                    told = yield None
+                stopped[begin.rank] = told.seq
+                yield WorkerReturned(begin.attempt, begin.rank, told.seq, stopped=True)
+
+    run, _, _ = drive(tmp_path, worker, before=lambda c: c._inbox.append(StopRequested(1)))
+    assert run.phase.ending == "interrupted"
+    assert len(set(stopped.values())) == 1
+
+
+def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplog):
+    class Broken:
+        def saw(self, event, run):
+            raise ValueError("broken")
+
+        def tick(self, run, now):
+            raise ValueError("broken")
+
+    class Counting:
+        seen = 0
+
+        def saw(self, event, run):
+            self.seen += 1
+
+        def tick(self, run, now):
+            pass
+
+    def worker(begin):
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    counting = Counting()
+    run, events, _ = drive(tmp_path, worker, observers=[Broken(), counting])
+    assert run.phase == Finished("complete")
+    assert counting.seen == len(events)
+    assert caplog.text.count("Broken raised and is dropped") == 1
+
+
+def test_a_rank_that_never_comes_to_the_agreed_report_is_ended_after_a_while(tmp_path):
+    """Time is the fake clock's: nobody waits for it."""
+
+    def worker(begin):
+        told = None
+        while not isinstance(told, Hold):
+            told = yield None
+        yield WorkerHeld(begin.attempt, begin.rank, 0)
+        while not isinstance(told, StopAt):
+            told = yield None
+        if begin.rank == 0:
+            yield WorkerReturned(begin.attempt, begin.rank, 1, stopped=True)
+        while True:
+            yield None
+
+    run, events, _ = drive(tmp_path, worker, before=lambda c: c._inbox.append(StopRequested(1)))
+    assert run.phase.ending == "interrupted"
+    assert type(events[-2]).__name__ == "DeadlinePassed"
+
+
+@pytest.mark.parametrize("max_failures", [0, 2])
+def test_deaths_are_retried_within_the_budget(tmp_path, max_failures):
+    def worker(begin):
+        yield reported(begin, 1)
+        raise RuntimeError("SIGKILL")
+
+    run, _, engine = drive(tmp_path, worker, max_failures=max_failures)
+    assert run.phase.ending == "failed"
+    assert len(engine.groups) == max_failures + 1

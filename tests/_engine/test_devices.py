@@ -1,0 +1,61 @@
+"""How cores and GPUs are shared out."""
+
+import pytest
+
+from paceline._engine.local import devices
+from paceline._engine.local.devices import Machine, gpus_needed, shares
+
+MACHINE = Machine(num_cores=8, gpus=("0", "1", "2", "3"))
+
+
+@pytest.fixture(autouse=True)
+def without_thread_settings(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+def given(num_workers, gpus, cpus=1.0, machine=MACHINE):
+    return shares(machine, num_workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
+
+
+def test_each_worker_is_given_its_own_gpu_and_sees_all_of_the_run():
+    both = given(2, 1)
+    assert [share.devices for share in both] == [(0,), (1,)]
+    assert {share.env["CUDA_VISIBLE_DEVICES"] for share in both} == {"0,1"}
+
+
+def test_several_gpus_to_a_worker():
+    assert [share.devices for share in given(2, 2)] == [(0, 1), (2, 3)]
+
+
+def test_a_fraction_lets_whole_workers_share_a_gpu_and_none_sits_on_two():
+    assert [share.devices for share in given(5, 0.5)] == [(0,), (0,), (1,), (1,), (2,)]
+    assert [share.devices for share in given(4, 0.3)] == [(0,), (0,), (0,), (1,)]
+    assert gpus_needed(4, 0.3) == 2
+    assert gpus_needed(10, 0.1) == 1
+
+
+def test_a_worker_without_a_gpu_sees_none():
+    assert given(1, 0)[0].env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_threads_follow_from_cores_and_workers_or_from_what_was_asked():
+    assert given(2, 0)[0].num_threads == 4
+    assert given(16, 0)[0].num_threads == 1
+    assert given(2, 0, cpus=3)[0].num_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, ("0", "1")),
+        ("", ()),
+        ("1", ("1",)),
+        ("1,0", ("1", "0")),
+        ("0,7,1", ("0",)),
+        ("-1", ()),
+        ("GPU-8932f937, 1", ("GPU-8932f937", "1")),
+    ],
+)
+def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, seen):
+    monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
+    assert devices._visible_gpus(visible) == seen

@@ -1,0 +1,135 @@
+"""Every engine keeps the contract: the fake one, forked workers, spawned workers."""
+
+import os
+import signal
+
+import cloudpickle
+import msgspec
+import pytest
+
+from paceline import train
+from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.local.engine import LocalEngine
+from paceline._engine.messages import (
+    Begin,
+    Failure,
+    Hold,
+    Joined,
+    Release,
+    Reported,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+)
+from paceline.testing import FakeEngine
+from paceline.testing.contracts import EngineContract
+from paceline.train import BackendConfig
+
+
+def _raise():
+    raise ValueError("planned")
+
+
+def _report():
+    for i in range(3):
+        train.report({"i": i})
+
+
+JOBS = {
+    "report three times": _report,
+    "raise": _raise,
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit early": lambda: os._exit(0),
+    "wait for ever": lambda: signal.pause(),
+    "hold": lambda: signal.pause(),
+    "join": lambda: train.collective.barrier(),
+}
+
+
+def specs(path, attempt, size):
+    for rank in range(size):
+        begin = Begin(
+            run_name="run",
+            run_path=str(path),
+            attempt=attempt,
+            rank=rank,
+            world_size=size,
+            local_rank=rank,
+            local_world_size=size,
+            node_rank=0,
+            first_seq=0,
+            num_threads=1,
+        )
+        yield WorkerSpec(begin, path / f"rank_{rank}.log")
+
+
+class TestForkedWorkers(EngineContract):
+    start_method = "fork"
+
+    @pytest.fixture(autouse=True)
+    def _path(self, tmp_path):
+        self.path = tmp_path
+
+    def engine(self):
+        return LocalEngine()
+
+    def group(self, behaviour, attempt=1, size=2):
+        # By value: the workers cannot import the modules of a test.
+        cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
+        job = cloudpickle.dumps((JOBS[behaviour], None, BackendConfig()))
+        return Group(attempt, tuple(specs(self.path, attempt, size)), job, start_method=self.start_method)
+
+
+class TestSpawnedWorkers(TestForkedWorkers):
+    start_method = "spawn"
+
+
+class TestPortableWorkers(TestForkedWorkers):
+    """Without memfds, pidfds and death signals, as on macOS."""
+
+    @pytest.fixture(autouse=True)
+    def _portable(self, monkeypatch):
+        monkeypatch.setenv("PACELINE_PORTABLE", "1")
+
+
+def fake_worker(behaviour):
+    def worker(begin):
+        attempt, rank = begin.attempt, begin.rank
+        if behaviour == "exit early":
+            return
+        yield WorkerReady(attempt, rank, pid=1)
+        match behaviour:
+            case "report three times":
+                for seq in (1, 2, 3):
+                    yield Reported(attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1")
+            case "raise":
+                yield WorkerFailed(attempt, rank, Failure(rank, "user", "ValueError: planned"))
+            case "die":
+                raise RuntimeError("SIGKILL")
+            case "join":
+                told = yield Joined(attempt, rank, 1, "x.py:1")
+                while not isinstance(told, Release):
+                    told = yield None
+        if behaviour in ("report three times", "join"):
+            yield WorkerReturned(attempt, rank, num_reports=3)
+        while True:
+            told = yield None
+            if isinstance(told, Hold):
+                yield WorkerHeld(attempt, rank, 0)
+
+    return worker
+
+
+class TestFakeEngine(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _path(self, tmp_path):
+        self.path = tmp_path
+        self.behaviour = "wait for ever"
+
+    def engine(self):
+        return FakeEngine(lambda begin: fake_worker(self.behaviour)(begin))
+
+    def group(self, behaviour, attempt=1, size=2):
+        self.behaviour = behaviour
+        return Group(attempt, tuple(specs(self.path, attempt, size)), b"")

@@ -1,0 +1,124 @@
+"""Bad input is refused at once, naming the argument, the value and what is allowed. No process starts."""
+
+import os
+import threading
+
+import psutil
+import pytest
+
+from paceline.train import (
+    CheckpointConfig,
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+)
+from paceline.train.torch import TorchConfig, TorchTrainer
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: ScalingConfig(-1), "num_workers=-1 is negative"),
+        (lambda: ScalingConfig("2"), "num_workers='2' is not a whole number"),
+        (lambda: ScalingConfig(True), "num_workers=True is not a whole number"),
+        (lambda: ScalingConfig(2.0), "num_workers=2.0 is not a whole number"),
+        (lambda: ScalingConfig(use_gpu="yes"), "use_gpu='yes' is not True or False"),
+        (lambda: ScalingConfig(placement_strategy="TIGHT"), "is not one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
+        (lambda: ScalingConfig(resources_per_worker={"GPU": 1}), "`use_gpu` is False but `GPU` was found in"),
+        (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0}), "drop one of the two"),
+        (lambda: ScalingConfig(resources_per_worker={"CPU": -1}), r"resources_per_worker\['CPU'\]=-1"),
+        (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 1.5}), "neither below 1 nor a whole number"),
+        (lambda: ScalingConfig(resources_per_worker=4), "resources_per_worker=4 is not a dict"),
+        (lambda: CheckpointConfig(num_to_keep=0), "num_to_keep=0 is not 1 or more, or None"),
+        (lambda: CheckpointConfig(checkpoint_score_order="best"), "neither 'max' nor 'min'"),
+        (lambda: CheckpointConfig(checkpoint_score_attribute=3), "is not the name of a metric"),
+        (lambda: FailureConfig(-2), "max_failures=-2 is not 0 or more, or -1"),
+        (lambda: RunConfig(name="a/b"), "name='a/b' cannot be the name of a directory"),
+        (lambda: RunConfig(name=".."), "name='..' cannot be"),
+        (lambda: RunConfig(storage_path=3), "storage_path=3 is not a path"),
+        (lambda: RunConfig(storage_path="s3://bucket/x"), "only paths of this machine are supported by this version"),
+        (lambda: RunConfig(callbacks=[print]), "is not a paceline.train.UserCallback"),
+        (lambda: RunConfig(failure_config=3), "Invalid `FailureConfig` type"),
+        (lambda: TorchConfig(init_method="file"), "init_method='file' is neither"),
+        (lambda: TorchConfig(timeout_s=0), "timeout_s=0 is not a number of seconds above 0"),
+        (lambda: DataParallelTrainer(3), "train_loop_per_worker=3 is not a function"),
+        (lambda: DataParallelTrainer(lambda a, b: None), r"takes 2 arguments \(a, b\): it may take one"),
+        (lambda: DataParallelTrainer(lambda: None, train_loop_config={}), "takes no argument to receive it"),
+        (lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]), r"train_loop_config=\[1\] is not a dict"),
+        (lambda: DataParallelTrainer(print, scaling_config={"num_worker": 2}), "no field 'num_worker': it has num_wor"),
+        (lambda: DataParallelTrainer(print, scaling_config=4), "Invalid `ScalingConfig` type"),
+        (lambda: DataParallelTrainer(print, run_config="x"), "Invalid `RunConfig` type"),
+        (lambda: DataParallelTrainer(print, backend_config="torch"), "is not a paceline.train.BackendConfig"),
+        (lambda: DataParallelTrainer(print, resume_from_checkpoint="x"), "is not a paceline.train.Checkpoint"),
+    ],
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()
+
+
+def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch, tmp_path):
+    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    before = psutil.Process().children(recursive=True)
+    trainer = TorchTrainer(
+        lambda: None, scaling_config=ScalingConfig(4, use_gpu=True), run_config=RunConfig(storage_path=tmp_path)
+    )
+    with pytest.raises(ValueError, match=r"asks for 4 GPU\(s\) \(4 workers x 1\), and this machine has 1 GPU\(s\)"):
+        trainer.fit()
+    assert psutil.Process().children(recursive=True) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_function_cannot_carry_is_named(tmp_path):
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="the variable 'lock' that it uses is a lock, which does not pickle"):
+        DataParallelTrainer(lambda: lock, run_config=RunConfig(storage_path=tmp_path)).fit()
+    with pytest.raises(TypeError, match=r"train_loop_config\['lock'\] is a lock"):
+        DataParallelTrainer(
+            lambda config: None, train_loop_config={"lock": lock}, run_config=RunConfig(storage_path=tmp_path)
+        ).fit()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="the run cannot be kept in .*/file/run"):
+        DataParallelTrainer(lambda: None, run_config=RunConfig(name="run", storage_path=tmp_path / "file")).fit()
+
+
+def test_configs_may_be_dicts_and_four_means_four_workers():
+    trainer = DataParallelTrainer(
+        print,
+        scaling_config={"num_workers": 4},
+        run_config={"name": "x", "failure_config": {"max_failures": 2}},
+    )
+    assert trainer.scaling_config == ScalingConfig(4)
+    assert trainer.run_config.failure_config == FailureConfig(2)
+
+
+def test_the_resources_add_up():
+    assert ScalingConfig(3).total_resources == {"CPU": 3.0}
+    assert ScalingConfig(2, use_gpu=True).total_resources == {"GPU": 2.0}
+    config = ScalingConfig(2, use_gpu=True, resources_per_worker={"CPU": 4, "GPU": 0.5, "special": 1})
+    assert config.total_resources == {"CPU": 8.0, "GPU": 1.0, "special": 2.0}
+    assert config.additional_resources_per_worker == {"special": 1.0}
+
+
+def test_a_config_shows_only_what_is_not_default(tmp_path):
+    assert repr(ScalingConfig(4)) == "ScalingConfig(num_workers=4)"
+    assert repr(CheckpointConfig()) == "CheckpointConfig()"
+
+
+def test_making_configs_and_trainers_touches_no_storage(tmp_path):
+    path = tmp_path / "not yet"
+    DataParallelTrainer(print, run_config=RunConfig(storage_path=path, callbacks=[UserCallback()]))
+    assert not path.exists()
+
+
+def test_a_path_with_spaces_and_umlauts_is_as_good_as_any(tmp_path):
+    path = tmp_path / "läufe und so"
+    result = DataParallelTrainer(lambda: os.getcwd(), run_config=RunConfig(name="mein lauf", storage_path=path)).fit()
+    assert result.path == str(path / "mein lauf")
