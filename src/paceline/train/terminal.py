@@ -99,7 +99,7 @@ class LogTail:
         self._path = path
         self._prefix = prefix
         self._position = 0
-        self._partial = ""
+        self._partial = b""
 
     def pass_on(self, out: TextIO, final: bool = False) -> None:
         try:
@@ -108,15 +108,17 @@ class LogTail:
                     file.seek(self._position)
                     data = file.read()
                 self._position += len(data)
-                self._partial += data.decode("utf-8", "replace")
+                self._partial += data
         except FileNotFoundError:
             return
-        *lines, self._partial = self._partial.split("\n")
+        *lines, self._partial = self._partial.split(b"\n")
         if final and self._partial:
             lines.append(self._partial)
-            self._partial = ""
+            self._partial = b""
         if lines:
-            out.write("".join(f"{self._prefix}{line.rsplit(chr(13), 1)[-1]}\n" for line in lines))
+            # Of a progress bar, which goes back to the start of its line, only the last state is shown.
+            shown = (line.rsplit(b"\r", 1)[-1].decode("utf-8", "replace") for line in lines)
+            out.write("".join(f"{self._prefix}{line}\n" for line in shown))
             out.flush()
 
 

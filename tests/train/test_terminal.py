@@ -1,0 +1,86 @@
+"""What a person is told, and when."""
+
+import io
+
+import msgspec
+
+from paceline._control.events import CommitFailed, DriverStarted, Reported
+from paceline._control.run import Run
+from paceline._control.step import step
+from paceline._storage.layout import Layout
+from paceline.train.terminal import LogTail, Terminal
+
+
+def reported(rank, seq, checkpoint=None, metrics=b'{"loss":0.123456}'):
+    return Reported(1, rank, seq, msgspec.Raw(metrics), 0.0, "train.py:41", checkpoint)
+
+
+def after(*events, now=0.0):
+    run = Run()
+    for event in (DriverStarted(3, 0), *events):
+        run, _ = step(run, event, now)
+    return run
+
+
+def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_site(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(Layout(tmp_path), verbosity=1, notice_s=30, out=out)
+    run = after(reported(0, 1), reported(0, 2, "checkpoint_000002"), reported(1, 1), now=100.0)
+    for now in (110.0, 129.0):
+        terminal.tick(run, now)
+    assert out.getvalue() == ""
+    for now in (131.0, 200.0):
+        terminal.tick(run, now)
+    assert out.getvalue() == (
+        "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
+        "rank 1 has made 1, rank 2 has made 0. Every rank has to call report() equally often\n"
+    )
+
+
+def test_a_checkpoint_that_waits_for_storage_is_told_as_such(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(Layout(tmp_path), verbosity=1, notice_s=30, out=out)
+    run = after(*(reported(rank, 1, "checkpoint_000001") for rank in range(3)))
+    terminal.tick(run, 31.0)
+    assert "has waited 31 s for its files to be stored" in out.getvalue()
+
+
+def test_verbosity_0_says_nothing_and_2_says_every_report(tmp_path):
+    for verbosity, told in ((0, ""), (1, ""), (2, "paceline: report 1: loss=0.1235\n")):
+        out = io.StringIO()
+        terminal = Terminal(Layout(tmp_path), verbosity, 30, out)
+        terminal.saw(reported(0, 1), after(reported(0, 1)))
+        assert out.getvalue() == told
+
+
+def test_a_commit_that_failed_is_told(tmp_path):
+    out = io.StringIO()
+    Terminal(Layout(tmp_path), 1, 30, out).saw(CommitFailed(1, 4, "OSError: disk full"), after())
+    assert out.getvalue() == "paceline: the checkpoint of report 4 could not be committed: OSError: disk full\n"
+
+
+def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path):
+    log = tmp_path / "log"
+    tail = LogTail(log, "[rank 0] ")
+    out = io.StringIO()
+    tail.pass_on(out)
+    log.write_bytes(b"one\ntwo ha")
+    tail.pass_on(out)
+    assert out.getvalue() == "[rank 0] one\n"
+    with log.open("ab") as file:
+        file.write(b"lf\n 10%\r 50%\r100%\nlast words")
+    tail.pass_on(out)
+    tail.pass_on(out, final=True)
+    assert out.getvalue() == "[rank 0] one\n[rank 0] two half\n[rank 0] 100%\n[rank 0] last words\n"
+
+
+def test_a_character_cut_in_two_by_the_read_is_not_damaged(tmp_path):
+    log = tmp_path / "log"
+    tail = LogTail(log, "")
+    out = io.StringIO()
+    data = "schön\n".encode()
+    log.write_bytes(data[:4])
+    tail.pass_on(out)
+    log.write_bytes(data)
+    tail.pass_on(out)
+    assert out.getvalue() == "schön\n"
