@@ -21,7 +21,9 @@ from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note,
 from paceline._control import journal
 from paceline._engine.messages import Reported
 
-PACE = 10_000
+RATE = 10_000
+PACE = 10_050
+"""What is asked for: a little more than the bar, so that the sleep before the last report does not decide."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Flow:
 
 
 def measured(bench: Bench) -> Report:
-    count = int(PACE * bench.options.seconds)
+    count = int(RATE * bench.options.seconds)
     flows: dict[str, list[Flow]] = defaultdict(list)
     ray: list[float] = []
     for number in bench.rounds():
@@ -59,9 +61,8 @@ def measured(bench: Bench) -> Report:
         [
             Measure("report() at 10,000/s, median", "us", [f.median_us for f in paced], peers, Bar("<", 50)),
             Measure("report() flat out, median", "us", [f.median_us for f in free], {}, Bar("<", 50)),
-            # A schedule that is kept ends in time; one part in a thousand is the sleeping before its last report.
-            Measure("kept pace, calls", "/s", [f.called for f in paced], {}, Bar(">=", 0.999 * PACE)),
-            Measure("flat out, arrived", "/s", [f.arrived for f in free], {}, Bar(">=", PACE)),
+            Measure("kept up, calls", "/s", [f.called for f in paced], {}, Bar(">=", RATE)),
+            Measure("flat out, arrived", "/s", [f.arrived for f in free], {}, Bar(">=", RATE)),
         ],
         {
             "p99": f"{note([f.p99_us for f in paced], 'us')} at pace, {note([f.p99_us for f in free], 'us')} flat out",

@@ -7,9 +7,8 @@ import math
 import os
 import pickle
 import random
-import sys
 from collections import Counter, OrderedDict, defaultdict, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,6 @@ def saved(tmp_path: Path) -> Callable[..., Any]:
         return read_state(tmp_path, **options)
 
     return save
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def raw(tensor: torch.Tensor) -> bytes:
@@ -226,10 +217,8 @@ def test_a_parameter_comes_back_as_a_tensor_without_grad(saved: Callable[..., An
     assert not restored.requires_grad
 
 
-@pytest.mark.parametrize("rows", [3, 2000], ids=["small", "threaded"])
-@pytest.mark.usefixtures("two_threads")
-def test_what_is_not_contiguous_is_stored_in_order(saved: Callable[..., Any], rows: int) -> None:
-    base = torch.arange(rows * 400, dtype=torch.float32).view(rows, 400)
+def test_what_is_not_contiguous_is_stored_in_order(saved: Callable[..., Any]) -> None:
+    base = torch.arange(1200, dtype=torch.float32).view(3, 400)
     views = [base.t(), base[:, ::3], base[:, 1], base[:1].expand(5, 400), base.requires_grad_()[1:]]
     for restored, view in zip(saved(views), views, strict=True):
         assert torch.equal(restored, view)
@@ -237,13 +226,6 @@ def test_what_is_not_contiguous_is_stored_in_order(saved: Callable[..., Any], ro
     array = base.detach().numpy()
     for restored, view in zip(saved([array.T, array[::-1, ::2]]), [array.T, array[::-1, ::2]], strict=True):
         assert np.array_equal(restored, view)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_large_tensors_are_copied_with_threads(saved: Callable[..., Any]) -> None:
-    tensors = [torch.randn(3 << 20).to(torch.bfloat16), torch.randn(1 << 20), torch.tensor(1.0)]
-    for restored, tensor in zip(saved(tensors), tensors, strict=True):
-        assert raw(restored) == raw(tensor)
 
 
 def test_lazy_conjugates_and_negatives_are_stored_resolved(saved: Callable[..., Any]) -> None:
@@ -283,7 +265,7 @@ def test_empty_tensors_are_not_tied(saved: Callable[..., Any]) -> None:
 REFUSED = {
     "a function": (a_function, " is a function: a state is made of numbers", "plain values"),
     "a lambda": (lambda: None, " is a function:", "plain values"),
-    "a class": (Colour, " is an EnumType:" if sys.version_info >= (3, 11) else " is an EnumMeta:", "plain"),
+    "a class": (Colour, " is an EnumType:", "plain"),
     "an object": (object(), " is an object:", "plain values"),
     "a module": (torch.nn.Linear(1, 1), " is a Linear:", "state_dict()"),
     "an enum": (Colour.RED, " is a Colour:", "x.value"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -919,6 +919,8 @@ TestStepDoesWhatTheModelSays.settings = settings(
     max_examples=150,
     stateful_step_count=60,
     deadline=None,
+    # To read a failure, add Phase.shrink: it takes minutes, and leaves a handful of lines.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     report_multiple_bugs=False,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

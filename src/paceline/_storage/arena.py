@@ -20,8 +20,6 @@ ALIGNMENT = 64
 
 _MADV_POPULATE_WRITE = 23
 _POPULATE_AT_ONCE = 64 << 20
-_WORTH_THREADS = 1 << 20
-"""From this size on torch's copy, which uses all its threads, outruns memmove; below, it costs 5 us more."""
 
 Placed = Iterable[tuple[Leaf, int]]
 """Leaves, each with its offset in the memory that it goes to."""
@@ -76,15 +74,14 @@ def gap_after(nbytes: int) -> int:
 def copy_into(placed: Placed, memory: memoryview) -> None:
     if not memory:
         return
-    torch = sys.modules.get("torch")
-    threads_help = torch is not None and torch.get_num_threads() > 1
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for leaf, offset in placed:
         value, nbytes = leaf.value, leaf.nbytes
         if not nbytes:
             continue
         if leaf.kind == "tensor":
-            if value.is_contiguous() and not (threads_help and nbytes >= _WORTH_THREADS):
+            # Not torch's copy: on two idle cores its threads took 30 ms where this takes 47, on busy ones 800.
+            if value.is_contiguous():
                 ctypes.memmove(address + offset, value.data_ptr(), nbytes)
             else:
                 _copy_tensor(value, memory, offset)

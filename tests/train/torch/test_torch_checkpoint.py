@@ -108,6 +108,7 @@ def test_a_wrapped_model_is_saved_and_loaded_unwrapped_and_a_shard_refused(on_ea
 
         wrapped = nn.parallel.DistributedDataParallel(net())
         checkpoint = TorchCheckpoint.from_model(wrapped)
+        assert torch.load(Path(checkpoint.path, "model.pt"), weights_only=True).keys() == net().state_dict().keys()
         assert_same_weights(checkpoint.get_model(net(1)), net())
         other = nn.parallel.DistributedDataParallel(net(2))
         assert checkpoint.get_model(other) is other

@@ -116,6 +116,17 @@ def test_batches_arrive_whole_on_the_gpu_however_late_they_are_read(on_each, aut
     assert on_each(function, 1, gpus_per_worker=1) == [expected]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: copying beside the current stream was not checked")
+def test_a_batch_is_not_read_on_the_gpu_before_it_has_arrived(on_each):
+    def function():
+        # In pinned memory to begin with, so that nothing but the copy takes time.
+        rows = [torch.full((1 << 24,), float(index)).pin_memory() for index in range(6)]
+        prepared = prepare_data_loader(DataLoader(rows, batch_size=None))
+        return torch.stack([torch.stack([row.min(), row.max()]) for _ in range(3) for row in prepared]).tolist()
+
+    assert on_each(function, 1, gpus_per_worker=1) == [[[float(index)] * 2 for index in range(6)] * 3]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: leaving an epoch early was not checked")
 def test_an_epoch_that_is_left_early_on_a_gpu_leaves_the_next_one_whole(on_each):
     def function():

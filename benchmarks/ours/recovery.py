@@ -1,0 +1,51 @@
+"""Train, save every step, lose a worker, go on. Arguments: a directory, the rank to lose."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from paceline import train
+from paceline.train import Checkpoint
+from paceline.train.torch import TorchTrainer
+
+LOST_AT, LAST = 5, 10
+
+
+def train_func(config):
+    directory, rank = Path(config["directory"]), train.get_context().get_world_rank()
+    step, weights = 0, torch.zeros(1000)
+    restored = train.get_checkpoint()
+    if restored is not None:
+        state = restored.to_dict()
+        step, weights = state["step"], state["weights"]
+    began_from = step
+    while step < LAST:
+        step += 1
+        total = torch.ones(1000)
+        torch.distributed.all_reduce(total)
+        weights += total
+        if restored is not None and step == began_from + 1:
+            said = {"at": time.time(), "from": began_from}
+            (directory / f"restored_{rank}.json").write_text(json.dumps(said))
+        train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step, "weights": weights}))
+        if restored is None and step == LOST_AT and rank == config["victim"]:
+            (directory / "lost.json").write_text(json.dumps({"at": time.time(), "step": step}))
+            os.kill(os.getpid(), signal.SIGKILL)
+    (directory / f"rank_{rank}.json").write_text(json.dumps({"weight": weights.mean().item()}))
+
+
+TorchTrainer(
+    train_func,
+    train_loop_config={"directory": sys.argv[1], "victim": int(sys.argv[2])},
+    scaling_config=train.ScalingConfig(num_workers=2),
+    run_config=train.RunConfig(
+        name="run",
+        storage_path=sys.argv[1],
+        failure_config=train.FailureConfig(max_failures=1),
+    ),
+).fit()

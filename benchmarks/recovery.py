@@ -1,0 +1,86 @@
+"""How long after the SIGKILL of a worker has the restored group done its first step, and from where?
+
+Two torch workers save at every step. One notes the time and kills itself right after a `report()` with a checkpoint
+returned; both note the time when they have restored and done one all-reduce. The rounds kill rank 0 and rank 1 in turn.
+torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, torchrun
+
+from paceline._control import journal
+from paceline._engine.messages import Reported
+
+LOST_AT, LAST = 5, 10
+
+
+@dataclass(frozen=True)
+class Recovery:
+    seconds: float
+    steps_lost: int
+
+
+def measured(bench: Bench) -> Report:
+    took: dict[str, list[float]] = defaultdict(list)
+    by_victim: dict[int, list[float]] = defaultdict(list)
+    notes: dict[str, str] = {}
+    for number in bench.rounds():
+        victim = number % 2
+        directory = bench.directory("ours")
+        bench.run(python("ours/recovery.py", directory, victim), directory)
+        seconds = _exact_recovery("ours", directory)
+        _check_journal(directory / "run" / "journal.jsonl")
+        took["ours"].append(seconds)
+        by_victim[victim].append(seconds)
+        directory = bench.directory("torchrun")
+        command = torchrun("peers/torchrun_recovery.py", directory, victim, options=("--max-restarts=1",))
+        bench.run(command, directory)
+        took["torchrun"].append(_exact_recovery("torchrun", directory))
+        if bench.ray_runs(number):
+            directory = bench.directory("ray")
+            bench.run(bench.ray_python("peers/ray_recovery.py", directory, victim), directory)
+            recovery = _recovery("Ray Train", directory)
+            took["ray"].append(recovery.seconds)
+            notes["Ray Train lost"] = f"{recovery.steps_lost} step(s) whose report had returned"
+    peers = {"torchrun": took["torchrun"]} | ({"Ray Train": took["ray"]} if took["ray"] else {})
+    for victim, samples in sorted(by_victim.items()):
+        notes[f"rank {victim} killed"] = note(samples, "s")
+    return Report([Measure("kill to first step", "s", took["ours"], peers, Bar("<", 0.5))], notes)
+
+
+def _recovery(name: str, directory: Path) -> Recovery:
+    check((directory / "lost.json").exists(), f"{name}: no worker was killed")
+    lost = json.loads((directory / "lost.json").read_text())
+    restored = from_ranks(directory, "restored_{}.json")
+    check(restored[0]["from"] == restored[1]["from"], f"{name}: the ranks began from different steps: {restored}")
+    from_ranks(directory)
+    return Recovery(max(one["at"] for one in restored) - lost["at"], lost["step"] - restored[0]["from"])
+
+
+def _exact_recovery(name: str, directory: Path) -> float:
+    recovery = _recovery(name, directory)
+    check(recovery.steps_lost == 0, f"{name} went on {recovery.steps_lost} steps before the last that was saved")
+    for said in from_ranks(directory):
+        check(said["weight"] == 2 * LAST, f"{name} ended with weight {said['weight']}, not {2 * LAST}: steps differ")
+    return recovery.seconds
+
+
+def _check_journal(path: Path) -> None:
+    """Every report of every rank is there once, in the attempt that made it."""
+    found = Counter((e.attempt, e.rank, e.seq) for e in journal.read(path) if isinstance(e, Reported))
+    expected = {(1, rank, seq) for rank in range(2) for seq in range(1, LOST_AT + 1)}
+    expected |= {(2, rank, seq) for rank in range(2) for seq in range(LOST_AT + 1, LAST + 1)}
+    missing = expected - found.keys()
+    check(not missing, f"reports that had returned are not in the journal: {sorted(missing)}")
+    twice = [key for key, count in found.items() if count > 1]
+    check(not twice, f"reports are in the journal more than once: {sorted(twice)}")
+
+
+if __name__ == "__main__":
+    main("recovery", measured, repeats=6)
