@@ -247,6 +247,7 @@ class Bench:
     ray: str | None
     """The interpreter that has Ray Train, if there is one."""
     _count: int = 0
+    _under_way: list[int] = field(default_factory=list)
 
     @property
     def repeats(self) -> int:
@@ -274,22 +275,27 @@ class Bench:
         return [self.ray, str(HERE / script), *map(str, arguments)]
 
     @contextlib.contextmanager
-    def running(self, command: Sequence[str], directory: Path, env: Mapping[str, str] | None = None) -> Iterator[Process]:
+    def running(
+        self, command: Sequence[str], directory: Path, env: Mapping[str, str] | None = None
+    ) -> Iterator[Process]:
         """A fresh process that is waited for. Nothing of it is left afterwards, and if ours had left it, that fails."""
         extra = {**_environment(command[0] == self.ray), **(env or {})}
         process = Process(command, directory / "output.log", extra)
+        others = tuple(self._under_way)
+        self._under_way.append(process.pid)
         try:
             yield process
         except BaseException:
             process.kill()
-            _end_leftovers()
+            _end_leftovers(others)
             raise
         else:
-            is_ours = Path(command[0]) == Path(sys.executable)
-            left = _end_leftovers(grace_s=LEFT_BEHIND_S if is_ours else 0.0)
+            is_ours = command[0] == sys.executable
+            left = _end_leftovers(others, grace_s=LEFT_BEHIND_S if is_ours else 0.0)
             if left and is_ours:
                 raise process.problem(f"left behind {', '.join(left)}")
         finally:
+            self._under_way.remove(process.pid)
             if "RAY_TMPDIR" in extra:
                 shutil.rmtree(extra["RAY_TMPDIR"], ignore_errors=True)
 
@@ -337,11 +343,11 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_leftovers(grace_s: float = 0.0) -> list[str]:
-    """End all processes that descend from this one, and name those that did not go by themselves."""
+def _end_leftovers(others: Sequence[int], grace_s: float = 0.0) -> list[str]:
+    """End what a command left behind, and name it: all that descends from us, but for other commands under way."""
     deadline = time.monotonic() + grace_s
     while True:
-        left = _living_descendants()
+        left = _living_descendants(others)
         if not left or time.monotonic() >= deadline:
             break
         time.sleep(0.02)
@@ -351,13 +357,19 @@ def _end_leftovers(grace_s: float = 0.0) -> list[str]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=5)
-        left = _living_descendants()
+        left = _living_descendants(others)
     return names
 
 
-def _living_descendants() -> list[psutil.Process]:
+def _living_descendants(others: Sequence[int]) -> list[psutil.Process]:
+    apart = set(others)
+    for pid in others:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            apart |= {process.pid for process in psutil.Process(pid).children(recursive=True)}
     living = []
     for process in psutil.Process().children(recursive=True):
+        if process.pid in apart:
+            continue
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.status() == psutil.STATUS_ZOMBIE:
                 with contextlib.suppress(ChildProcessError):

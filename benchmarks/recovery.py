@@ -19,6 +19,10 @@ from paceline._engine.messages import Reported
 
 LOST_AT, LAST = 5, 10
 
+FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it torchrun keeps one store over restarts, and a restarted group may connect to the addresses of the dead one
+(github.com/pytorch/pytorch/issues/135712): it then fails or hangs, and there would be nothing to compare with."""
+
 
 @dataclass(frozen=True)
 class Recovery:
@@ -40,7 +44,7 @@ def measured(bench: Bench) -> Report:
         by_victim[victim].append(seconds)
         directory = bench.directory("torchrun")
         command = torchrun("peers/torchrun_recovery.py", directory, victim, options=("--max-restarts=1",))
-        bench.run(command, directory)
+        bench.run(command, directory, FRESH_STORE)
         took["torchrun"].append(_exact_recovery("torchrun", directory))
         if bench.ray_runs(number):
             directory = bench.directory("ray")

@@ -23,7 +23,8 @@ def measured(bench: Bench) -> Report:
         bench.run(python("ours/second_fit.py", directory, bench.options.fits), directory)
         took = _took(directory, bench.options.fits)
         for fit in range(bench.options.fits):
-            check(Result.from_path(directory / f"run-{fit}").metrics == {"total": 2.0}, f"fit {fit + 1} lost its report")
+            metrics = Result.from_path(directory / f"run-{fit}").metrics
+            check(metrics == {"total": 2.0}, f"fit {fit + 1} reported {metrics}")
         first.append(took[0])
         later += took[1:]
         if bench.ray_runs(number):

@@ -1,4 +1,4 @@
-"""Reports as fast as they go, or at a given pace. Arguments: directory, name, number of reports, reports a second or 0."""
+"""Reports at a given pace. Arguments: directory, name, number of reports, reports a second (0: as fast as they go)."""
 # ruff: noqa: I001
 
 import json

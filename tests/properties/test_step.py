@@ -199,9 +199,8 @@ class Model:
         known = {record.seq for record in self.kept}
         new = [record for record in event.records if record.seq not in known]
         names = {record.name for record in new}
-        self.kept = sorted(
-            [record for record in self.kept if record.name not in names] + new, key=lambda record: record.seq
-        )
+        still = [r for r in self.kept if r.name not in names and r.seq not in event.missing]
+        self.kept = sorted(still + new, key=lambda record: record.seq)
         self.life.unanswered -= {record.seq for record in new}
         if any(record.attempt > self.attempt for record in new):
             self.attempt = max(record.attempt for record in new)
@@ -482,6 +481,14 @@ class Workers:
             return False
         return self.told_to_die or (self.told_to_leave and not self.at_work and not any(self.uploads))
 
+    def end(self) -> None:
+        """Every process is gone, and with it what it had not said."""
+        self.gone = True
+        self.at_work.clear()
+        self.in_sync.clear()
+        for queue in (*self.wires, *self.uploads):
+            queue.clear()
+
     def carry_out(self, command: Command) -> None:
         match command:
             case AnnounceCommit(record=CheckpointRecord(seq=seq)) | AnnounceRefusal(seq=seq):
@@ -532,19 +539,22 @@ failures = st.builds(
 class RunMachine(RuleBasedStateMachine):
     """An engine and a storage thread that answer late, out of order, twice, or with a death."""
 
-    @initialize(driver=drivers, reuse_names=st.booleans(), calm=st.sampled_from([0, 10, 40]))
+    @initialize(driver=drivers, reuse_names=st.booleans(), calm=st.sampled_from([0, 6, 15, 15, 40]))
     def begin(self, driver: DriverStarted, reuse_names: bool, calm: int) -> None:
         """`calm` is how many events pass between one trouble and the next: some runs must get somewhere."""
-        self.run = Run()
         self.reuse_names = reuse_names
         self.calm = calm
         self.calm_until = 0.0
-        self.scores: dict[bytes, float | None] = {}
-        self.model = Model(lambda record: self.scores[bytes(record.metrics)])
         self.now = 100.0
+        self.scores: dict[bytes, float | None] = {}
+        self.open(driver)
+
+    def open(self, driver: DriverStarted) -> None:
+        self.run = Run()
+        self.model = Model(lambda record: self.scores[bytes(record.metrics)])
         self.journal: list[tuple[bytes, float]] = []
         self.workers = Workers(StartWorkers(0, 1, None))
-        self.workers.gone = True
+        self.workers.end()
         self.files: dict[int, list[list[Event]]] = {}
         self.heard: list[Reported | CheckpointStaged] = []
         self.storage: dict[str, CheckpointRecord] = {}
@@ -582,6 +592,8 @@ class RunMachine(RuleBasedStateMachine):
 
     def check_latest(self, before: Run, event: Event) -> None:
         if before.latest is None or isinstance(event, CheckpointBroken):
+            return
+        if isinstance(event, CheckpointsFound) and before.latest.seq in event.missing:
             return
         assert self.run.latest is not None, "the latest checkpoint is forgotten"
         assert self.run.latest.seq >= before.latest.seq, "the latest checkpoint moved backward"
@@ -621,52 +633,57 @@ class RunMachine(RuleBasedStateMachine):
         name = "best" if self.reuse_names and seq % 3 == 0 else f"checkpoint_{seq:06d}"
         self.workers.report(rank, self.metrics(rank, score), mode, name)
 
-    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @precondition(lambda self: self.workers.reporting())
     @rule(pick=picks, mode=modes, score=scores)
     def one_reports(self, pick: int, mode: str | None, score: str) -> None:
         ranks = self.workers.reporting()
         self.report(ranks[pick % len(ranks)], mode, score)
 
-    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @precondition(lambda self: self.workers.reporting())
+    @rule(pick=picks, ahead=st.lists(modes, min_size=2, max_size=4), score=scores)
+    def one_runs_ahead(self, pick: int, ahead: list[str | None], score: str) -> None:
+        ranks = self.workers.reporting()
+        rank = ranks[pick % len(ranks)]
+        for mode in ahead:
+            if rank in self.workers.reporting():
+                self.report(rank, mode, score)
+
+    @precondition(lambda self: self.workers.reporting())
     @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
     def everyone_reports(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
         for rank in self.workers.reporting():
             self.report(rank, mode_of[rank], score_of[rank])
 
-    @precondition(lambda self: not self.workers.gone and self.workers.reporting())
+    @precondition(lambda self: self.workers.reporting())
     @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
     def all_goes_well(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
         """Everyone reports, and nothing is late; what was late before is caught up with."""
         self.everyone_reports(mode_of, score_of)
         while any(self.workers.uploads):
             self.one_uploads(pick=0)
-        while any(self.workers.wires) or self.work or self.answers:
-            if any(self.workers.wires):
-                self.all_are_heard(first=0)
-            elif self.answers:
-                self.storage_is_heard()
-            else:
-                self.storage_works(well=True)
+        while any(self.workers.wires):
+            self.all_are_heard(first=0)
+        self.storage_catches_up()
 
-    @precondition(lambda self: not self.workers.gone and any(self.workers.uploads))
+    @precondition(lambda self: any(self.workers.uploads))
     @rule(pick=picks)
     def one_uploads(self, pick: int) -> None:
         ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
         self.workers.upload(ranks[pick % len(ranks)])
 
-    @precondition(lambda self: not self.workers.gone and self.workers.unheld())
+    @precondition(lambda self: self.workers.unheld())
     @rule(pick=picks)
     def one_answers_hold(self, pick: int) -> None:
         ranks = self.workers.unheld()
         self.workers.answer_hold(ranks[pick % len(ranks)])
 
-    @precondition(lambda self: not self.workers.gone and self.workers.unheld())
+    @precondition(lambda self: self.workers.unheld())
     @rule()
     def everyone_answers_hold(self) -> None:
         for rank in self.workers.unheld():
             self.workers.answer_hold(rank)
 
-    @precondition(lambda self: not self.workers.gone and self.returning())
+    @precondition(lambda self: self.returning())
     @rule(pick=picks)
     def one_returns(self, pick: int) -> None:
         ranks = self.returning()
@@ -677,7 +694,7 @@ class RunMachine(RuleBasedStateMachine):
         stopped = [rank for rank in self.workers.free() if self.workers.counts[rank] == self.workers.stop_at]
         return self.workers.free() if self.may_be_troubled() else stopped
 
-    @precondition(lambda self: not self.workers.gone and self.workers.at_work and self.may_be_troubled())
+    @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, failure=failures)
     def one_dies(self, pick: int, failure: Failure) -> None:
         self.trouble_comes()
@@ -735,8 +752,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.may_be_gone())
     @rule()
     def workers_are_gone(self) -> None:
-        self.workers.gone = True
-        self.workers.at_work.clear()
+        self.workers.end()
         self.send(WorkersStopped(self.workers.attempt))
 
     # What storage does, one thing after the other
@@ -762,6 +778,15 @@ class RunMachine(RuleBasedStateMachine):
                 self.storage.pop(record.name, None)
                 self.promised = 0  # No promise holds against a broken disk.
                 self.answers.append(CheckpointBroken(attempt, record.seq, "a file is missing"))
+
+    @precondition(lambda self: self.work or self.answers)
+    @rule()
+    def storage_catches_up(self) -> None:
+        while self.work or self.answers:
+            while self.answers:
+                self.storage_is_heard()
+            if self.work:
+                self.storage_works(well=True)
 
     @precondition(lambda self: self.answers)
     @rule()
@@ -798,14 +823,13 @@ class RunMachine(RuleBasedStateMachine):
             self.replay(max(1, len(self.journal) - num_lost))
             # Attempts that nobody remembers are counted anew; what they said must not be taken for the new ones'.
             self.heard = [event for event in self.heard if event.attempt <= self.run.attempt]
-        self.workers.gone = True
-        self.workers.at_work.clear()
-        for wire in self.workers.wires:
-            wire.clear()
+        self.workers.end()
         self.answers.clear()
         self.work = deque(command for command in self.work if isinstance(command, CommitCheckpoint))
         self.recover(well)
         self.send(next_driver)
+        if isinstance(self.run.phase, Finished):
+            self.open(next_driver)  # It was complete and nothing more can happen to it: another run.
 
     def replay(self, length: int) -> None:
         del self.journal[length:]
@@ -846,8 +870,8 @@ class RunMachine(RuleBasedStateMachine):
                 case CheckpointsFound(records=records):
                     told |= {(record.seq, record.attempt) for record in records}
         found = [record for record in self.storage.values() if (record.seq, record.attempt) not in told]
-        if found:
-            self.learn(CheckpointsFound(tuple(sorted(found, key=lambda record: record.seq))))
+        missing = tuple(record.seq for record in self.run.checkpoints if record.name not in self.storage)
+        self.learn(CheckpointsFound(tuple(sorted(found, key=lambda record: record.seq)), missing))
         kept = {record.name for record in self.run.checkpoints}
         newest = max(self.storage.values(), key=lambda record: record.seq, default=None)
         assert newest is None or newest.name in kept, "the newest checkpoint is forgotten"
@@ -858,14 +882,14 @@ class RunMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not getattr(self, "intact", False):
             return  # A rule has failed; that is the error to tell.
-        level = len(self.journal) % 2 == 0
+        level, backwards = divmod(len(self.journal) % 4, 2)
         for _ in range(400):
             if isinstance(self.run.phase, Finished):
                 return
-            self.answer_something(level)
+            self.answer_something(level == 1, -1 if backwards else 0)
         raise AssertionError(f"stuck in {self.run}")
 
-    def answer_something(self, level: bool) -> None:
+    def answer_something(self, level: bool, last: int) -> None:
         """One thing that is owed; `level`: ranks catch up with each other before they return."""
         workers = self.workers
         if self.answers:
@@ -885,7 +909,7 @@ class RunMachine(RuleBasedStateMachine):
             if level and behind:
                 self.report(behind[0], None, "zero")
             elif workers.free():
-                workers.leave(workers.free()[0])
+                workers.leave(workers.free()[last])
             elif deadline(self.run) is not None:
                 self.the_deadline_passes()
 
@@ -916,7 +940,7 @@ def without_times(journal: list[tuple[bytes, float]], last: Event) -> tuple[Run,
 
 TestStepDoesWhatTheModelSays = RunMachine.TestCase
 TestStepDoesWhatTheModelSays.settings = settings(
-    max_examples=150,
+    max_examples=250,
     stateful_step_count=60,
     deadline=None,
     # To read a failure, add Phase.shrink: it takes minutes, and leaves a handful of lines.

@@ -286,3 +286,36 @@ def test_a_run_may_begin_from_a_checkpoint_of_another(fit, tmp_path):
         resume_from_checkpoint=first.checkpoint,
     ).fit()
     assert result.return_value == 7
+
+
+def test_no_upload_to_a_committed_checkpoint_is_refused(fit):
+    def function():
+        path = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
+        for i in range(2):
+            path.mkdir(exist_ok=True)
+            (path / "x").write_text(str(i))
+            checkpoint = Checkpoint.from_directory(path)
+            train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+
+    with pytest.raises(WorkerGroupError, match="is a committed checkpoint already"):
+        fit(function, 1)
+
+
+def test_verify_names_the_file_that_was_altered(fit):
+    result = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"w": np.zeros(10)})), 1)
+    result.checkpoint.verify()
+    with open(Path(result.checkpoint.path, "state.bin"), "r+b") as file:
+        file.write(b"\x01")
+    with pytest.raises(train.CheckpointCorruptError, match=r"state\.bin does not hash to what was written"):
+        result.checkpoint.verify()
+
+
+def test_an_async_checkpoint_that_cannot_be_committed_is_raised_at_the_latest_when_the_function_ends(fit, tmp_path):
+    def function():
+        root = Path(train.get_context().get_storage().experiment_fs_path)
+        (root / "checkpoint_000001").write_text("a file stands in the way")
+        (root / ".trash").write_text("and nothing can be moved aside")
+        train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+
+    with pytest.raises(WorkerGroupError, match="report 1: the checkpoint could not be committed"):
+        fit(function, 1)

@@ -179,6 +179,20 @@ def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
         assert "killed by SIGKILL" in str(caught.value).splitlines()[2]
 
 
+def test_the_output_of_the_first_failing_rank_reaches_the_terminal(fit, capsys):
+    def function():
+        if train.get_context().get_world_rank() == 1:
+            print("my last words")
+            raise ValueError("loss is nan")
+        train.collective.barrier()
+
+    with pytest.raises(WorkerGroupError):
+        fit(function)
+    out = capsys.readouterr().out
+    assert "[rank 1] my last words\n" in out
+    assert "[rank 1] ValueError: loss is nan\n" in out
+
+
 def test_exceptions_that_do_not_pickle_or_print_arrive_readable(fit):
     class Odd(Exception):
         def __str__(self):
@@ -228,9 +242,9 @@ def test_the_children_of_a_worker_go_with_it(fit, tmp_path):
         fit(function, 1)
     import psutil
 
-    with pytest.raises(psutil.NoSuchProcess):
-        psutil.Process(int(Path(pid_file).read_text())).wait(5)
-        psutil.Process(int(Path(pid_file).read_text()))
+    pid = int(Path(pid_file).read_text())
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    assert not psutil.pid_exists(pid)
 
 
 def test_a_lost_zygote_is_replaced_and_the_run_goes_on(fit):

@@ -154,12 +154,12 @@ def test_output_of_every_rank_is_in_its_log_and_rank_0_on_the_terminal(fit, caps
     assert "hello from 1" not in out
 
 
-def test_a_run_says_three_lines_and_no_more(fit, capsys):
+def test_a_run_says_two_lines_and_no_more(fit, capsys):
     fit(lambda: train.report({"x": 1}))
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 2
     assert err[0].startswith("paceline: run run begins: 2 workers on this machine (")
-    assert err[1] == "paceline: run run is complete after 1 reports"
+    assert err[1] == "paceline: run run is complete after 1 report"
 
 
 def test_more_workers_than_cores_is_allowed_and_said(fit, capsys):
@@ -265,3 +265,36 @@ def test_async_reports_are_committed_by_the_time_fit_returns(fit):
     result = fit(function)
     assert result.checkpoint.to_dict()["i"] == 3
     assert result.checkpoint.to_dict()["weights"].tolist() == [3] * 1000
+
+
+def test_workers_draw_different_random_numbers_on_every_rank_and_in_every_run(fit):
+    from paceline.train.torch import TorchTrainer
+
+    assert TorchTrainer  # so that the workers' parent has torch, and its generator, before it forks
+
+    def function():
+        import random
+
+        import torch
+
+        rank = train.get_context().get_world_rank()
+        drawn = f"{random.random()} {np.random.rand()} {float(torch.rand(1))}"
+        Path(train.get_context().get_storage().experiment_fs_path, f"drawn-{rank}").write_text(drawn)
+
+    paths = [Path(fit(function, name=name).path) for name in ("a", "b")]
+    drawn = [(path / f"drawn-{rank}").read_text().split() for path in paths for rank in (0, 1)]
+    for numbers in zip(*drawn, strict=True):
+        assert len(set(numbers)) == 4
+
+
+def test_torch_without_workers_leaves_the_driver_as_it_was(tmp_path):
+    """The guards of the test suite notice a changed environment."""
+    from paceline.train.torch import TorchTrainer
+
+    def function():
+        import torch.distributed as dist
+
+        return [os.environ["RANK"], dist.get_world_size()]
+
+    config = RunConfig(storage_path=tmp_path)
+    assert TorchTrainer(function, scaling_config=ScalingConfig(0), run_config=config).fit().return_value == ["0", 1]

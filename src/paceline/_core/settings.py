@@ -4,8 +4,9 @@ Nothing else in the package looks at its own environment variables. A setting is
 what a training script decides is an argument of a public class instead.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def default_storage_path() -> str:
     return str(Path(load().storage_path).expanduser())
+
+
+@contextlib.contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for as long as a block lasts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:

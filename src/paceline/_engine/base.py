@@ -23,6 +23,9 @@ class Group:
     workers: tuple[WorkerSpec, ...]
     job: bytes
     preload: tuple[str, ...] = ()
+    """Modules that the workers should find imported."""
+    preload_later: tuple[str, ...] = ()
+    """Those that are worth it only for a restart or a next run: they take seconds."""
     start_method: str = "fork"
 
 

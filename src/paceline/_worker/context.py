@@ -112,6 +112,7 @@ class Context:
         wait: bool = True,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later."""
+        self._raise_refused()
         values = Raw(encode(plain(metrics)))
         where = self.call_site()
         self._count()
@@ -155,8 +156,11 @@ class Context:
             return self._released.pop(number)
 
     def finish(self) -> None:
-        """See all that is still under way to its end: uploads staged, and committed where all ranks took part."""
+        """See all that is still under way to its end: uploads staged, checkpoints committed or refused."""
         self.uploader.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._announced)
+        self._raise_refused()
 
     def wait_for_exit(self) -> None:
         with self._changed:
@@ -207,8 +211,14 @@ class Context:
     def _wait_committed(self, seq: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: seq not in self._announced)
-            if seq in self._refused:
-                raise StorageError(f"report {seq}: the checkpoint could not be committed: {self._refused[seq]}")
+        self._raise_refused()
+
+    def _raise_refused(self) -> None:
+        """Raise what became of a checkpoint that could not be committed; of one reported with ASYNC, now."""
+        with self._changed:
+            refused, self._refused = self._refused, {}
+        for seq, error in refused.items():
+            raise StorageError(f"report {seq}: the checkpoint could not be committed: {error}")
 
 
 _shortened: dict[CodeType, str] = {}

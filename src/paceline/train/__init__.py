@@ -67,3 +67,9 @@ __all__ = [
     "report",
     "staging_directory",
 ]
+
+# In a traceback or a repr, a class is called by the name that it is imported by.
+for _name in __all__:
+    if isinstance(_value := globals()[_name], type):
+        _value.__module__ = "paceline.train"
+del _name, _value

@@ -14,6 +14,8 @@ class BackendConfig:
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that workers should find imported; they must survive a fork after import."""
+    preload_later: ClassVar[tuple[str, ...]] = ()
+    """Modules that take so long to import that only restarts and later runs find them imported."""
     start_method: ClassVar[str] = "fork"
     """`spawn` for frameworks that must not be imported before a fork."""
 

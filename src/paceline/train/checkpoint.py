@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from paceline._core.errors import StorageError
+from paceline._core.errors import CheckpointCorruptError, StorageError
+from paceline._storage.commit import problem_with
 from paceline._storage.layout import METADATA
 from paceline._storage.state import holds_state, read_state, write_state
 
@@ -57,9 +59,10 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """The directory. A state that is only in memory is written to a temporary one first."""
+        """The directory. A state that is only in memory is written to one that lasts as long as this process."""
         if self._path is None:
             directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
+            atexit.register(shutil.rmtree, directory, ignore_errors=True)
             write_state(self.state, Path(directory), allow_pickle=self.allow_pickle)
             self._path = directory
         return self._path
@@ -109,6 +112,13 @@ class Checkpoint:
             yield directory
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+    def verify(self) -> None:
+        """Check every file against the size and hash it was committed with; `CheckpointCorruptError` if one differs."""
+        with self.as_directory() as directory:
+            problem = problem_with(Path(directory))
+        if problem is not None:
+            raise CheckpointCorruptError(problem)
 
     def get_metadata(self) -> dict[str, Any]:
         """Notes that were kept with the checkpoint; empty where there are none."""

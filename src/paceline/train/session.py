@@ -12,6 +12,7 @@ import msgspec
 
 from paceline._core.plain import unplain
 from paceline._engine.messages import CheckpointRecord
+from paceline._storage.commit import has_manifest
 from paceline._storage.layout import Layout
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
@@ -225,4 +226,6 @@ def _uploaded(
             "with NO_UPLOAD or checkpoint_upload_fn the files have to lie there"
         )
     _check_dir_name(path.name)
+    if has_manifest(path):
+        raise ValueError(f"{path} is a committed checkpoint already, and its files must not change: use another name")
     return InPlace(path)

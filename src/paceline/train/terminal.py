@@ -19,6 +19,7 @@ from paceline._control.events import (
     CommitFailed,
     Committed,
     Event,
+    Failure,
     Reported,
     StopRequested,
     WorkerFailed,
@@ -27,6 +28,9 @@ from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping
 from paceline._core.plain import unplain
 from paceline._storage.layout import Layout
+
+LAST_LINES = 40
+"""Of a failing rank's output, what is shown; all of it is in its log."""
 
 
 class Terminal:
@@ -39,11 +43,12 @@ class Terminal:
         self._out = out if out is not None else sys.stderr
         self._tail: LogTail | None = None
         self._attempt = 0
+        self._failed = 0
         self._began = time.monotonic()
         self._noticed: set[tuple[int, int]] = set()
 
-    def say(self, text: str) -> None:
-        if self._verbosity >= 1:
+    def say(self, text: str, *, error: bool = False) -> None:
+        if self._verbosity >= 1 or error:
             print(f"paceline: {text}", file=self._out, flush=True)
 
     def saw(self, event: Event, run: Run) -> None:
@@ -56,12 +61,12 @@ class Terminal:
             case Committed(record=record) if self._verbosity >= 2:
                 self.say(f"{record.name} committed ({_size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
-                self.say(f"the checkpoint of report {seq} could not be committed: {error}")
+                self.say(f"the checkpoint of report {seq} could not be committed: {error}", error=True)
             case CheckpointBroken(problem=problem):
-                self.say(f"a checkpoint cannot be trusted and is passed over: {problem}")
-            case WorkerFailed(failure=failure) if isinstance(run.phase, Stopping) and self._verbosity >= 1:
-                if first_failure(run.phase.failures or (failure,)) == failure:
-                    self.say(f"rank {failure.rank} failed: {failure.message}")
+                self.say(f"a checkpoint cannot be trusted and is passed over: {problem}", error=True)
+            case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
+                self._failed = run.attempt
+                self._show_failure(run, first_failure(run.phase.failures))
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
         if isinstance(run.phase, Finished | Restoring | Stopping):
@@ -83,9 +88,17 @@ class Terminal:
         self._read_tail(final=True)
         if self._attempt:
             since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
-            self.say(f"attempt {run.attempt}: {_workers(run.size)}, from {since}")
+            self.say(f"attempt {run.attempt}, from {since}")
         self._attempt = run.attempt
         self._tail = LogTail(self._layout.log(run.attempt, 0), "[rank 0] ") if self._verbosity >= 1 else None
+
+    def _show_failure(self, run: Run, failure: Failure) -> None:
+        """The last that the failing rank printed, its traceback included."""
+        self._read_tail(final=True)
+        self.say(f"rank {failure.rank} failed: {failure.message}")
+        if failure.rank != 0 and self._verbosity >= 1:
+            tail = LogTail(self._layout.log(run.attempt, failure.rank), f"[rank {failure.rank}] ")
+            tail.pass_on(sys.stdout, final=True, at_most=LAST_LINES)
 
     def _read_tail(self, final: bool = False) -> None:
         if self._tail is not None:
@@ -101,7 +114,7 @@ class LogTail:
         self._position = 0
         self._partial = b""
 
-    def pass_on(self, out: TextIO, final: bool = False) -> None:
+    def pass_on(self, out: TextIO, final: bool = False, at_most: int | None = None) -> None:
         try:
             if os.stat(self._path).st_size > self._position:
                 with self._path.open("rb") as file:
@@ -115,6 +128,8 @@ class LogTail:
         if final and self._partial:
             lines.append(self._partial)
             self._partial = b""
+        if at_most is not None:
+            lines = lines[-at_most:]
         if lines:
             # Of a progress bar, which goes back to the start of its line, only the last state is shown.
             shown = (line.rsplit(b"\r", 1)[-1].decode("utf-8", "replace") for line in lines)
@@ -132,10 +147,6 @@ def _waiting(pending: Pending, running: Running, size: int, now: float) -> str:
         f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
         f"called at {pending.where}: {counts}{more}. Every rank has to call report() equally often"
     )
-
-
-def _workers(size: int) -> str:
-    return "1 worker" if size == 1 else f"{size} workers"
 
 
 def _short(value: object) -> str:

@@ -203,13 +203,17 @@ def _opened(layout: Layout) -> Iterator[Recovered]:
 
 
 def _announce(terminal: Terminal, layout: Layout, run: Run, size: int, num_cores: int, share: Share) -> None:
-    threads = "1 thread each" if share.num_threads == 1 else f"{share.num_threads} threads each"
+    threads = _counted(share.num_threads, "thread") + (" each" if size > 1 else "")
     if size > num_cores:
         threads += f"; more than the {num_cores} cores here, so they take turns"
-    workers = "1 worker" if size == 1 else f"{size} workers"
+    workers = _counted(size, "worker")
     begins = "continues" if run.attempt else "begins"
     where = f", from {run.latest.name}" if run.latest else ""
     terminal.say(f"run {layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {layout.root}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _call(function: Any, config: Any) -> Any:
@@ -294,7 +298,7 @@ def _group(
             score_order=run.retention.score_order,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
-    return Group(command.attempt, tuple(workers), job, backend.preload, backend.start_method)
+    return Group(command.attempt, tuple(workers), job, backend.preload, backend.preload_later, backend.start_method)
 
 
 def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
@@ -311,5 +315,5 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
     if run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
-        terminal.say(f"run {layout.root.name} is complete after {run.num_reports} reports")
+        terminal.say(f"run {layout.root.name} is complete after {_counted(run.num_reports, 'report')}")
     return result

@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -31,6 +32,10 @@ from paceline._engine.messages import (
 )
 
 _RECEIVE = 1 << 18
+_LOOK_AGAIN_S = 0.05
+"""Where the system has no descriptor to watch a process by, its end is looked for."""
+_RIPEN_AFTER_S = 2.0
+"""Only a run of some length pays for imports that speed up its restart and the next run."""
 
 
 @dataclass
@@ -58,6 +63,7 @@ class LocalEngine:
         self._launcher = launcher
         self._workers: dict[int, _Worker] = {}
         self._attempt = 0
+        self._ripen: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
 
     def start(self, group: Group) -> None:
@@ -77,6 +83,7 @@ class LocalEngine:
                 self._launch(spec, job)
         finally:
             os.close(job)
+        self._ripen = (time.monotonic() + _RIPEN_AFTER_S, group.preload_later)
         for fd in self._launcher.watched():
             if fd not in self._selector.get_map():
                 self._selector.register(fd, selectors.EVENT_READ, "launcher")
@@ -109,6 +116,9 @@ class LocalEngine:
                 if mask & selectors.EVENT_READ:
                     self._hear(key.data, said)
         if self._launcher is not None and self._workers:
+            if self._ripen is not None and time.monotonic() >= self._ripen[0]:
+                self._launcher.ripen(self._ripen[1])
+                self._ripen = None
             self._take_exits(self._launcher.exits(), said)
             if all(worker.exit and worker.drained for worker in self._workers.values()):
                 self._workers.clear()
@@ -127,7 +137,7 @@ class LocalEngine:
                 if worker.exit is None:
                     self._launcher.kill(rank)
             while any(worker.exit is None for worker in self._workers.values()):
-                self.wait(None)
+                self.wait(_LOOK_AGAIN_S)
             self._launcher.close()
         for worker in self._workers.values():
             worker.end.close()
@@ -219,6 +229,9 @@ class LocalEngine:
         return True
 
     def _failure(self, rank: int, ended: Exit) -> Failure:
+        if ended.zygote_lost:
+            message = "ended with the process that workers fork from, which was killed"
+            return Failure(rank, "engine", message, at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
             return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host)

@@ -34,6 +34,9 @@ class InlineLauncher:
     def kill(self, token: int) -> None:
         """A thread cannot be killed; it leaves when its function does."""
 
+    def ripen(self, modules: tuple[str, ...]) -> None:
+        """This process imports what it needs by itself."""
+
     def exits(self) -> list[Exit]:
         exits, self._exits = self._exits, []
         if exits:

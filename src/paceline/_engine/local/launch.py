@@ -33,6 +33,8 @@ class Exit:
     code: int
     """Minus the signal's number, as in `subprocess`."""
     at: float
+    zygote_lost: bool = False
+    """It went because the process it was forked from did."""
 
 
 class Launcher(Protocol):
@@ -44,6 +46,10 @@ class Launcher(Protocol):
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None: ...
     def kill(self, token: int) -> None: ...
     def exits(self) -> list[Exit]: ...
+    def ripen(self, modules: tuple[str, ...]) -> None:
+        """Have more imported ahead, for groups to come."""
+        ...
+
     def watched(self) -> list[int]:
         """Descriptors that become readable when there may be news."""
         ...
@@ -62,8 +68,9 @@ class ZygoteProcess:
         self.owner = os.getpid()
         self.lost = False
         """Somebody has seen its end, which may be a moment before the system tells of it."""
-        self._preloaded: set[str] = set()
+        self._heir: socket.socket | None = None
         self._socket, theirs = socket.socketpair()
+        self._preloaded: set[str] = set()
         arguments = [str(theirs.fileno()), str(self.owner)]
         if threading.current_thread() is threading.main_thread():
             # The death signal follows the thread that starts the process; only the main one is sure to live.
@@ -94,20 +101,42 @@ class ZygoteProcess:
             self._preloaded.update(new)
             _send(self._socket, {"do": "preload", "modules": new, "path": sys.path})
 
+    def ripen(self, modules: tuple[str, ...]) -> None:
+        """Let a fork of it import more, and serve in its stead once it has: nobody waits for these imports."""
+        if self._heir is None and modules:
+            self._heir, theirs = socket.socketpair()
+            with theirs:
+                request = {"do": "heir", "modules": modules, "path": sys.path}
+                _send(self._socket, request, (theirs.fileno(),))
+
     def attach(self) -> socket.socket:
-        """A line of its own for one engine."""
+        """A line of its own for one engine, to the zygote that has imported the most."""
         ours, theirs = socket.socketpair()
         with theirs:
-            _send(self._socket, {"do": "attach"}, (theirs.fileno(),))
+            _send(self._ripest(), {"do": "attach"}, (theirs.fileno(),))
         return ours
 
     def close(self) -> None:
-        self._socket.close()
+        for end in (self._socket, self._heir):
+            if end is not None:
+                end.close()
         if self.owner != os.getpid():
             return  # We are a fork of the driver; the zygote is not ours to end.
         # It keeps nothing, and its workers have a death signal: no need to let it finish an import first.
         self._process.kill()
         self._process.wait()
+
+    def _ripest(self) -> socket.socket:
+        """The heir once it has said that it is ready, and for as long as it lives."""
+        if self._heir is not None:
+            try:
+                if self._heir.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    return self._heir
+                self._heir.close()  # It has died; the zygote itself still serves.
+                self._heir = None
+            except BlockingIOError:
+                pass
+        return self._socket
 
 
 class ZygoteLauncher:
@@ -152,7 +181,7 @@ class ZygoteLauncher:
                 # The zygote is gone, and by their death signal so are all workers.
                 self._zygote.lost = True
                 now = time.time()
-                exits += [Exit(token, -signal.SIGKILL, now) for token in self._pids]
+                exits += [Exit(token, -signal.SIGKILL, now, zygote_lost=True) for token in self._pids]
                 self._pids.clear()
                 return exits
             for payload in self._frames.feed(data):
@@ -168,6 +197,9 @@ class ZygoteLauncher:
 
     def pid(self, token: int) -> int:
         return self._pids.get(token, 0)
+
+    def ripen(self, modules: tuple[str, ...]) -> None:
+        self._zygote.ripen(modules)
 
     def close(self) -> None:
         self._socket.close()
@@ -209,6 +241,9 @@ class SpawnLauncher:
         if process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+    def ripen(self, modules: tuple[str, ...]) -> None:
+        """A fresh interpreter imports what it needs by itself."""
 
     def exits(self) -> list[Exit]:
         ended = [(token, process) for token, process in self._processes.items() if process.poll() is not None]

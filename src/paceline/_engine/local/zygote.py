@@ -60,6 +60,7 @@ class Channel:
 class Zygote:
     def __init__(self, driver: socket.socket, driver_pid: int) -> None:
         self._driver = Channel(driver)
+        self._driver_pid = driver_pid
         self._driver_exit = system.exit_watch(driver_pid)
         self._channels: dict[int, Channel] = {}
         self._wake_r, self._wake_w = socket.socketpair()
@@ -118,11 +119,9 @@ class Zygote:
             case "attach":
                 self._attach(Channel(socket.socket(fileno=channel.fds.popleft())))
             case "preload":
-                sys.path[:] = request["path"]
-                for module in request["modules"]:
-                    _preload(module)
-                gc.collect()
-                gc.freeze()
+                _preload(request)
+            case "heir":
+                self._fork_heir(request, channel.fds.popleft())
             case "fork":
                 self._fork(channel, request, [channel.fds.popleft() for _ in range(NUM_FDS)])
             case "kill":
@@ -138,6 +137,36 @@ class Zygote:
         channel.workers[pid] = request["token"]
         channel.say({"forked": request["token"], "pid": pid})
 
+    def _fork_heir(self, request: dict[str, Any], fd: int) -> None:
+        """Fork a zygote that imports more, and serves once it has; meanwhile this one goes on serving."""
+        me = os.getpid()
+        if os.fork() != 0:
+            os.close(fd)
+            return
+        try:
+            os.setpgid(0, 0)
+            system.die_with_parent(signal.SIGKILL)
+            if os.getppid() == me:
+                self._forget()
+                heir = Zygote(socket.socket(fileno=fd), self._driver_pid)
+                _preload(request)
+                heir._driver.say({"ready": os.getpid()})
+                try:
+                    heir.serve()
+                finally:
+                    heir.close()
+        finally:
+            os._exit(0)
+
+    def _forget(self) -> None:
+        """Close what belongs to this zygote, in a process forked from it."""
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        for end in (self._wake_r, self._wake_w, *(channel.end for channel in self._channels.values())):
+            end.close()
+        if self._driver_exit is not None:
+            os.close(self._driver_exit)
+
     def _become_worker(self, request: dict[str, Any], fds: list[int], parent: int) -> NoReturn:
         code = 70
         try:
@@ -145,15 +174,10 @@ class Zygote:
             system.die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(70)
-            signal.set_wakeup_fd(-1)
+            self._forget()
             for signum in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._selector.close()
-            for end in (self._wake_r, self._wake_w, *(channel.end for channel in self._channels.values())):
-                end.close()
-            if self._driver_exit is not None:
-                os.close(self._driver_exit)
             os.environ.clear()
             os.environ.update(request["env"])
             sys.path[:] = request["path"]
@@ -176,23 +200,30 @@ class Zygote:
             for channel in self._channels.values():
                 token = channel.workers.pop(pid, None)
                 if token is not None:
-                    _kill_group(pid)  # What the worker itself started goes with it.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(pid, signal.SIGKILL)  # What the worker itself started goes with it.
                     code = os.waitstatus_to_exitcode(status)
                     channel.say({"exited": token, "pid": pid, "code": code, "at": time.time()})
 
 
-def _preload(module: str) -> None:
-    """Import a module if it is there; what is wrong with it, the worker will say where a person sees it."""
-    try:
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001
-        print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+def _preload(request: dict[str, Any]) -> None:
+    """Import what is there to import; what is wrong with a module, the worker will say where a person sees it."""
+    sys.path[:] = request["path"]
+    for module in request["modules"]:
+        try:
+            if importlib.util.find_spec(module) is not None:
+                importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001
+            print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+    gc.collect()
+    gc.freeze()
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    # The group exists from the moment the worker has made its session; before that there is only the worker.
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _leave(*_: object) -> NoReturn:

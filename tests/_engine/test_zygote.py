@@ -1,0 +1,90 @@
+"""The process that workers fork from: shared, replaced, and in time followed by one that has imported more."""
+
+import socket
+import sys
+
+import pytest
+
+from paceline import train
+from paceline._engine.local import launch
+from paceline._engine.local.launch import close_shared_zygote, shared_zygote
+from paceline.train import BackendConfig, DataParallelTrainer, RunConfig
+
+
+@pytest.fixture(autouse=True)
+def a_zygote_of_its_own():
+    close_shared_zygote()
+    yield
+    close_shared_zygote()
+
+
+def imported(tmp_path, name, backend=None):
+    config = RunConfig(storage_path=tmp_path, name=name)
+    names = ["this", "paceline._worker.main"]
+    trainer = DataParallelTrainer(lambda: [n in sys.modules for n in names], run_config=config, backend_config=backend)
+    return trainer.fit().return_value
+
+
+def test_one_zygote_serves_all_runs(tmp_path):
+    imported(tmp_path, "a")
+    pid = shared_zygote().pid
+    imported(tmp_path, "b")
+    assert shared_zygote().pid == pid
+
+
+def test_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
+    assert imported(tmp_path, "a") == [False, True]
+    zygote = shared_zygote()
+    zygote.ripen(("this",))
+    zygote._heir.recv(1, socket.MSG_PEEK)  # waits until it is ready
+    assert imported(tmp_path, "b") == [True, True]
+    assert imported(tmp_path, "c") == [True, True]
+    assert shared_zygote() is zygote
+
+
+def test_an_heir_that_died_leaves_the_zygote_serving(tmp_path):
+    import os
+    import signal
+
+    import psutil
+
+    imported(tmp_path, "a")
+    zygote = shared_zygote()
+    zygote.ripen(("this",))
+    zygote._heir.recv(1, socket.MSG_PEEK)
+    (heir,) = psutil.Process(zygote.pid).children()
+    os.kill(heir.pid, signal.SIGKILL)
+    psutil.wait_procs([heir], timeout=5)
+    zygote._heir.recv(4096)
+    assert imported(tmp_path, "b") == [False, True]
+
+
+def test_a_module_that_cannot_be_imported_ahead_is_left_to_the_worker(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("raise RuntimeError('broken on purpose')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Backend(BackendConfig):
+        preload = ("broken_module", "no_such_module_anywhere")
+
+    assert imported(tmp_path, "a", Backend()) == [False, True]
+
+
+def test_a_worker_starts_no_zygote_of_its_own(tmp_path):
+    def function():
+        import paceline.train.torch
+
+        return [launch._shared is None, paceline.train.torch.__name__ in sys.modules]
+
+    assert DataParallelTrainer(function, run_config=RunConfig(storage_path=tmp_path)).fit().return_value == [True, True]
+
+
+def test_a_fit_inside_a_worker_works_and_leaves_nothing(tmp_path):
+    """A train function may train something small of its own; its processes go with it."""
+
+    def function():
+        inner = DataParallelTrainer(lambda: 42, run_config=RunConfig(name="inner", storage_path=tmp_path))
+        return inner.fit().return_value
+
+    result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
+    assert result.return_value == 42
+    assert train.Result.from_path(tmp_path / "inner").return_value == 42
