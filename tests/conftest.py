@@ -149,14 +149,18 @@ def _marked(pid: int, mark: str) -> psutil.Process | None:
 
 
 def _may_stay(process: psutil.Process, me: psutil.Process) -> bool:
-    """What serves all tests of a session: the zygote, and the interpreter's own tracker of named memory.
+    """What serves all tests of a session: the zygote and its heir, and the interpreter's tracker of named memory.
 
-    Forks of the zygote have its command line too, but are its children and not ours.
+    All forks of the zygote have its command line; a worker leads a session of its own, the heir does not.
     """
     try:
         command = " ".join(process.cmdline())
-        return process.ppid() == me.pid and (ZYGOTE in command or RESOURCE_TRACKER in command)
-    except psutil.Error:
+        if process.ppid() == me.pid:
+            return ZYGOTE in command or RESOURCE_TRACKER in command
+        parent = process.parent()
+        is_fork = parent is not None and parent.ppid() == me.pid and ZYGOTE in command
+        return is_fork and os.getsid(process.pid) != process.pid
+    except (ProcessLookupError, psutil.Error):
         return False
 
 

@@ -141,7 +141,7 @@ def test_an_array_of_every_fixed_size_dtype_survives(saved: Callable[..., Any], 
     [
         *(np.float32(0.1), np.float64(-0.0), np.int8(-3), np.uint64(2**64 - 1), np.bool_(True), np.longdouble(1) / 3),
         *(np.complex64(1 - 2j), np.float16("nan"), np.str_("a\0"), np.str_(""), np.bytes_(b"a\0"), np.bytes_(b"")),
-        *(np.datetime64("2024-02-29T01", "h"), np.datetime64("NaT"), np.timedelta64(5, "ms"), np.void(b"abc")),
+        *(np.datetime64("2024-02-29T01", "h"), np.datetime64("NaT", "s"), np.timedelta64(5, "ms"), np.void(b"abc")),
         np.array((1, 2.5), dtype=[("a", "<i4"), ("b", ">f8")])[()],
     ],
     ids=repr,
@@ -149,7 +149,8 @@ def test_an_array_of_every_fixed_size_dtype_survives(saved: Callable[..., Any], 
 def test_a_numpy_scalar_keeps_its_type_and_bits(saved: Callable[..., Any], scalar: Any) -> None:
     restored = saved([scalar])[0]
     assert type(restored) is type(scalar)
-    assert bytes(restored.tobytes()) == bytes(scalar.tobytes())
+    if scalar.dtype != np.longdouble:  # six of its sixteen bytes mean nothing
+        assert bytes(restored.tobytes()) == bytes(scalar.tobytes())
     assert repr(restored) == repr(scalar)
     assert restored.dtype == scalar.dtype
 

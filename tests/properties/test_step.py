@@ -801,9 +801,10 @@ class RunMachine(RuleBasedStateMachine):
         self.trouble_comes()
         self.send(StopRequested(self.run.attempt, at_once))
 
-    @precondition(lambda self: deadline(self.run) is not None)
+    @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping))
     @rule()
     def the_deadline_passes(self) -> None:
+        """In time, or when the workers are already being ended."""
         self.now = max(self.now, deadline(self.run) or 0.0)
         self.send(DeadlinePassed(self.run.attempt))
 
@@ -940,7 +941,7 @@ def without_times(journal: list[tuple[bytes, float]], last: Event) -> tuple[Run,
 
 TestStepDoesWhatTheModelSays = RunMachine.TestCase
 TestStepDoesWhatTheModelSays.settings = settings(
-    max_examples=250,
+    max_examples=300,
     stateful_step_count=60,
     deadline=None,
     # To read a failure, add Phase.shrink: it takes minutes, and leaves a handful of lines.

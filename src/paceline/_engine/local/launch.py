@@ -9,6 +9,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -129,13 +130,14 @@ class ZygoteProcess:
     def _ripest(self) -> socket.socket:
         """The heir once it has said that it is ready, and for as long as it lives."""
         if self._heir is not None:
-            try:
-                if self._heir.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                    return self._heir
+            poll = select.poll()
+            poll.register(self._heir, select.POLLIN)
+            news = dict(poll.poll(0)).get(self._heir.fileno(), 0)
+            if news & (select.POLLHUP | select.POLLERR):
                 self._heir.close()  # It has died; the zygote itself still serves.
                 self._heir = None
-            except BlockingIOError:
-                pass
+            elif news:
+                return self._heir
         return self._socket
 
 
