@@ -6,6 +6,7 @@ same time can take turns. It runs inside the workers.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,11 @@ def train_in_turns(
     """Train whenever told, until told to end. Returns the number of steps."""
     steps = _steps(model, epochs)
     told = socket.create_connection(("127.0.0.1", port)).makefile("rw") if dist.get_rank() == 0 else None
+    pids: list[int | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    if told:
+        told.write(" ".join(map(str, pids)) + "\n")
+        told.flush()
     total = 0
     while count := _agreed(int(told.readline() or 0) if told else 0):
         dist.barrier()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TextIO
 
 from _measure import Bench, Process, check, from_ranks, python, torchrun
@@ -19,6 +20,8 @@ class Trainee:
         self.process = process
         self._line = line
         self.total = 0
+        self.pids = [int(pid) for pid in self._heard().split()]
+        """Of the workers, by rank."""
 
     def begin(self, steps: int) -> None:
         self.total += steps
@@ -26,18 +29,21 @@ class Trainee:
         self._line.flush()
 
     def took(self) -> float:
+        return float(self._heard())
+
+    def train(self, steps: int) -> float:
+        """Seconds for a number of steps."""
+        self.begin(steps)
+        return self.took()
+
+    def _heard(self) -> str:
         try:
             answer = self._line.readline()
         except TimeoutError:
             raise self.process.problem(f"did not answer within {TURN_S:.0f} s") from None
         if not answer:
             raise self.process.problem("ended before its time")
-        return float(answer)
-
-    def train(self, steps: int) -> float:
-        """Seconds for a number of steps."""
-        self.begin(steps)
-        return self.took()
+        return answer
 
 
 @contextlib.contextmanager
@@ -70,7 +76,7 @@ def trainee(bench: Bench, name: str, env: Mapping[str, str] = ONE_THREAD) -> Ite
         _check_reports(directory / "run", one.total)
 
 
-def _check_reports(path, total: int) -> None:
+def _check_reports(path: Path, total: int) -> None:
     from _ddp import REPORT_EVERY
 
     from paceline.train import Result

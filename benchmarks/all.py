@@ -28,6 +28,7 @@ QUICK = {
     "second_fit": ("--fits", "3"),
     "report_rate": ("--seconds", "1"),
     "checkpoint_stall": ("--megabytes", "16"),
+    "recovery": ("--after", "1"),
     "ddp_overhead": ("--seconds", "0.5", "--turns", "2"),
 }
 

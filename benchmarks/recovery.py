@@ -1,12 +1,14 @@
 """How long after the SIGKILL of a worker has the restored group done its first step, and from where?
 
-Two torch workers save at every step. One notes the time and kills itself right after a `report()` with a checkpoint
-returned; both note the time when they have restored and done one all-reduce. The rounds kill rank 0 and rank 1 in turn.
-torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand.
+Two torch workers save at every step. Some seconds into the run one notes the time and kills itself, right after a
+`report()` with a checkpoint returned; both note the time when they have restored and done one step. Once a step is one
+all-reduce, once it trains a DDP model with an optimizer, which takes more to set up. The rounds kill rank 0 and rank 1
+in turn. torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -35,27 +37,35 @@ def measured(bench: Bench) -> Report:
     by_victim: dict[int, list[float]] = defaultdict(list)
     notes: dict[str, str] = {}
     for number in bench.rounds():
-        victim = number % 2
-        directory = bench.directory("ours")
-        bench.run(python("ours/recovery.py", directory, victim), directory)
-        seconds = _exact_recovery("ours", directory)
-        _check_journal(directory / "run" / "journal.jsonl")
-        took["ours"].append(seconds)
-        by_victim[victim].append(seconds)
-        directory = bench.directory("torchrun")
-        command = torchrun("peers/torchrun_recovery.py", directory, victim, options=("--max-restarts=1",))
-        bench.run(command, directory, FRESH_STORE)
-        took["torchrun"].append(_exact_recovery("torchrun", directory))
+        victim, after_s = number % 2, bench.options.after
+        for what in ("tensor", "ddp"):
+            directory = bench.directory(f"ours-{what}")
+            bench.run(python("ours/recovery.py", directory, victim, after_s, what), directory)
+            seconds = _exact_recovery("ours", directory)
+            _check_journal(directory / "run" / "journal.jsonl")
+            took[f"ours {what}"].append(seconds)
+            by_victim[victim].append(seconds)
+            directory = bench.directory(f"torchrun-{what}")
+            arguments = (directory, victim, after_s, what)
+            command = torchrun("peers/torchrun_recovery.py", *arguments, options=("--max-restarts=1",))
+            bench.run(command, directory, FRESH_STORE)
+            took[f"torchrun {what}"].append(_exact_recovery("torchrun", directory))
         if bench.ray_runs(number):
             directory = bench.directory("ray")
             bench.run(bench.ray_python("peers/ray_recovery.py", directory, victim), directory)
             recovery = _recovery("Ray Train", directory)
             took["ray"].append(recovery.seconds)
             notes["Ray Train lost"] = f"{recovery.steps_lost} step(s) whose report had returned"
-    peers = {"torchrun": took["torchrun"]} | ({"Ray Train": took["ray"]} if took["ray"] else {})
+    peers = {"torchrun": took["torchrun tensor"]} | ({"Ray Train": took["ray"]} if took["ray"] else {})
     for victim, samples in sorted(by_victim.items()):
         notes[f"rank {victim} killed"] = note(samples, "s")
-    return Report([Measure("kill to first step", "s", took["ours"], peers, Bar("<", 0.5))], notes)
+    return Report(
+        [
+            Measure("kill to first step", "s", took["ours tensor"], peers, Bar("<", 0.5)),
+            Measure("the same with DDP", "s", took["ours ddp"], {"torchrun": took["torchrun ddp"]}, Bar("<", 0.5)),
+        ],
+        notes,
+    )
 
 
 def _recovery(name: str, directory: Path) -> Recovery:
@@ -86,5 +96,9 @@ def _check_journal(path: Path) -> None:
     check(not twice, f"reports are in the journal more than once: {sorted(twice)}")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--after", type=float, default=6, help="seconds into the run when the worker dies (default 6)")
+
+
 if __name__ == "__main__":
-    main("recovery", measured, repeats=6)
+    main("recovery", measured, repeats=6, add_arguments=add_arguments)

@@ -539,9 +539,15 @@ failures = st.builds(
 class RunMachine(RuleBasedStateMachine):
     """An engine and a storage thread that answer late, out of order, twice, or with a death."""
 
-    @initialize(driver=drivers, reuse_names=st.booleans(), calm=st.sampled_from([0, 6, 15, 15, 40]))
-    def begin(self, driver: DriverStarted, reuse_names: bool, calm: int) -> None:
+    @initialize(
+        driver=drivers,
+        reuse_names=st.booleans(),
+        calm=st.sampled_from([0, 6, 15, 15, 40]),
+        slow_storage=st.booleans(),
+    )
+    def begin(self, driver: DriverStarted, reuse_names: bool, calm: int, slow_storage: bool) -> None:
         """`calm` is how many events pass between one trouble and the next: some runs must get somewhere."""
+        self.slow_storage = slow_storage
         self.reuse_names = reuse_names
         self.calm = calm
         self.calm_until = 0.0
@@ -663,7 +669,8 @@ class RunMachine(RuleBasedStateMachine):
             self.one_uploads(pick=0)
         while any(self.workers.wires):
             self.all_are_heard(first=0)
-        self.storage_catches_up()
+        if not self.slow_storage:
+            self.storage_catches_up()
 
     @precondition(lambda self: any(self.workers.uploads))
     @rule(pick=picks)
@@ -690,9 +697,8 @@ class RunMachine(RuleBasedStateMachine):
         self.workers.leave(ranks[pick % len(ranks)])
 
     def returning(self) -> list[int]:
-        """Those that were stopped return at once; the others when it is time for a change."""
-        stopped = [rank for rank in self.workers.free() if self.workers.counts[rank] == self.workers.stop_at]
-        return self.workers.free() if self.may_be_troubled() else stopped
+        """Not in calm times, which would else be short; but a stop may find any rank at its end."""
+        return self.workers.free() if self.workers.hold or self.may_be_troubled() else []
 
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, failure=failures)
@@ -779,7 +785,7 @@ class RunMachine(RuleBasedStateMachine):
                 self.promised = 0  # No promise holds against a broken disk.
                 self.answers.append(CheckpointBroken(attempt, record.seq, "a file is missing"))
 
-    @precondition(lambda self: self.work or self.answers)
+    @precondition(lambda self: (self.work or self.answers) and not self.slow_storage)
     @rule()
     def storage_catches_up(self) -> None:
         while self.work or self.answers:
@@ -811,11 +817,14 @@ class RunMachine(RuleBasedStateMachine):
     # What a lost driver leaves
 
     @precondition(lambda self: isinstance(self.run.phase, Finished) or self.may_be_troubled())
-    @rule(num_lost=st.sampled_from([0, 0, 0, 1, 2, 5]), next_driver=drivers, well=st.booleans())
-    def the_driver_is_lost(self, num_lost: int, next_driver: DriverStarted, well: bool) -> None:
+    @rule(num_lost=st.sampled_from([0, 0, 0, 1, 2, 5]), next_driver=drivers, well=st.booleans(), twice=st.booleans())
+    def the_driver_is_lost(self, num_lost: int, next_driver: DriverStarted, well: bool, twice: bool) -> None:
         """Its workers die with it; journal, storage and the workers' own files are what the next driver finds."""
         self.trouble_comes()
         self.intact = False
+        self.workers.end()
+        self.answers.clear()
+        self.work.clear()
         live = self.run
         self.replay(len(self.journal))
         assert self.run == live, "the journal tells of another run"
@@ -824,10 +833,11 @@ class RunMachine(RuleBasedStateMachine):
             self.replay(max(1, len(self.journal) - num_lost))
             # Attempts that nobody remembers are counted anew; what they said must not be taken for the new ones'.
             self.heard = [event for event in self.heard if event.attempt <= self.run.attempt]
-        self.workers.end()
-        self.answers.clear()
-        self.work = deque(command for command in self.work if isinstance(command, CommitCheckpoint))
         self.recover(well)
+        if twice:
+            # Lost again before it could say that it had begun.
+            self.replay(len(self.journal))
+            self.recover(well=True)
         self.send(next_driver)
         if isinstance(self.run.phase, Finished):
             self.open(next_driver)  # It was complete and nothing more can happen to it: another run.
@@ -862,7 +872,6 @@ class RunMachine(RuleBasedStateMachine):
             record = self.asked[seq].record
             if well:
                 self.storage[record.name] = record
-        self.work.clear()
         told = set()
         for line, _ in self.journal:
             match events.decode(line):
@@ -886,6 +895,7 @@ class RunMachine(RuleBasedStateMachine):
         level, backwards = divmod(len(self.journal) % 4, 2)
         for _ in range(400):
             if isinstance(self.run.phase, Finished):
+                self.the_driver_is_lost(0, self.model.driver, well=True, twice=False)
                 return
             self.answer_something(level == 1, -1 if backwards else 0)
         raise AssertionError(f"stuck in {self.run}")

@@ -47,7 +47,6 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: DataParallelTrainer(lambda a, b: None), r"takes 2 arguments \(a, b\): it may take one"),
         (lambda: DataParallelTrainer(lambda: None, train_loop_config={}), "takes no argument to receive it"),
         (lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]), r"train_loop_config=\[1\] is not a dict"),
-        (lambda: DataParallelTrainer(print, scaling_config={"num_worker": 2}), "no field 'num_worker': it has num_wor"),
         (lambda: DataParallelTrainer(print, scaling_config=4), "Invalid `ScalingConfig` type"),
         (lambda: DataParallelTrainer(print, run_config="x"), "Invalid `RunConfig` type"),
         (lambda: DataParallelTrainer(print, backend_config="torch"), "is not a paceline.train.BackendConfig"),
@@ -57,6 +56,30 @@ from paceline.train.torch import TorchConfig, TorchTrainer
 def test_a_wrong_argument_is_refused_where_it_is_given(make, told):
     with pytest.raises(ValueError, match=told):
         make()
+
+
+def test_an_unknown_argument_is_refused_with_those_that_exist():
+    told = "ScalingConfig has no argument 'num_worker': it has num_workers, use_gpu, resources_per_worker"
+    with pytest.raises(TypeError, match=told):
+        ScalingConfig(num_worker=2)
+    with pytest.raises(TypeError, match=told):
+        DataParallelTrainer(print, scaling_config={"num_worker": 2})
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [
+        (ScalingConfig, "trainer_resources"),
+        (CheckpointConfig, "checkpoint_frequency"),
+        (CheckpointConfig, "checkpoint_at_end"),
+        (FailureConfig, "fail_fast"),
+        (RunConfig, "verbose"),
+        (RunConfig, "stop"),
+    ],
+)
+def test_arguments_that_ray_train_removed_say_what_to_do_instead(kind, argument):
+    with pytest.raises(DeprecationWarning, match=f"{kind.__name__} no longer has the argument '{argument}': "):
+        kind(**{argument: 1})
 
 
 def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch, tmp_path):

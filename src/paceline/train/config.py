@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -11,14 +12,48 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline._core.settings import default_storage_path
 from paceline.train.callbacks import UserCallback
 
+C = TypeVar("C")
+
+_REMOVED = {
+    "trainer_resources": "the trainer runs in the driver and takes no resources of its own",
+    "checkpoint_frequency": "report a checkpoint when you want one",
+    "checkpoint_at_end": "report a checkpoint before the function returns",
+    "fail_fast": "use max_failures=0, which is the default",
+    "sync_config": "files go to storage_path directly; nothing is synced afterwards",
+    "verbose": "set PACELINE_VERBOSITY to 0, 1 or 2",
+    "stop": "return from the train function when it is done",
+    "progress_reporter": "use callbacks",
+    "log_to_file": "all output of every worker is in result.log_dir",
+}
+"""Arguments of Ray Train's older configurations, and what to do instead."""
+
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
+def _named_arguments(cls: type[C]) -> type[C]:
+    """Let a configuration refuse an argument it does not have by saying which ones it has."""
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def checked(self: C, *args: Any, **kwargs: Any) -> None:
+        allowed = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in kwargs:
+            if name in _REMOVED:
+                raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
+            if name not in allowed:
+                raise TypeError(f"{cls.__name__} has no argument {name!r}: it has {', '.join(allowed)}")
+        init(self, *args, **kwargs)
+
+    setattr(cls, "__init__", checked)  # noqa: B010  an assignment would have to lie about its type
+    return cls
+
+
+@_named_arguments
 @dataclass(frozen=True)
 class ScalingConfig:
     """How many workers, and what each of them gets.
@@ -88,6 +123,7 @@ class ScalingConfig:
         return _short_repr(self)
 
 
+@_named_arguments
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Which checkpoints stay: the best `num_to_keep` by a reported metric, or the newest ones; all if None.
@@ -116,6 +152,7 @@ class CheckpointConfig:
         return _short_repr(self)
 
 
+@_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:
     """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit."""
@@ -130,6 +167,7 @@ class FailureConfig:
         return _short_repr(self)
 
 
+@_named_arguments
 @dataclass(frozen=True)
 class RunConfig:
     """What the run is called and where it is kept.
@@ -174,10 +212,6 @@ def as_config(kind: type[Any], value: Any, argument: str) -> Any:
     if isinstance(value, kind):
         return value
     if isinstance(value, Mapping):
-        allowed = [f.name for f in dataclasses.fields(kind)]
-        for name in value:
-            if name not in allowed:
-                raise ValueError(f"{argument} has no field {name!r}: it has {', '.join(allowed)}")
         return kind(**value)
     raise ValueError(
         f"Invalid `{kind.__name__}` type: {argument}={value!r} is a {type(value).__name__}; "
