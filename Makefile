@@ -27,7 +27,7 @@ demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: $(DEV_READY)  ## run all tests but the long ones
-	@$(RUN) -m pytest -m "not chaos and not bench" $(ARGS)
+	@$(RUN) -m pytest -m "not chaos" $(ARGS)
 
 lint: $(DEV_READY)  ## check style and formatting
 	@$(RUN) -m ruff check .
@@ -40,8 +40,8 @@ format: $(DEV_READY)  ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix-only .
 	@$(RUN) -m ruff format .
 
-bench: $(DEV_READY)  ## run the timings
-	@$(RUN) -m pytest -m bench -s $(ARGS)
+bench: $(DEV_READY)  ## run the timings, ours and the peers' in one run
+	@$(RUN) benchmarks/all.py $(ARGS)
 
 chaos: $(DEV_READY)  ## run the long tests, with real kills
 	@$(RUN) -m pytest -m chaos $(ARGS)

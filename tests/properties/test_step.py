@@ -185,7 +185,9 @@ class Model:
             self.life.asked.append(commit.record.seq)
             self.life.unanswered.add(commit.record.seq)
             commands.append(commit)
-        return commands + self._settled()
+        if isinstance(event, Committed | CommitFailed | WorkersStopped):
+            commands += self._settled()
+        return commands
 
     def _driver_started(self, event: DriverStarted) -> list[Command]:
         if self.stage == "finished" and self.ending == "complete":
