@@ -29,6 +29,7 @@ QUICK = {
     "report_rate": ("--seconds", "1"),
     "checkpoint_stall": ("--megabytes", "16"),
     "recovery": ("--after", "1"),
+    "memory": ("--after", "1"),
     "ddp_overhead": ("--seconds", "0.5", "--turns", "2"),
 }
 

@@ -44,7 +44,8 @@ def measured(bench: Bench) -> Report:
             seconds = _exact_recovery("ours", directory)
             _check_journal(directory / "run" / "journal.jsonl")
             took[f"ours {what}"].append(seconds)
-            by_victim[victim].append(seconds)
+            if what == "tensor":
+                by_victim[victim].append(seconds)
             directory = bench.directory(f"torchrun-{what}")
             arguments = (directory, victim, after_s, what)
             command = torchrun("peers/torchrun_recovery.py", *arguments, options=("--max-restarts=1",))

@@ -76,6 +76,23 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     return run
 
 
+@pytest.fixture
+def processes_in() -> Callable[[Path], list[psutil.Process]]:
+    """Finds every process that works in a directory: a script's driver, its zygote and their workers."""
+
+    def find(directory: Path) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    return find
+
+
 def _text(file: BinaryIO) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")

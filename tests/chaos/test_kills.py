@@ -58,18 +58,7 @@ def expected():
     return values
 
 
-def processes_of(directory):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def survive(tmp_path, seed):
+def survive(tmp_path, seed, processes_in):
     """Run the script, killed again and again, until it ends by itself; then compare."""
     dice = random.Random(seed)
     script = tmp_path / "script.py"
@@ -88,7 +77,7 @@ def survive(tmp_path, seed):
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
-                _, alive = psutil.wait_procs(processes_of(tmp_path), timeout=2)
+                _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
                 assert alive == [], f"left behind after the driver was killed, seed {seed}"
         if process.returncode == 0:
             break
@@ -105,11 +94,11 @@ def survive(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(tmp_path, seed):
-    survive(tmp_path, seed)
+def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(tmp_path, seed, processes_in):
+    survive(tmp_path, seed, processes_in)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_many_runs_killed_at_random_moments_end_as_undisturbed_ones(tmp_path, seed):
-    survive(tmp_path, seed)
+def test_many_runs_killed_at_random_moments_end_as_undisturbed_ones(tmp_path, seed, processes_in):
+    survive(tmp_path, seed, processes_in)

@@ -544,7 +544,7 @@ class RunMachine(RuleBasedStateMachine):
     @initialize(
         driver=drivers,
         reuse_names=st.booleans(),
-        calm=st.sampled_from([0, 6, 15, 15, 40]),
+        calm=st.sampled_from([0, 6, 10, 15, 40]),
         slow_storage=st.booleans(),
     )
     def begin(self, driver: DriverStarted, reuse_names: bool, calm: int, slow_storage: bool) -> None:
@@ -698,6 +698,13 @@ class RunMachine(RuleBasedStateMachine):
         ranks = self.returning()
         self.workers.leave(ranks[pick % len(ranks)])
 
+    @precondition(lambda self: len(self.returning()) > 1)
+    @rule(first=picks)
+    def everyone_returns(self, first: int) -> None:
+        for rank in self.returning():
+            self.workers.leave(rank)
+        self.all_are_heard(first)
+
     def returning(self) -> list[int]:
         """Not in calm times, which would else be short; but a stop may find any rank at its end."""
         return self.workers.free() if self.workers.hold or self.may_be_troubled() else []
@@ -809,6 +816,13 @@ class RunMachine(RuleBasedStateMachine):
         self.trouble_comes()
         self.send(StopRequested(self.run.attempt, at_once))
 
+    @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
+    @rule(first=picks)
+    def a_stop_is_agreed_on(self, first: int) -> None:
+        self.stop_is_requested(at_once=False)
+        self.everyone_answers_hold()
+        self.all_are_heard(first)
+
     @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping))
     @rule()
     def the_deadline_passes(self) -> None:
@@ -819,7 +833,9 @@ class RunMachine(RuleBasedStateMachine):
     # What a lost driver leaves
 
     @precondition(lambda self: isinstance(self.run.phase, Finished) or self.may_be_troubled())
-    @rule(num_lost=st.sampled_from([0, 0, 0, 1, 2, 5]), next_driver=drivers, well=st.booleans(), twice=st.booleans())
+    @rule(
+        num_lost=st.sampled_from([0, 0, 0, 1, 3, 10, 30]), next_driver=drivers, well=st.booleans(), twice=st.booleans()
+    )
     def the_driver_is_lost(self, num_lost: int, next_driver: DriverStarted, well: bool, twice: bool) -> None:
         """Its workers die with it; journal, storage and the workers' own files are what the next driver finds."""
         self.trouble_comes()

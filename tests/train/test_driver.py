@@ -41,22 +41,10 @@ print("value", result.return_value, "metrics", result.metrics)
 """
 
 
-def processes_of(directory):
-    """Every process whose working directory is this one: a script's driver, its zygote and their workers."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_a_killed_driver_leaves_nothing_behind_and_the_run_continues(run_script, tmp_path):
+def test_a_killed_driver_leaves_nothing_behind_and_the_run_continues(run_script, tmp_path, processes_in):
     ended = run_script(COUNT, "20", "5", str(int(signal.SIGKILL)))
     assert ended.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(processes_of(tmp_path), timeout=2)
+    _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
     assert alive == []
 
     ended = run_script(COUNT, "20", "5", "0")
@@ -212,10 +200,10 @@ def test_spawned_workers_behave_like_forked_ones(run_script, tmp_path, variable)
 
 
 @pytest.mark.parametrize("env", [{"PACELINE_PORTABLE": "1"}, {}])
-def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, env):
+def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, processes_in, env):
     ended = run_script(COUNT, "100000", "2", str(int(signal.SIGKILL)), env=env)
     assert ended.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(processes_of(tmp_path), timeout=2)
+    _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
     assert alive == []
 
 

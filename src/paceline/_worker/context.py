@@ -227,9 +227,14 @@ _shortened: dict[CodeType, str] = {}
 def _short(code: CodeType) -> str:
     short = _shortened.get(code)
     if short is None:
-        path = os.path.relpath(code.co_filename)
-        short = _shortened[code] = code.co_filename if path.startswith("..") else path
+        short = _shortened[code] = shown_path(code.co_filename)
     return short
+
+
+def shown_path(filename: str) -> str:
+    """A source file as a person in this directory would name it."""
+    path = filename if filename.startswith("<") else os.path.relpath(filename)
+    return filename if path.startswith("..") else path
 
 
 _current: Context | None = None

@@ -40,7 +40,7 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._worker import context as worker_context
-from paceline._worker.context import Context, StopTraining
+from paceline._worker.context import Context, StopTraining, shown_path
 from paceline._worker.link import Link
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
@@ -141,7 +141,7 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
     """The frames of an exception that lie in the user's own files, as `train.py:41 in train_fn`, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_library(frame.filename)]
-    return tuple(f"{_relative(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
+    return tuple(f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
 
 
 def _failure(begin: Begin, error: BaseException) -> Failure:
@@ -228,13 +228,6 @@ def _is_library(filename: str) -> bool:
     if filename.startswith((_PACKAGE, "<frozen")):
         return True
     return f"{os.sep}site-packages{os.sep}" in filename or filename.startswith(os.path.dirname(inspect.__file__))
-
-
-def _relative(filename: str) -> str:
-    if filename.startswith("<"):
-        return filename
-    path = os.path.relpath(filename)
-    return filename if path.startswith("..") else path
 
 
 def _take_over_stdio(log_fd: int) -> None:
