@@ -13,7 +13,8 @@ import json
 
 from _measure import Bar, Bench, Measure, Report, check, main, note, python
 
-from paceline.train import Result
+from paceline._control import journal
+from paceline._control.events import Committed
 
 
 def measured(bench: Bench) -> Report:
@@ -23,8 +24,9 @@ def measured(bench: Bench) -> Report:
     path = directory / "took.json"
     check(path.exists(), "no times were written: the worker did not run to its end")
     took: dict[str, list[float]] = json.loads(path.read_text())
-    committed = Result.from_path(directory / "run").best_checkpoints or []
-    check(len(committed) == 2 * (1 + rounds), f"{len(committed)} of {2 * (1 + rounds)} checkpoints were committed")
+    events = journal.read(directory / "run" / "journal.jsonl")
+    committed = sum(isinstance(event, Committed) for event in events)
+    check(committed == 2 * (1 + rounds), f"{committed} of {2 * (1 + rounds)} checkpoints were committed")
     later = {name: samples[1:] for name, samples in took.items()}
     first = {name: note(samples[:1], "s") for name, samples in took.items()}
     return Report(

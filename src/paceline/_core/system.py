@@ -70,6 +70,24 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def num_oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, in any control group; 0 where it does not say."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
+def resident_bytes(pid: int) -> int | None:
+    """The memory that a process holds; None where it is gone or the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def num_cores() -> int:
     """Cores that this process may use: its affinity mask and its cgroup's quota, not what the board carries."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

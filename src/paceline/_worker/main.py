@@ -146,6 +146,8 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
 
 def _failure(begin: Begin, error: BaseException) -> Failure:
     kind: FailureKind = "storage" if isinstance(error, StorageError) else "user"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
+        kind = "memory"
     return Failure(
         begin.rank,
         kind,

@@ -16,6 +16,7 @@ from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, ZygoteLauncher
+from paceline._engine.local.vitals import Vitals
 from paceline._engine.messages import (
     Begin,
     Failure,
@@ -63,6 +64,7 @@ class LocalEngine:
         self._launcher = launcher
         self._workers: dict[int, _Worker] = {}
         self._attempt = 0
+        self._vitals = Vitals()
         self._ripen: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
 
@@ -119,9 +121,11 @@ class LocalEngine:
             if self._ripen is not None and time.monotonic() >= self._ripen[0]:
                 self._launcher.ripen(self._ripen[1])
                 self._ripen = None
+            self._vitals.sample(self._workers, self._launcher.pid)
             self._take_exits(self._launcher.exits(), said)
             if all(worker.exit and worker.drained for worker in self._workers.values()):
                 self._workers.clear()
+                self._vitals.forget()
                 said.append(WorkersStopped(self._attempt))
         return said
 
@@ -232,6 +236,8 @@ class LocalEngine:
         if ended.zygote_lost:
             message = "ended with the process that workers fork from, which was killed"
             return Failure(rank, "engine", message, at=ended.at, host=self._host)
+        if ended.code == -signal.SIGKILL and (starved := self._vitals.out_of_memory(rank)) is not None:
+            return Failure(rank, "memory", starved, at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
             return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host)

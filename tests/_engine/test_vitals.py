@@ -1,0 +1,65 @@
+"""A worker that the kernel killed for want of memory is told as such, with what it held."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline._control.recover import history_of
+from paceline._core import system
+from paceline._engine.local.vitals import Vitals
+from paceline._storage.layout import Layout
+from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
+
+V1 = Path("/sys/fs/cgroup/memory")
+V2 = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def small_group():
+    """A control group with 300 MB, for a process to put itself into."""
+    v1 = (V1 / "memory.limit_in_bytes").exists()
+    path = (V1 if v1 else V2) / f"paceline-test-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
+    except OSError as problem:
+        if path.exists():
+            path.rmdir()
+        pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
+    yield path
+    path.rmdir()
+
+
+def test_a_worker_killed_by_the_kernel_for_want_of_memory_is_told_with_what_it_held(small_group, tmp_path):
+    def function():
+        (small_group / "cgroup.procs").write_text(str(os.getpid()))
+        held = []
+        while True:
+            held.append(os.urandom(8 << 20))
+
+    with pytest.raises(WorkerGroupError) as caught:
+        DataParallelTrainer(function, run_config=RunConfig(storage_path=tmp_path)).fit()
+    assert "out of memory: killed by the kernel" in str(caught.value)
+
+
+def test_a_memory_error_in_the_function_is_of_the_same_class(tmp_path):
+    def function():
+        raise MemoryError("numpy: unable to allocate 1 TiB")
+
+    with pytest.raises(WorkerGroupError, match="MemoryError"):
+        DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
+    run, _ = history_of(Layout(tmp_path / "run"))
+    assert run.phase.failures[0].kind == "memory"
+
+
+def test_another_kill_is_not_called_want_of_memory(monkeypatch):
+    kills = [3]
+    monkeypatch.setattr(system, "num_oom_kills", lambda: kills[0])
+    vitals = Vitals()
+    vitals.sample([0], lambda rank: os.getpid())
+    assert vitals.out_of_memory(0) is None
+    kills[0] = 4
+    told = vitals.out_of_memory(0)
+    assert told.startswith("out of memory: killed by the kernel; it held 0.")
+    assert vitals.out_of_memory(1) is None, "one kill is one death"
