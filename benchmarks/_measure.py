@@ -89,7 +89,7 @@ class Measure:
         return ", ".join(f"{name} {_with_spread(samples, self.unit)}" for name, samples in self.peers.items())
 
     def ratio_text(self) -> str:
-        return "" if self.ratio is None else f"{self.ratio:.3f}"
+        return "" if self.ratio is None else f"{self.ratio:.3g}"
 
     def bar_text(self) -> str:
         if self.bar is None:

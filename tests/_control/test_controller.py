@@ -158,6 +158,25 @@ def test_a_rank_that_never_comes_to_the_agreed_report_is_ended_after_a_while(tmp
     assert type(events[-2]).__name__ == "DeadlinePassed"
 
 
+def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(fd))
+    seen = []
+
+    def worker(begin):
+        yield reported(begin, 1)
+        before = len(synced)
+        for _ in range(30):  # three seconds of the fake clock
+            yield None
+        while len(synced) == before:  # the storage thread has its own pace
+            yield None
+        seen.append(len(synced) - before)
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    drive(tmp_path, worker, size=1)
+    assert seen[0] == 1, "once, and not again while nothing new is written"
+
+
 @pytest.mark.parametrize("max_failures", [0, 2])
 def test_deaths_are_retried_within_the_budget(tmp_path, max_failures):
     def worker(begin):

@@ -34,7 +34,7 @@ from paceline._control.events import (
 )
 from paceline._control.policy import first_failure, may_retry
 from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Unopened
-from paceline._control.step import STOP_GRACE_S, InvalidTransition, deadline, step
+from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -293,6 +293,37 @@ def test_an_older_attempt_is_not_heard() -> None:
         assert step(run, late) == (run, [])
 
 
+def test_the_end_waits_for_a_commit_that_is_then_refused() -> None:
+    run = heard(running(1), reported(0, 1, files=True), staged(0, 1), returned(0, 1), WorkersStopped(1))
+    assert isinstance(run.phase, Stopping)
+    run = played(run, (CommitFailed(1, 1, "disk full"), Finished, [AnnounceRefusal(1, 1, "disk full")]))
+    assert run.phase == Finished("complete")
+
+
+def test_an_echo_waits_for_the_news_of_the_death_behind_it() -> None:
+    echo, cause = failed(0, at=1.0, collateral=True), failed(2, at=2.0)
+    run = played(running(3), (echo, Running, []), (cause, Stopping, [StopWorkers(1, kill=True)]))
+    assert isinstance(run.phase, Stopping)
+    assert run.phase.failures == (echo.failure, cause.failure)
+
+
+def test_an_echo_that_nothing_follows_ends_the_attempt_after_a_while() -> None:
+    echo = failed(0, collateral=True)
+    run, _ = step(running(2), echo, 100.0)
+    assert deadline(run) == 100.0 + ECHO_GRACE_S
+    run = played(run, (DeadlinePassed(1), Stopping, [StopWorkers(1, kill=True)]), (WorkersStopped(1), Finished, []))
+    assert run.phase == Finished("failed", (echo.failure,))
+
+
+def test_an_echo_is_not_waited_on_when_nobody_is_left_to_explain_it() -> None:
+    echo = failed(0, collateral=True)
+    played(
+        running(2),
+        (returned(1, 0), Running, []),
+        (echo, Stopping, [StopWorkers(1, kill=True)]),
+    )
+
+
 def test_the_first_failure_in_time_is_the_cause_whichever_is_heard_first() -> None:
     echo = failed(0, at=9.0, message="RuntimeError: connection closed by peer")
     cause = failed(2, at=3.0, message="ValueError: loss is nan")
@@ -408,6 +439,20 @@ def test_a_rank_that_returns_meanwhile_is_not_waited_for() -> None:
     )
 
 
+def test_a_rank_that_was_stopped_is_not_one_that_reports_less_often() -> None:
+    """Rank 0 had come further and is done; what it announced there is given up, not taken for a mistake."""
+    run = heard(running(2), reported(0, 1), reported(0, 2, files=True), returned(0, 2))
+    run = played(
+        run,
+        (StopRequested(1), Running, [HoldWorkers(1)]),
+        (WorkerHeld(1, 1, 0), Running, [StopWorkersAt(1, 1)]),
+        (reported(1, 1), Running, []),
+        (returned(1, 1, stopped=True), Stopping, [StopWorkers(1, kill=False)]),
+        (WorkersStopped(1), Finished, []),
+    )
+    assert run.phase == Finished("interrupted")
+
+
 def test_ranks_that_do_not_follow_to_the_stop_are_ended_after_a_while() -> None:
     run = heard(running(2), StopRequested(1), WorkerHeld(1, 0, 0), WorkerHeld(1, 1, 0), reported(0, 1))
     assert deadline(run) is None
@@ -472,7 +517,9 @@ def test_a_complete_run_is_not_opened_again_but_an_interrupted_one_is() -> None:
     done = heard(running(1), returned(0, 0), WorkersStopped(1))
     assert step(done, DriverStarted(1, 0)) == (done, [])
     stopped = heard(running(1), StopRequested(1, now=True), WorkersStopped(1))
-    played(stopped, (DriverStarted(1, 0), Running, [StartWorkers(2, 1, None)]))
+    again = played(stopped, (DriverStarted(1, 0), Running, [StartWorkers(2, 1, None)]))
+    assert stopped.stop_requested
+    assert not again.stop_requested
 
 
 def test_checkpoints_found_on_storage_are_resumed_from_though_the_journal_is_gone() -> None:
@@ -498,6 +545,11 @@ def test_a_found_checkpoint_takes_the_place_of_an_older_one_of_its_name() -> Non
     run = heard(running(1), reported(0, 1, files=True), staged(0, 1), Committed(record(1, name="best")))
     run = heard(run, CheckpointsFound((record(2, name="best"),)))
     assert run.checkpoints == (record(2, name="best"),)
+
+
+def test_a_checkpoint_that_is_no_longer_on_storage_is_forgotten() -> None:
+    run = heard(with_commits(running(1), 1, 2), CheckpointsFound(missing=(2,)))
+    assert run.latest == record(1)
 
 
 def test_workers_of_an_attempt_that_the_journal_lost_are_not_taken_for_older_ones() -> None:

@@ -298,3 +298,16 @@ def test_torch_without_workers_leaves_the_driver_as_it_was(tmp_path):
 
     config = RunConfig(storage_path=tmp_path)
     assert TorchTrainer(function, scaling_config=ScalingConfig(0), run_config=config).fit().return_value == ["0", 1]
+
+
+def test_nothing_of_ours_listens_on_the_network(fit):
+    import psutil
+
+    driver = os.getpid()
+
+    def function():
+        ours = [driver, os.getppid(), os.getpid()]
+        sockets = [c for pid in ours for c in psutil.Process(pid).net_connections(kind="inet")]
+        return [c.status for c in sockets if c.status == psutil.CONN_LISTEN]
+
+    assert fit(function).return_value == []

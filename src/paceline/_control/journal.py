@@ -23,6 +23,8 @@ class JournalVersionError(Exception):
 class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.unsynced = False
+        """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
@@ -32,6 +34,7 @@ class Journal:
     def flush(self) -> None:
         # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
         while self._unwritten:
+            self.unsynced = True
             del self._unwritten[: os.write(self._fd, self._unwritten)]
 
     def sync(self) -> None:
