@@ -46,6 +46,11 @@ def test_a_sealed_line_gives_its_payload_back(payload: bytes) -> None:
     assert unsealed(line) == payload
 
 
+def test_a_payload_with_a_newline_is_refused_when_it_is_written() -> None:
+    with pytest.raises(AssertionError, match="newline"):
+        sealed(b'{"loss":\n1}')
+
+
 @settings(deadline=None)
 @given(lines)
 def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[bytes]) -> None:

@@ -40,6 +40,7 @@ class FrameReader:
 
 
 def sealed(payload: bytes) -> bytes:
+    assert b"\n" not in payload, "a newline in a line would make all that follow it unreadable"
     return b"%08x %b\n" % (zlib.crc32(payload), payload)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
-import pickle
 import signal
 import socket
 import threading
@@ -34,6 +32,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.failures import CallbackObserver, Collector, training_error
 from paceline.train.inline import run_inline
+from paceline.train.job import called_with, pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal
 
@@ -70,7 +69,7 @@ class DataParallelTrainer:
             raise ValueError(f"backend_config={backend_config!r} is not a paceline.train.BackendConfig")
         if not isinstance(resume_from_checkpoint, Checkpoint | None):
             raise ValueError(f"resume_from_checkpoint={resume_from_checkpoint!r} is not a paceline.train.Checkpoint")
-        self._call = _call(train_loop_per_worker, train_loop_config)
+        self._call = called_with(train_loop_per_worker, train_loop_config)
         self.backend_config.check(self.scaling_config.num_workers, self.scaling_config.use_gpu)
 
     def fit(self) -> Result:
@@ -88,7 +87,7 @@ class DataParallelTrainer:
             cpus_per_worker=scaling.num_cpus_per_worker,
             gpus_per_worker=scaling.num_gpus_per_worker,
         )
-        job = _job(self.train_loop_per_worker, self._call, self.backend_config)
+        job = pickled_job(self.train_loop_per_worker, self._call, self.backend_config)
         layout = Layout(self.run_config.path)
         chosen = settings.load()
         terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
@@ -214,59 +213,6 @@ def _announce(terminal: Terminal, layout: Layout, run: Run, size: int, num_cores
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _call(function: Any, config: Any) -> Any:
-    """The configuration that the function is called with; None where it is called without."""
-    if not callable(function):
-        raise ValueError(f"train_loop_per_worker={function!r} is not a function")
-    if config is not None and not isinstance(config, Mapping):
-        raise ValueError(f"train_loop_config={config!r} is not a dict")
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return config
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    required = [p for p in positional if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    if len(required) > 1:
-        raise ValueError(
-            f"train_loop_per_worker takes {len(required)} arguments "
-            f"({', '.join(p.name for p in required)}): it may take one, the train_loop_config, or none"
-        )
-    if config is not None and not positional:
-        raise ValueError("train_loop_config was given, but train_loop_per_worker takes no argument to receive it")
-    return {} if config is None and required else config
-
-
-def _job(function: Any, config: Any, backend: BackendConfig) -> bytes:
-    import cloudpickle
-
-    try:
-        job: bytes = cloudpickle.dumps((function, config, backend))
-    except (TypeError, pickle.PicklingError, AttributeError, RecursionError) as problem:
-        raise TypeError(
-            f"train_loop_per_worker cannot be sent to the workers: {_culprit(function, config)} "
-            f"({type(problem).__name__}: {problem})\n\n"
-            "hint: create locks, connections, files and data loaders inside the function"
-        ) from problem
-    return job
-
-
-def _culprit(function: Any, config: Any) -> str:
-    """Which of the things that the function carries along does not pickle."""
-    import cloudpickle
-
-    closure = inspect.getclosurevars(function) if inspect.isfunction(function) else None
-    carried: dict[str, Any] = {f"train_loop_config[{name!r}]": v for name, v in (config or {}).items()}
-    if closure is not None:
-        carried |= {f"the variable {name!r} that it uses": v for name, v in closure.nonlocals.items()}
-        carried |= {f"the global {name!r} that it uses": v for name, v in closure.globals.items()}
-    for name, value in carried.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception:  # noqa: BLE001  any failure names it
-            return f"{name} is a {type(value).__name__}, which does not pickle"
-    return "something it refers to does not pickle"
 
 
 def _group(
