@@ -541,6 +541,17 @@ def test_a_commit_that_its_driver_did_not_live_to_hear_of_is_found() -> None:
     played(run, (DriverStarted(1, 0), Restoring, [VerifyCheckpoint(2, record(1))]))
 
 
+def test_a_commit_is_not_done_over_a_newer_one_of_its_name() -> None:
+    """Both were in flight; the later one is found, so the earlier was done before it."""
+    story = [(1, "best"), (2, "best")]
+    run = running(1)
+    for seq, name in story:
+        run = heard(run, Reported(1, 0, seq, Raw(b"{}"), 0.0, "train.py:1", name), staged(0, seq))
+    assert run.committing == (1, 2)
+    run = heard(run, CheckpointsFound((record(2, name="best"),)))
+    assert run.committing == ()
+
+
 def test_a_found_checkpoint_takes_the_place_of_an_older_one_of_its_name() -> None:
     run = heard(running(1), reported(0, 1, files=True), staged(0, 1), Committed(record(1, name="best")))
     run = heard(run, CheckpointsFound((record(2, name="best"),)))

@@ -87,3 +87,17 @@ def test_a_fit_inside_a_worker_works_and_leaves_nothing(tmp_path):
     result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
     assert result.return_value == 42
     assert train.Result.from_path(tmp_path / "inner").return_value == 42
+
+
+def test_the_zygote_and_its_heir_have_one_thread_each(tmp_path):
+    """A fork copies one thread only: a lock that another one held would stay locked in the worker for ever."""
+    import psutil
+
+    from paceline.train.torch import TorchConfig
+
+    imported(tmp_path, "a", TorchConfig())
+    zygote = shared_zygote()
+    zygote.ripen(TorchConfig.preload_later)
+    zygote._heir.recv(1, socket.MSG_PEEK)
+    process = psutil.Process(zygote.pid)
+    assert [process.num_threads(), *(heir.num_threads() for heir in process.children())] == [1, 1]

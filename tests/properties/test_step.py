@@ -202,8 +202,9 @@ class Model:
         new = [record for record in event.records if record.seq not in known]
         names = {record.name for record in new}
         still = [r for r in self.kept if r.name not in names and r.seq not in event.missing]
+        if new or len(still) < len(self.kept):
+            self.life.unanswered.clear()
         self.kept = sorted(still + new, key=lambda record: record.seq)
-        self.life.unanswered -= {record.seq for record in new}
         if any(record.attempt > self.attempt for record in new):
             self.attempt = max(record.attempt for record in new)
             self.stage = "unopened"

@@ -167,14 +167,14 @@ def _found(run: Run, event: CheckpointsFound) -> Run:
     attempt = max((record.attempt for record in new), default=0)
     if attempt > run.attempt:
         # The journal lost that attempt: the workers it last told of are not the ones whose reports lie there.
-        run = replace(run, phase=Unopened(), attempt=attempt, committing=())
+        run = replace(run, phase=Unopened(), attempt=attempt)
     # One directory has one record: a name that was used again stands for the newer checkpoint.
     names = {record.name for record in new}
     still = [record for record in run.checkpoints if record.seq not in gone and record.name not in names]
     return replace(
         run,
         checkpoints=tuple(sorted((*still, *new), key=lambda record: record.seq)),
-        committing=tuple(seq for seq in run.committing if seq not in {record.seq for record in new}),
+        committing=(),  # What is not there by now was refused, or its name has been used again since.
     )
 
 
