@@ -31,7 +31,8 @@ subprocess.Popen([sys.executable, "-c", {WAITS!r}], start_new_session=True)
 print("started")
 """
 ZYGOTE = f"print('ready', flush=True); {WAITS}"
-ZYGOTE_WITH_A_CHILD = f"import os; os.fork() and print('ready', flush=True); {WAITS}"
+# The worker says that it is ready: by then it leads a session of its own, as workers do.
+ZYGOTE_WITH_A_CHILD = f"import os; os.fork() or (os.setsid(), print('ready', flush=True)); {WAITS}"
 
 
 def test_leaks_a_child_process():

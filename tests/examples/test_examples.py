@@ -55,7 +55,7 @@ def test_the_demo_reaches_the_accuracy_it_states(run: Run, tmp_path: Path) -> No
 def test_the_demo_goes_on_after_a_kill_and_fails_below_the_accuracy_it_states(run: Run) -> None:
     code, printed = run("demo.py", "--kill", "--epochs", "2", "--samples", "500")
     failed = printed.index("paceline: rank 1 failed: killed by SIGKILL")
-    restored = printed.index("paceline: attempt 2: 2 workers, from checkpoint checkpoint_000001")
+    restored = printed.index("paceline: attempt 2, from checkpoint checkpoint_000001")
     assert printed.index("[rank 0] epoch 1 of 2") < failed < restored < printed.index("[rank 0] epoch 2 of 2")
     assert printed.count("[rank 0] epoch 1 of 2") == 1, "what was committed is not done again"
     assert "is complete after 2 reports" in printed
