@@ -68,11 +68,14 @@ class Link:
                 if sent == len(data):
                     return
                 data = data[sent:]
-                os.write(self._wake_w, b"\0")
             while self._num_unsent > MAX_UNSENT:
                 self._lock.wait()
+            first = not self._unsent
             self._unsent.append(memoryview(data))
             self._num_unsent += len(data)
+            if first:
+                # After it is in the queue: the listening thread looks there once, when it wakes.
+                os.write(self._wake_w, b"\0")
 
     def flush(self) -> None:
         """Wait until the driver's side of the socket has everything."""

@@ -61,7 +61,7 @@ class LocalEngine:
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
-        self._launcher = launcher
+        self._given = self._launcher = launcher
         self._workers: dict[int, _Worker] = {}
         self._attempt = 0
         self._vitals = Vitals()
@@ -71,13 +71,7 @@ class LocalEngine:
     def start(self, group: Group) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"
         self._attempt = group.attempt
-        if self._launcher is not None and not self._launcher.alive:
-            for fd in self._launcher.watched():
-                self._selector.unregister(fd)
-            self._launcher.close()
-            self._launcher = None
-        if self._launcher is None:
-            self._launcher = _launcher(group)
+        self._launcher = self._launcher_for(group)
         job = system.anonymous_file("paceline-job")
         try:
             _write_all(job, group.job)
@@ -153,6 +147,16 @@ class LocalEngine:
     def pid(self, rank: int) -> int:
         """The process of a rank; 0 where it is not known yet."""
         return self._launcher.pid(rank) if self._launcher is not None else 0
+
+    def _launcher_for(self, group: Group) -> Launcher:
+        """A new line for each attempt: to a zygote that is alive, and to the one that has imported the most."""
+        if self._given is not None:
+            return self._given
+        if self._launcher is not None:
+            for fd in self._launcher.watched():
+                self._selector.unregister(fd)
+            self._launcher.close()
+        return _launcher(group)
 
     def _launch(self, spec: WorkerSpec, job: int) -> None:
         assert self._launcher is not None

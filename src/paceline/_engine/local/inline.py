@@ -12,8 +12,6 @@ from paceline._engine.local.launch import Exit
 
 
 class InlineLauncher:
-    alive = True
-
     def __init__(self) -> None:
         self._asked: SimpleQueue[socket.socket | None] = SimpleQueue()
         self._exits: list[Exit] = []

@@ -39,11 +39,6 @@ class Exit:
 
 
 class Launcher(Protocol):
-    @property
-    def alive(self) -> bool:
-        """Whether more can be launched."""
-        ...
-
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None: ...
     def kill(self, token: int) -> None: ...
     def exits(self) -> list[Exit]: ...
@@ -151,10 +146,6 @@ class ZygoteLauncher:
         self._frames = FrameReader()
         self._pids: dict[int, int] = {}
 
-    @property
-    def alive(self) -> bool:
-        return self._zygote.alive
-
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
         self._pids[token] = 0
         request = {
@@ -209,8 +200,6 @@ class ZygoteLauncher:
 
 class SpawnLauncher:
     """Starts a fresh interpreter for every worker: slow, and safe everywhere."""
-
-    alive = True
 
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
