@@ -567,6 +567,8 @@ class RunMachine(RuleBasedStateMachine):
         self.files: dict[int, list[list[Event]]] = {}
         self.heard: list[Reported | CheckpointStaged] = []
         self.storage: dict[str, CheckpointRecord] = {}
+        self.done: set[tuple[int, int]] = set()
+        """Commits, by attempt and number, that have been done: what was staged for them is no longer there."""
         self.work: deque[Command] = deque()
         self.answers: deque[Event] = deque()
         self.promised = 0
@@ -778,7 +780,7 @@ class RunMachine(RuleBasedStateMachine):
     def storage_works(self, well: bool) -> None:
         match self.work.popleft():
             case CommitCheckpoint(record=record) if well:
-                self.storage[record.name] = record
+                self.commit(record)
                 self.answers.append(Committed(record))
             case CommitCheckpoint(record=record):
                 self.answers.append(CommitFailed(record.attempt, record.seq, "OSError: disk full"))
@@ -794,6 +796,10 @@ class RunMachine(RuleBasedStateMachine):
                 self.storage.pop(record.name, None)
                 self.promised = 0  # No promise holds against a broken disk.
                 self.answers.append(CheckpointBroken(attempt, record.seq, "a file is missing"))
+
+    def commit(self, record: CheckpointRecord) -> None:
+        self.storage[record.name] = record
+        self.done.add((record.attempt, record.seq))
 
     @precondition(lambda self: (self.work or self.answers) and not self.slow_storage)
     @rule()
@@ -889,8 +895,8 @@ class RunMachine(RuleBasedStateMachine):
                     self.learn(event)
         for seq in self.run.committing:
             record = self.asked[seq].record
-            if well:
-                self.storage[record.name] = record
+            if well and (record.attempt, record.seq) not in self.done:
+                self.commit(record)
         told = set()
         for line, _ in self.journal:
             match events.decode(line):

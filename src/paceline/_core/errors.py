@@ -73,3 +73,9 @@ class ReportMismatchError(PacelineError, RuntimeError):
 
 class WorkerError(PacelineError, RuntimeError):
     """Stands in for an exception of a worker that could not be carried over to the driver."""
+
+
+# In a traceback, an exception is called by the name that it is imported by.
+for _class in list(globals().values()):
+    if isinstance(_class, type) and issubclass(_class, PacelineError):
+        _class.__module__ = "paceline.train"

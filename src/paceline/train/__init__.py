@@ -1,39 +1,43 @@
-"""What a training script imports.
+"""What a training script imports: trainers, configurations, and what a train function calls.
 
-from paceline.train import RunConfig, ScalingConfig, report
-from paceline.train.torch import TorchTrainer
+Each name is loaded when it is first asked for, so that workers load only what they use.
 """
 
-from paceline._core.errors import (
-    CheckpointCorruptError,
-    ControllerError,
-    PacelineError,
-    ReportMismatchError,
-    RunHeldError,
-    StorageError,
-    TrainingFailedError,
-    WorkerError,
-    WorkerGroupError,
-)
-from paceline.train import collective
-from paceline.train.backend import BackendConfig
-from paceline.train.callbacks import TrainRunContext, UserCallback
-from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from paceline.train.result import Result
-from paceline.train.session import (
-    CheckpointConsistencyMode,
-    CheckpointUploadMode,
-    ReportedCheckpoint,
-    ReportedCheckpointStatus,
-    TrainContext,
-    get_all_reported_checkpoints,
-    get_checkpoint,
-    get_context,
-    report,
-    staging_directory,
-)
-from paceline.train.trainer import DataParallelTrainer
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+
+if TYPE_CHECKING:
+    from paceline._core.errors import (
+        CheckpointCorruptError,
+        ControllerError,
+        PacelineError,
+        ReportMismatchError,
+        RunHeldError,
+        StorageError,
+        TrainingFailedError,
+        WorkerError,
+        WorkerGroupError,
+    )
+    from paceline.train import collective
+    from paceline.train.backend import BackendConfig
+    from paceline.train.callbacks import TrainRunContext, UserCallback
+    from paceline.train.checkpoint import Checkpoint
+    from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.result import Result
+    from paceline.train.session import (
+        CheckpointConsistencyMode,
+        CheckpointUploadMode,
+        ReportedCheckpoint,
+        ReportedCheckpointStatus,
+        TrainContext,
+        get_all_reported_checkpoints,
+        get_checkpoint,
+        get_context,
+        report,
+        staging_directory,
+    )
+    from paceline.train.trainer import DataParallelTrainer
 
 __all__ = [
     "BackendConfig",
@@ -68,8 +72,46 @@ __all__ = [
     "staging_directory",
 ]
 
-# In a traceback or a repr, a class is called by the name that it is imported by.
-for _name in __all__:
-    if isinstance(_value := globals()[_name], type):
-        _value.__module__ = "paceline.train"
-del _name, _value
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline._core.errors": (
+            "CheckpointCorruptError",
+            "ControllerError",
+            "PacelineError",
+            "ReportMismatchError",
+            "RunHeldError",
+            "StorageError",
+            "TrainingFailedError",
+            "WorkerError",
+            "WorkerGroupError",
+        ),
+        "paceline.train.backend": ("BackendConfig",),
+        "paceline.train.callbacks": (
+            "TrainRunContext",
+            "UserCallback",
+        ),
+        "paceline.train.checkpoint": ("Checkpoint",),
+        "paceline.train.config": (
+            "CheckpointConfig",
+            "FailureConfig",
+            "RunConfig",
+            "ScalingConfig",
+        ),
+        "paceline.train.result": ("Result",),
+        "paceline.train.session": (
+            "CheckpointConsistencyMode",
+            "CheckpointUploadMode",
+            "ReportedCheckpoint",
+            "ReportedCheckpointStatus",
+            "TrainContext",
+            "get_all_reported_checkpoints",
+            "get_checkpoint",
+            "get_context",
+            "report",
+            "staging_directory",
+        ),
+        "paceline.train.trainer": ("DataParallelTrainer",),
+    },
+    submodules=("collective", "torch"),
+)

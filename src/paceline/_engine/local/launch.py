@@ -24,7 +24,7 @@ import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
 
-WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", "paceline._worker.main", "paceline.train")
+WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", "paceline._worker.main")
 """What every worker needs, whatever the framework."""
 
 

@@ -1,20 +1,22 @@
 """Training with PyTorch.
 
-Importing this starts to warm up the process that workers fork from; torch itself it does not import.
+To import this starts the process that workers fork from, and torch is being imported there while the script goes on
+importing; torch itself is not imported here.
 """
 
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
 from paceline._engine.local.launch import prewarm
 from paceline.train.torch.config import TorchConfig
 
-# First of all: from here on torch is being imported for the workers, while the script goes on importing.
-prewarm(*TorchConfig.preload)
-
-from paceline.train.torch.checkpoint import TorchCheckpoint  # noqa: E402
-from paceline.train.torch.devices import get_device, get_devices  # noqa: E402
-from paceline.train.torch.loader import prepare_data_loader  # noqa: E402
-from paceline.train.torch.model import prepare_model  # noqa: E402
-from paceline.train.torch.reproducibility import enable_reproducibility  # noqa: E402
-from paceline.train.torch.trainer import TorchTrainer  # noqa: E402
+if TYPE_CHECKING:
+    from paceline.train.torch.checkpoint import TorchCheckpoint
+    from paceline.train.torch.devices import get_device, get_devices
+    from paceline.train.torch.loader import prepare_data_loader
+    from paceline.train.torch.model import prepare_model
+    from paceline.train.torch.reproducibility import enable_reproducibility
+    from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
     "TorchCheckpoint",
@@ -26,3 +28,17 @@ __all__ = [
     "prepare_data_loader",
     "prepare_model",
 ]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.train.torch.checkpoint": ("TorchCheckpoint",),
+        "paceline.train.torch.devices": ("get_device", "get_devices"),
+        "paceline.train.torch.loader": ("prepare_data_loader",),
+        "paceline.train.torch.model": ("prepare_model",),
+        "paceline.train.torch.reproducibility": ("enable_reproducibility",),
+        "paceline.train.torch.trainer": ("TorchTrainer",),
+    },
+)
+
+prewarm(*TorchConfig.preload)

@@ -33,7 +33,10 @@ class TorchConfig(BackendConfig):
         "torch.distributed",
         "torch.utils.data",
         "torch.nn.parallel",
-        "paceline.train.torch",
+        "paceline.train.collective",
+        "paceline.train.torch.checkpoint",
+        "paceline.train.torch.loader",
+        "paceline.train.torch.model",
     )
 
     # DDP and the optimizers import it when they are first made: two seconds that a restart does not have.
