@@ -9,7 +9,17 @@ from paceline._control.events import DriverStarted, Reported, StopRequested
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run
 from paceline._engine.base import Group, WorkerSpec
-from paceline._engine.messages import Begin, CheckpointStaged, Hold, Staged, StopAt, WorkerHeld, WorkerReturned
+from paceline._engine.messages import (
+    Begin,
+    CheckpointStaged,
+    Hold,
+    Joined,
+    Staged,
+    StopAt,
+    WorkerFailed,
+    WorkerHeld,
+    WorkerReturned,
+)
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline.testing import FakeClock, FakeEngine
@@ -175,6 +185,46 @@ def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monk
 
     drive(tmp_path, worker, size=1)
     assert seen[0] == 1, "once, and not again while nothing new is written"
+
+
+def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path):
+    """Both are taken in one go: the retry has begun by the time the stop has its turn."""
+
+    def worker(begin):
+        if begin.attempt == 1:
+            raise RuntimeError("SIGKILL")
+        while True:
+            yield None
+
+    stops = []
+
+    def before(controller):
+        def next_events(real=controller._next_events):
+            events = real()
+            if controller.run.attempt == 1 and not stops:
+                stops.append(True)
+                controller._inbox.append(StopRequested(1, now=True))
+            return events
+
+        controller._next_events = next_events
+
+    run, _, engine = drive(tmp_path, worker, max_failures=5, before=before)
+    assert run.phase.ending in ("interrupted", "failed")
+    assert len(engine.groups) <= 2
+
+
+def test_a_mismatch_at_a_barrier_is_told_once_and_not_tried_again(tmp_path):
+    def worker(begin):
+        if begin.rank == 0:
+            yield Joined(begin.attempt, 0, 1, "x.py:7")
+            while True:
+                yield None
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    run, events, engine = drive(tmp_path, worker, max_failures=3)
+    assert run.phase.ending == "failed"
+    assert sum(isinstance(event, WorkerFailed) for event in events) == 1
+    assert len(engine.groups) == 1
 
 
 @pytest.mark.parametrize("max_failures", [0, 2])

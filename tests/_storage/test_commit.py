@@ -141,7 +141,7 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(tmp_path,
             parts = stage(files, layout, tmp_path, seq, [0], "x")
             commit.commit(files, layout, record(seq), parts, world_size=1, created_at=0)
         try:
-            commit.delete(CrashingFiles(crash_at), layout, "checkpoint_000001")
+            commit.delete(CrashingFiles(crash_at), layout, record(1))
         except Crash:
             pass
         assert committed(layout) in (
@@ -214,3 +214,23 @@ def test_a_socket_in_a_checkpoint_is_refused_by_name(tmp_path, layout):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="pipe is not a regular file"):
         commit.files_below(tmp_path)
+
+
+def test_deleting_a_checkpoint_whose_name_was_used_again_leaves_the_newer_one(tmp_path, layout):
+    files = LocalFiles()
+    for seq, text in ((1, "old"), (3, "new")):
+        parts = stage(files, layout, tmp_path, seq, [0], text)
+        commit.commit(files, layout, record(seq, "best"), parts, world_size=1, created_at=0)
+    commit.delete(files, layout, record(1, "best"))
+    assert committed(layout) == {"best": 3}
+    commit.delete(files, layout, record(3, "best"))
+    assert committed(layout) == {}
+
+
+def test_a_commit_that_is_made_up_for_does_not_undo_a_newer_one_of_its_name(tmp_path, layout):
+    files = LocalFiles()
+    old = stage(files, layout, tmp_path, 1, [0], "old")
+    new = stage(files, layout, tmp_path, 2, [0], "new")
+    commit.commit(files, layout, record(2, "best"), new, world_size=1, created_at=0)
+    commit.commit(files, layout, record(1, "best"), old, world_size=1, created_at=0)
+    assert committed(layout) == {"best": 2}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline._core.plain import looked_up, plain, unplain
@@ -45,6 +45,8 @@ def same(one: Any, other: Any) -> bool:
 
 @settings(deadline=None)
 @given(values)
+@example([math.nan, math.inf, -math.inf, -0.0])
+@example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
 def test_any_value_comes_back_from_json_as_it_was(value: Any) -> None:
     wire = msgspec.json.encode(plain(value))
     assert same(unplain(msgspec.json.decode(wire)), value)

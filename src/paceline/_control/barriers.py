@@ -8,6 +8,7 @@ class Barriers:
         self._size = size
         self._joined: dict[int, dict[int, Joined]] = {}
         self._returned: dict[int, None] = {}
+        self._told = False
 
     def joined(self, event: Joined) -> Release | None:
         """The answer to all ranks once the last of them has come."""
@@ -21,8 +22,10 @@ class Barriers:
     def returned(self, rank: int) -> None:
         self._returned[rank] = None
 
-    def mismatch(self) -> Failure | None:
-        """A rank stands at a barrier that another, having returned, will never come to."""
+    def mismatch(self, wall: float) -> Failure | None:
+        """A rank stands at a barrier that another, having returned, will never come to. Told once."""
+        if self._told:
+            return None
         for number, here in self._joined.items():
             for rank in self._returned:
                 if rank not in here:
@@ -31,5 +34,6 @@ class Barriers:
                         f"ReportMismatchError: rank {waiting.rank} waits for every rank in collective call {number}, "
                         f"made at {waiting.where}, but rank {rank} has returned without it"
                     )
-                    return Failure(waiting.rank, "mismatch", message, frames=(waiting.where,), retriable=False)
+                    self._told = True
+                    return Failure(waiting.rank, "mismatch", message, at=wall, frames=(waiting.where,), retriable=False)
         return None

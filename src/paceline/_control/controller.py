@@ -37,7 +37,7 @@ from paceline._control.events import (
     WorkerReturned,
 )
 from paceline._control.journal import Journal
-from paceline._control.run import Finished, Run
+from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, step
 from paceline._core.clock import Clock
 from paceline._engine.base import Engine, Group
@@ -136,9 +136,10 @@ class Controller:
                 events.append(message)
             if isinstance(message, WorkerReturned):
                 self._barriers.returned(message.rank)
-        mismatch = self._barriers.mismatch()
-        if mismatch is not None:
-            events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
+        if isinstance(self.run.phase, Running):
+            mismatch = self._barriers.mismatch(self._clock.wall())
+            if mismatch is not None:
+                events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
         events += self._background.taken()
         while self._inbox:
             events.append(self._inbox.popleft())
@@ -151,6 +152,9 @@ class Controller:
         effective: list[tuple[Event, Run]] = []
         now = self._clock.now()
         for event in events:
+            if isinstance(event, StopRequested):
+                # Meant for whichever attempt is under way when its turn comes.
+                event = StopRequested(self.run.attempt, event.now)
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue
@@ -239,6 +243,6 @@ class Controller:
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:
-            commit.delete(self._files, self._layout, record.name)
+            commit.delete(self._files, self._layout, record)
         except OSError as error:
             log.warning("%s could not be deleted: %s", record.name, error)

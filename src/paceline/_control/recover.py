@@ -124,7 +124,7 @@ def _delete_forgotten(files: Files, layout: Layout, run: Run) -> None:
     kept = {record.name for record in run.checkpoints}
     for manifest in list(commit.manifests(layout)):
         if manifest.record.name not in kept:
-            commit.delete(files, layout, manifest.record.name)
+            commit.delete(files, layout, manifest.record)
 
 
 def is_complete(run: Run) -> bool:

@@ -86,8 +86,9 @@ def commit(
     chosen, differing = _merged(parts)
     manifest = Manifest(record, world_size, tuple(e for _, e in chosen if e.path != METADATA), created_at)
     final = layout.checkpoint(record.name)
-    if _is_committed(final, record):
-        return differing
+    there = _readable_manifest(final)
+    if there is not None and _age(there.record) >= _age(record):
+        return differing  # Done before a crash; or, when a crash is recovered from, its name was used again since.
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
             raise StorageError(
@@ -113,9 +114,15 @@ def commit(
     return differing
 
 
-def delete(files: Files, layout: Layout, name: str) -> None:
-    """Remove a checkpoint, its manifest first, so that half of one is never taken for a whole."""
-    directory = layout.checkpoint(name)
+def delete(files: Files, layout: Layout, record: CheckpointRecord) -> None:
+    """Remove a checkpoint, its manifest first, so that half of one is never taken for a whole.
+
+    A name may have been used again since: a newer checkpoint in its place stays.
+    """
+    directory = layout.checkpoint(record.name)
+    there = _readable_manifest(directory)
+    if there is not None and _age(there.record) != _age(record):
+        return
     files.remove(directory / MANIFEST)
     files.remove_tree(directory)
 
@@ -200,12 +207,15 @@ def recover(files: Files, layout: Layout) -> None:
     files.remove_tree(layout.trash)
 
 
-def _is_committed(directory: Path, record: CheckpointRecord) -> bool:
+def _readable_manifest(directory: Path) -> Manifest | None:
     try:
-        manifest = read_manifest(directory)
+        return read_manifest(directory)
     except StorageError:
-        return False
-    return manifest is not None and manifest.record == record
+        return None
+
+
+def _age(record: CheckpointRecord) -> tuple[int, int]:
+    return record.attempt, record.seq
 
 
 def _gather(
