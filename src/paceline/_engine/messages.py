@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine"]
+FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
 PROTOCOL = 1
 

@@ -159,3 +159,7 @@ def _size(num_bytes: int) -> str:
             return f"{num_bytes:.0f} {unit}"
         num_bytes //= 1000
     return f"{num_bytes} GB"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
