@@ -423,11 +423,10 @@ def test_all_ranks_stop_at_one_report_before_the_machine_goes() -> None:
     run, commands = preempted_at(heard(running(2), reported(0, 1)), 100.0, 30.0, ranks=(1,))
     assert commands == [HoldWorkers(1)]
     assert deadline(run) == 130.0
-    told = Preemption((1,), 130.0)
     run = played(
         run,
         (WorkerHeld(1, 0, 1), Running, []),
-        (WorkerHeld(1, 1, 0), Running, [StopWorkersAt(1, 2, True, told)]),
+        (WorkerHeld(1, 1, 0), Running, [StopWorkersAt(1, 2)]),
         (returned(0, 2, stopped=True), Running, []),
         (returned(1, 2, stopped=True), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Finished, []),
@@ -449,7 +448,7 @@ def test_no_checkpoint_is_begun_that_the_last_one_says_would_not_be_finished(gra
     assert run.last_save_s == 20.0
     run, _ = preempted_at(run, 50.0, grace_s)
     _, commands = step(run, WorkerHeld(1, 0, 1), 50.0)
-    assert commands == [StopWorkersAt(1, 2, save, Preemption((), 50.0 + grace_s))]
+    assert commands == [StopWorkersAt(1, 2, save)]
 
 
 def test_ranks_that_do_not_come_to_the_report_in_time_are_ended_and_the_run_is_preempted() -> None:

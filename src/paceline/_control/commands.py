@@ -59,6 +59,7 @@ class StopWorkersAt:
     seq: int
     save: bool = True
     preemption: Preemption | None = None
+    """What code that looks for it is told."""
 
 
 @dataclass(frozen=True)

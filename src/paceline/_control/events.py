@@ -45,6 +45,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     sizes: tuple[int, ...] = ()
     """How many workers there may be, in rising order; `size` alone if empty."""
     resize_every_s: float = 0.0
+    num_places: int | None = None
+    """How many workers there is room for, where that was asked."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):

@@ -64,7 +64,8 @@ def decided(run: Run, failures: Sequence[Failure], place: str) -> Retry | GiveUp
 def place_of(failure: Failure, seq: int) -> str:
     """What two failures have in common that are one and the same: the exception, the user's line, the report before.
 
-    Empty for a failure that may well be gone the next time, whether it comes from there or not. Numbers in the message are left out: addresses and losses differ from one attempt to the next.
+    Empty for a failure that may well be gone the next time. Numbers in the message are left out: addresses and losses
+    differ from one attempt to the next.
     """
     if failure.kind != "user" or failure.transient or failure.collateral:
         return ""

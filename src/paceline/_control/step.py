@@ -159,7 +159,7 @@ def _opened(run: Run, event: DriverStarted, now: float) -> Step:
         run,
         size=event.size,
         sizes=event.sizes or (event.size,),
-        num_places=None,
+        num_places=event.num_places,
         resize_every_s=event.resize_every_s,
         max_failures=event.max_failures,
         max_preemption_failures=event.max_preemption_failures,
@@ -445,7 +445,7 @@ def _agreed(run: Run, live: Running, now: float) -> Step:
     stop_at = max(seq for _, seq in live.held) + (2 if told is not None and live.asks else 1)
     save = told is None or run.last_save_s is None or now + SAVE_MARGIN * run.last_save_s < told.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
-    return run, [StopWorkersAt(run.attempt, stop_at, save, told)]
+    return run, [StopWorkersAt(run.attempt, stop_at, save, told if live.asks else None)]
 
 
 def _stopping(

@@ -175,6 +175,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     resume: CheckpointRecord | None = None
     score_attribute: str | None = None
     score_order: str = "max"
+    global_batch_size: int | None = None
     protocol: int = PROTOCOL
 
 
