@@ -39,6 +39,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     version: int = JOURNAL_VERSION
     initial: str | None = None
     """A checkpoint from outside the run, for as long as the run has none of its own."""
+    lease: int = 0
+    """The number under which it holds the run: what an older one does from here on is void."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):

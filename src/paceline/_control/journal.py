@@ -14,6 +14,7 @@ from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import sealed, valid_prefix
 from paceline._engine.messages import WorkerFailed, WorkerReturned
+from paceline._storage.lease import UNFENCED, Fence
 
 
 class JournalVersionError(Exception):
@@ -48,6 +49,11 @@ class Journal:
     def close(self) -> None:
         if self._fd >= 0:
             self.sync()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without writing what is left: the run belongs to another driver."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
@@ -57,12 +63,25 @@ def read(path: Path) -> list[Event]:
     return _decoded(path)[0]
 
 
-def reopened(path: Path) -> tuple[Journal, list[Event]]:
-    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside."""
+def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tuple[Journal, list[Event]]:
+    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside.
+
+    `apart`: in a new file, because a driver that was not seen to end may still have the old one open. The check comes
+    after opening and before any change: a driver that takes over later does so apart from what was opened here.
+    """
     found, length = _decoded(path)
-    if path.exists() and path.stat().st_size > length:
-        _set_aside_tail(path, length)
-    return Journal(path), found
+    if apart and path.exists():
+        fence.check()
+        _replace_by_copy(path, length)
+    book = Journal(path)
+    try:
+        fence.check()
+        if path.stat().st_size > length:
+            _set_aside_tail(path, length)
+    except BaseException:
+        book.abandon()
+        raise
+    return book, found
 
 
 def _decoded(path: Path) -> tuple[list[Event], int]:
@@ -86,6 +105,21 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
         found.append(event)
         length += len(payload) + 10
     return found, length
+
+
+def _replace_by_copy(path: Path, length: int) -> None:
+    copy = path.with_name(f"{path.name}.part")
+    with path.open("rb") as old, copy.open("wb") as new:
+        new.write(old.read(length))
+        new.flush()
+        os.fsync(new.fileno())
+    copy.chmod(0o600)
+    copy.rename(path)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _set_aside_tail(path: Path, length: int) -> None:

@@ -19,6 +19,7 @@ from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import ControllerError, StorageError
 from paceline._engine.base import Engine, Group, WorkerSpec
@@ -26,9 +27,11 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin
+from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
-from paceline._storage.lease import Lease
+from paceline._storage.lease import taken as lease_taken
+from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -82,11 +85,12 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
         observers=observers,
+        fence=found.fence,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine):
-            return controller.drive(_started(asked, seams.clock))
+            return controller.drive(_started(asked, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
@@ -104,25 +108,29 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
 
 
 @contextlib.contextmanager
-def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
+def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone."""
     try:
         layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lease = Lease(layout.lease, seams.clock.wall())
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
     except OSError as problem:
         if isinstance(problem, StorageError):
             raise
         raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
     with contextlib.closing(lease):
-        found = recovered(seams.files, layout, seams.clock.wall())
+        lease.keep()
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
         with contextlib.closing(found.journal):
+            lease.settle()
             try:
                 yield found
             finally:
-                seams.files.remove_tree(layout.staging)
+                if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                    commit.clear_staging(seams.files, layout, lease)
 
 
-def _started(asked: Asked, clock: Clock) -> DriverStarted:
+def _started(asked: Asked, clock: Clock, lease: int) -> DriverStarted:
     checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
     return DriverStarted(
         size=len(asked.given),
@@ -136,6 +144,7 @@ def _started(asked: Asked, clock: Clock) -> DriverStarted:
         pid=os.getpid(),
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
+        lease=lease,
     )
 
 
