@@ -27,7 +27,7 @@ class Journal:
         self.unsynced = False
         """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Event) -> None:
         self._unwritten += sealed(events.encode(_without_pickle(event)))
@@ -45,6 +45,16 @@ class Journal:
     def sync_written(self) -> None:
         """Make what was flushed survive the power. May be called from another thread."""
         os.fsync(self._fd)
+
+    def cut(self, length: int) -> None:
+        """Set aside what follows the valid prefix."""
+        # By its descriptor: at its path there may be the journal of a driver that took over.
+        size = os.fstat(self._fd).st_size
+        if size > length:
+            with self.path.with_name(f"{self.path.name}.torn").open("ab") as aside:
+                aside.write(os.pread(self._fd, size - length, length))
+            os.ftruncate(self._fd, length)
+            os.fsync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -76,8 +86,7 @@ def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tup
     book = Journal(path)
     try:
         fence.check()
-        if path.stat().st_size > length:
-            _set_aside_tail(path, length)
+        book.cut(length)
     except BaseException:
         book.abandon()
         raise
@@ -120,16 +129,6 @@ def _replace_by_copy(path: Path, length: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _set_aside_tail(path: Path, length: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(length)
-        tail = file.read()
-        with path.with_name(f"{path.name}.torn").open("ab") as aside:
-            aside.write(tail)
-        file.truncate(length)
-        os.fsync(file.fileno())
 
 
 def _without_pickle(event: Event) -> Event:

@@ -110,20 +110,22 @@ def commit(
     _gather(files, layout, record, chosen, gathered)
     _write_manifest(files, gathered, manifest)
     fence.check()
+    # Under a name of this driver's own: another one neither puts it back nor removes it by mistake.
+    aside = layout.trash / f"{fence.number}-{record.name}"
     older = final.exists()
     if older:
         # A name that the user chose again: the older one steps aside and is restored if we die before the next line.
         files.make_dir(layout.trash)
-        files.remove_tree(layout.trash / record.name)
-        files.rename(final, layout.trash / record.name)
+        files.remove_tree(aside)
+        files.rename(final, aside)
     try:
         files.rename(gathered, final)
     except OSError:
         if older:
-            files.rename(layout.trash / record.name, final)
+            files.rename(aside, final)
         raise
     files.sync_dir(layout.root)
-    files.remove_tree(layout.trash / record.name)
+    files.remove_tree(aside)
     files.remove_tree(staged)
     return differing
 
@@ -216,11 +218,18 @@ def recover(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:
     """Undo what a crash left half done: put back what stepped aside for a commit that never came."""
     if not layout.trash.exists():
         return
-    found = sorted(layout.trash.iterdir())
+    asides = [(aside, _readable_manifest(aside)) for aside in layout.trash.iterdir()]
+    known = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
     fence.check()
-    for aside in found:
-        if (aside / MANIFEST).exists() and not layout.checkpoint(aside.name).exists():
-            files.rename(aside, layout.checkpoint(aside.name))
+    for aside, record in sorted(known, key=lambda pair: _age(pair[1]), reverse=True):
+        final = layout.checkpoint(record.name)
+        if not final.exists():
+            try:
+                files.rename(aside, final)
+            except OSError:
+                if not final.exists():
+                    raise
+                # A driver that was only paused has finished its commit meanwhile.
             files.sync_dir(layout.root)
     files.remove_tree(layout.trash)
 
