@@ -47,6 +47,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     resize_every_s: float = 0.0
     num_places: int | None = None
     """How many workers there is room for, where that was asked."""
+    lease: int = 0
+    """The number under which it holds the run: what an older one does from here on is void."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):

@@ -27,9 +27,11 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin
+from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
-from paceline._storage.lease import Lease
+from paceline._storage.lease import taken as lease_taken
+from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -88,11 +90,12 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         clock=seams.clock,
         needs=asked.needs,
         observers=observers,
+        fence=found.fence,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine):
-            return controller.drive(_started(asked, engine, seams.clock))
+            return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
@@ -115,25 +118,29 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 
 
 @contextlib.contextmanager
-def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
+def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone."""
     try:
         layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lease = Lease(layout.lease, seams.clock.wall())
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
     except OSError as problem:
         if isinstance(problem, StorageError):
             raise
         raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
     with contextlib.closing(lease):
-        found = recovered(seams.files, layout, seams.clock.wall())
+        lease.keep()
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
         with contextlib.closing(found.journal):
+            lease.settle()
             try:
                 yield found
             finally:
-                seams.files.remove_tree(layout.staging)
+                if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                    commit.clear_staging(seams.files, layout, lease)
 
 
-def _started(asked: Asked, engine: Engine, clock: Clock) -> DriverStarted:
+def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:
     checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
     return DriverStarted(
         size=asked.scaling.sizes[-1],
@@ -152,6 +159,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock) -> DriverStarted:
         pid=os.getpid(),
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
+        lease=lease,
     )
 
 
