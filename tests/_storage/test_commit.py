@@ -6,7 +6,7 @@ import shutil
 import msgspec
 import pytest
 
-from paceline._core.errors import StorageError
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord, Staged
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
@@ -234,3 +234,69 @@ def test_a_commit_that_is_made_up_for_does_not_undo_a_newer_one_of_its_name(tmp_
     commit.commit(files, layout, record(2, "best"), new, world_size=1, created_at=0)
     commit.commit(files, layout, record(1, "best"), old, world_size=1, created_at=0)
     assert committed(layout) == {"best": 2}
+
+
+class Lost:
+    """The lease of a driver that was taken over."""
+
+    number = 1
+
+    def check(self):
+        raise RunHeldError("taken over")
+
+    raise_if_lost = check
+
+
+def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(tmp_path, layout):
+    files = LocalFiles()
+    parts = stage(files, layout, tmp_path, 1, [0], "old")
+    commit.commit(files, layout, record(1, "last"), parts, world_size=1, created_at=0)
+    before = committed(layout)
+    staged = stage(files, layout, tmp_path, 2, [0], "new")
+    in_place = [Staged(0, (), in_place=True)]
+    layout.checkpoint("checkpoint_000003").mkdir()
+    (layout.trash / "1-other").mkdir(parents=True)
+    for act in (
+        lambda: commit.commit(files, layout, record(2, "last"), staged, world_size=1, created_at=0, fence=Lost()),
+        lambda: commit.commit(files, layout, record(3), in_place, world_size=1, created_at=0, fence=Lost()),
+        lambda: commit.delete(files, layout, record(1, "last"), Lost()),
+        lambda: commit.set_aside(files, layout, "last", Lost()),
+        lambda: commit.recover(files, layout, Lost()),
+        lambda: commit.clear_staging(files, layout, Lost()),
+    ):
+        with pytest.raises(RunHeldError):
+            act()
+        assert committed(layout) == before
+    assert layout.staged(1, 2).exists()
+    assert (layout.trash / "1-other").exists()
+
+
+def test_a_checkpoint_that_stepped_aside_is_back_when_the_newer_one_cannot_be_put_in_its_place(tmp_path, layout):
+    class Refusing(LocalFiles):
+        def rename(self, source, target):
+            if source.name == "gathered":
+                raise OSError("no")
+            super().rename(source, target)
+
+    files = Refusing()
+    parts = stage(files, layout, tmp_path, 1, [0, 1], "old")
+    commit.commit(LocalFiles(), layout, record(1, "last"), parts, world_size=2, created_at=0)
+    parts = stage(files, layout, tmp_path, 2, [0, 1], "new")
+    with pytest.raises(OSError, match="no"):
+        commit.commit(files, layout, record(2, "last"), parts, world_size=2, created_at=0)
+    assert committed(layout) == {"last": 1}
+
+
+def test_staging_is_cleared_of_what_was_there_and_goes_when_it_is_empty(layout):
+    (layout.staging / "attempt_1").mkdir(parents=True)
+
+    class Meanwhile:
+        number = 1
+
+        def check(self):
+            (layout.staging / "attempt_2").mkdir()
+
+    commit.clear_staging(LocalFiles(), layout, Meanwhile())
+    assert [path.name for path in layout.staging.iterdir()] == ["attempt_2"]
+    commit.clear_staging(LocalFiles(), layout)
+    assert not layout.staging.exists()
