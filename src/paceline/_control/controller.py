@@ -107,8 +107,10 @@ class Controller:
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
         finally:
             self._background.close()
-            self._take(self._background.taken())
-            self._journal.sync()
+        # Not where the loop broke, as when the journal's disk is full: the first error is the one to tell, and what
+        # the storage thread still did the next driver sees on storage.
+        self._take(self._background.taken())
+        self._journal.sync()
         return self.run
 
     def request_stop(self, *, now: bool) -> None:
@@ -183,8 +185,8 @@ class Controller:
             case AnnounceCommit(record=record, removed=removed):
                 self._tell_all(CheckpointCommitted(record, removed))
                 self._background.submit(self._journal.sync_written)
-            case AnnounceRefusal(seq=seq, error=error):
-                self._tell_all(CheckpointRefused(seq, error))
+            case AnnounceRefusal(seq=seq, error=error, rank=rank):
+                self._tell_all(CheckpointRefused(seq, error, rank))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt(seq=seq):
@@ -232,6 +234,7 @@ class Controller:
                 created_at=self._clock.wall(),
             )
         except OSError as error:
+            commit.discard(self._files, self._layout, record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(

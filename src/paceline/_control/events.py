@@ -11,6 +11,7 @@ from paceline._engine.messages import (
     CheckpointStaged,
     Failure,
     Reported,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -94,6 +95,7 @@ Event = (
     | WorkerReady
     | Reported
     | CheckpointStaged
+    | StagingFailed
     | Committed
     | CommitFailed
     | WorkerHeld
@@ -122,6 +124,7 @@ __all__ = [
     "JOURNAL_VERSION",
     "Reported",
     "Retention",
+    "StagingFailed",
     "StopRequested",
     "WorkerFailed",
     "WorkerHeld",

@@ -5,9 +5,10 @@ reports that a worker wrote to its own file but that no driver read, commits tha
 checkpoints whose manifest exists while the line about them was torn or lost.
 """
 
+import logging
 from dataclasses import dataclass
 
-from paceline._control import events, journal
+from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, Event, Reported
 from paceline._control.journal import Journal
@@ -17,6 +18,8 @@ from paceline._core.codec import valid_prefix
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
+
+log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,15 @@ def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
     """Open a run for writing, whatever state the last driver left it in. The caller holds the lease."""
     commit.recover(files, layout)
     book, history = journal.reopened(layout.journal)
+    try:
+        return _completed(files, layout, wall, book, history)
+    except BaseException:
+        book.abandon()
+        raise
+
+
+def _completed(files: Files, layout: Layout, wall: float, book: Journal, history: list[Event]) -> Recovered:
+    """Tell the journal what it does not tell yet, and undo what was left half done."""
     run, asked = replayed(history)
 
     def learn(event: Event) -> None:
@@ -58,10 +70,15 @@ def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
     for event in _unread_reports(layout, run):
         learn(event)
     _finish_commits(files, layout, run, asked, wall)
-    learn(_surveyed(layout, run, history))
+    survey = _surveyed(layout, run, history)
+    for record in run.checkpoints:
+        if record.seq in survey.missing:
+            log.warning("%s was committed and is gone, or its manifest is", layout.checkpoint(record.name))
+    learn(survey)
     _delete_forgotten(files, layout, run)
     files.remove_tree(layout.staging)
     book.sync()
+    files.sync_dir(layout.root)  # The journal's own name, which syncing the file does not cover.
     return Recovered(run, book, tuple(history))
 
 
@@ -89,7 +106,7 @@ def _unread_reports(layout: Layout, run: Run) -> list[Event]:
         except FileNotFoundError:
             continue
         for payload in valid_prefix(data):
-            event = events.decode(payload)
+            event = journal.decoded(payload, layout.reports(run.attempt, rank))
             if isinstance(event, Reported | CheckpointStaged):
                 unread.append(event)
     return unread

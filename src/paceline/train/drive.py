@@ -106,20 +106,37 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
 @contextlib.contextmanager
 def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone."""
-    try:
-        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _named(layout):
+        _make_root(seams.files, layout)
         lease = Lease(layout.lease, seams.clock.wall())
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
     with contextlib.closing(lease):
-        found = recovered(seams.files, layout, seams.clock.wall())
+        with _named(layout):
+            found = recovered(seams.files, layout, seams.clock.wall())
         with contextlib.closing(found.journal):
             try:
                 yield found
             finally:
                 seams.files.remove_tree(layout.staging)
+
+
+@contextlib.contextmanager
+def _named(layout: Layout) -> Iterator[None]:
+    """What is wrong with the storage, told with the run's directory."""
+    try:
+        yield
+    except OSError as problem:
+        if isinstance(problem, StorageError):
+            raise
+        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
+
+
+def _make_root(files: Files, layout: Layout) -> None:
+    above = [path for path in layout.root.parents if not path.exists()]
+    layout.root.parent.mkdir(parents=True, exist_ok=True)
+    files.make_dir(layout.root)
+    # Or a power cut could take the name of the run's directory, and all that is committed in it.
+    for path in (layout.root, *above):
+        files.sync_dir(path.parent)
 
 
 def _started(asked: Asked, clock: Clock) -> DriverStarted:

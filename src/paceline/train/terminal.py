@@ -21,6 +21,7 @@ from paceline._control.events import (
     Event,
     Failure,
     Reported,
+    StagingFailed,
     StopRequested,
     WorkerFailed,
 )
@@ -62,6 +63,8 @@ class Terminal:
                 self.say(f"{record.name} committed ({_size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
                 self.say(f"the checkpoint of report {seq} could not be committed: {error}", error=True)
+            case StagingFailed(rank=rank, seq=seq, error=error):
+                self.say(f"the checkpoint of report {seq} could not be stored by rank {rank}: {error}", error=True)
             case CheckpointBroken(problem=problem):
                 self.say(f"a checkpoint cannot be trusted and is passed over: {problem}", error=True)
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
