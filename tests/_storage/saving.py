@@ -37,7 +37,7 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
         try:
             parts.append(uploader.upload(seq, source_of(kind, layout, uploader, name, rank, f"text {seq}")))
         except OSError as error:
-            for other in ranks:
+            for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
                 Uploader(files, layout, 1, other).discard(seq)
             return error
     try:

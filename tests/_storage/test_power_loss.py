@@ -5,6 +5,7 @@ when it was last synced. At every moment the states that a power cut can leave a
 
 - nothing that was not synced: names and bytes alike;
 - every name, and of the bytes only what was synced (a filesystem that writes names first);
+- the same, but what lies deeper in a checkpoint is as it is (one that writes directories when it likes);
 - the names as they were at some earlier moment since a directory was last synced (one that keeps them in order).
 
 In each of them a reader finds whole checkpoints only, and those that had been promised.
@@ -71,7 +72,15 @@ class Platter:
         """The states that the power could leave."""
         now = self.look()
         top = os.stat(self.root).st_ino
-        states = [self._tree(top, self.synced_names, keep="none"), self._tree(top, now, keep="half")]
+        upper = {top, *self.synced_names.get(top, {}).values()}
+        below = {number: names for number, names in now.items() if number not in upper}
+        states = [
+            self._tree(top, self.synced_names, keep="none"),
+            self._tree(
+                top, {**{n: names for n, names in self.synced_names.items() if n in upper}, **below}, keep="none"
+            ),
+            self._tree(top, now, keep="half"),
+        ]
         return states + [self._tree(top, names, keep="none") for names in self.earlier]
 
     def _tree(self, directory: int, names: Names, keep: str) -> "Tree":

@@ -13,8 +13,9 @@ from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running, Stopping
-from paceline._control.step import step
+from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
+from paceline._core.errors import StorageError
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
@@ -34,8 +35,14 @@ def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
     """The run after these events, and the commits it asked for that no event answers."""
     run = Run()
     asked: dict[int, CommitCheckpoint] = {}
-    for event in history:
-        run, commands = step(run, event)
+    for number, event in enumerate(history, start=1):
+        try:
+            run, commands = step(run, event)
+        except (InvalidTransition, AssertionError, LookupError) as problem:
+            raise StorageError(
+                f"line {number} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
+                "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
+            ) from problem
         asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
     return run, {seq: command for seq, command in asked.items() if seq in run.committing}
 

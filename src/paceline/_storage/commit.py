@@ -172,10 +172,11 @@ def delete(files: Files, layout: Layout, record: CheckpointRecord) -> None:
 
 def set_aside(files: Files, layout: Layout, name: str) -> Path:
     """Move a checkpoint that cannot be trusted to where no reader looks."""
+    source = layout.checkpoint(name)  # Before anything is removed: a name that leads elsewhere is refused here.
     files.make_dir(layout.broken)
     target = layout.broken / name
     files.remove_tree(target)
-    files.rename(layout.checkpoint(name), target)
+    files.rename(source, target)
     files.sync_dir(layout.broken)
     files.sync_dir(layout.root)
     return target

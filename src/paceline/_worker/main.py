@@ -197,6 +197,8 @@ def _safe_traceback(error: BaseException) -> str:
 def _pickled(error: BaseException) -> bytes | None:
     """The exception itself, for the driver to raise from; None where it does not survive the journey."""
     try:
+        if len(str(error)) > _MAX_TEXT:
+            return None  # Raised in the driver it would fill the terminal.
         data: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(data)
     except BaseException:  # noqa: BLE001  its class may raise anything; the text of it has been taken already
