@@ -1,7 +1,9 @@
 """The commit protocol, with a crash at every single thing that is done to files."""
 
 import itertools
+import os
 import shutil
+import zlib
 
 import msgspec
 import pytest
@@ -78,6 +80,15 @@ def stage(files, layout, tmp_path, seq, ranks, text):
         files.make_dir(target)
         parts.append(Staged(rank, commit.staged_copy(files, source, target)))
     return parts
+
+
+def rewrite(manifest, old, new):
+    """Change a manifest as somebody would who knows how its checksum is made."""
+    body, seal, _ = manifest.read_bytes().rpartition(b',\n "crc32": "')
+    assert seal
+    assert old in body
+    body = body.replace(old, new)
+    manifest.write_bytes(body + seal + b'%08x"\n}' % zlib.crc32(body))
 
 
 def committed(layout):
@@ -189,13 +200,27 @@ def test_any_damage_to_any_file_is_noticed(tmp_path, layout, damage, victim):
     assert commit.problem_with(directory) is not None
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../outside"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../outside",
+        "/etc/passwd",
+        "a/../../outside",
+        "..",
+        ".",
+        "",
+        "a\0b",
+        MANIFEST,
+        f"./{MANIFEST}",
+        ".metadata.json",
+    ],
+)
 def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path, layout, path):
     files = LocalFiles()
     parts = stage(files, layout, tmp_path, 1, [0], "x")
     commit.commit(files, layout, record(1), parts, world_size=1, created_at=0)
     manifest = layout.root / "checkpoint_000001" / MANIFEST
-    manifest.write_bytes(manifest.read_bytes().replace(b'"shard-0"', msgspec.json.encode(path)))
+    rewrite(manifest, b'"shard-0"', msgspec.json.encode(path))
     with pytest.raises(StorageError, match="outside of the checkpoint"):
         commit.read_manifest(manifest.parent)
     assert "outside of the checkpoint" in commit.problem_with(manifest.parent)
@@ -209,8 +234,6 @@ def test_mixing_files_in_place_with_staged_ones_is_refused(tmp_path, layout):
 
 
 def test_a_socket_in_a_checkpoint_is_refused_by_name(tmp_path, layout):
-    import os
-
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="pipe is not a regular file"):
         commit.files_below(tmp_path)

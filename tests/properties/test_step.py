@@ -50,6 +50,7 @@ from paceline._engine.messages import (
     FileEntry,
     Reported,
     Staged,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -102,6 +103,7 @@ class Life:
         self.reports: list[list[Reported]] = [[] for _ in range(size)]
         self.parts: dict[tuple[int, int], Staged] = {}
         self.asked: list[int] = []
+        self.refused: set[int] = set()
         self.unanswered: set[int] = set()
         self.returned: dict[int, WorkerReturned] = {}
         self.stop_by: float | None = None
@@ -122,7 +124,7 @@ class Life:
     def waiting(self) -> list[int]:
         """The announced checkpoints that are not asked for yet."""
         seqs = {report.seq for reports in self.reports for report in reports if report.checkpoint is not None}
-        return sorted(seqs - set(self.asked))
+        return sorted(seqs - set(self.asked) - self.refused)
 
     def due(self) -> Iterator[CommitCheckpoint]:
         for seq in self.waiting():
@@ -242,6 +244,10 @@ class Model:
             case CheckpointStaged(seq=seq, staged=staged):
                 if seq not in life.asked:
                     life.parts.setdefault((seq, staged.rank), staged)
+            case StagingFailed(rank=rank, seq=seq, error=error):
+                if seq in life.waiting():
+                    life.refused.add(seq)
+                    return [AnnounceRefusal(life.attempt, seq, error, rank)]
             case Committed(record=record):
                 return self._committed(record)
             case CommitFailed(seq=seq, error=error):
@@ -443,6 +449,7 @@ class Workers:
         self.files: list[list[Event]] = [[] for _ in self.ranks]
         self.at_work = set(self.ranks)
         self.in_sync: dict[int, int] = {}
+        self.refused: set[int] = set()
         self.hold = False
         self.held: dict[int, int] = {}
         self.stop_at: int | None = None
@@ -464,6 +471,8 @@ class Workers:
         seq = self.counts[rank]
         checkpoint = None if mode is None else name
         self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint))
+        if seq in self.refused:
+            return  # Another rank's files have failed: this one does not store its own, and waits for nothing.
         if mode is not None:
             # A rank may announce a checkpoint that it has no file for.
             files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
@@ -474,6 +483,13 @@ class Workers:
 
     def upload(self, rank: int) -> None:
         self._say(rank, self.uploads[rank].popleft())
+
+    def fail_upload(self, rank: int) -> None:
+        """The user's code may catch the error and go on."""
+        seq = self.uploads[rank].popleft().seq
+        if self.in_sync.get(rank) == seq:
+            del self.in_sync[rank]
+        self.wires[rank].append(StagingFailed(self.attempt, rank, seq, "OSError: disk full"))
 
     def answer_hold(self, rank: int) -> None:
         self.held[rank] = self.counts[rank]
@@ -513,6 +529,8 @@ class Workers:
     def carry_out(self, command: Command) -> None:
         match command:
             case AnnounceCommit(record=CheckpointRecord(seq=seq)) | AnnounceRefusal(seq=seq):
+                if isinstance(command, AnnounceRefusal):
+                    self.refused.add(seq)
                 self.in_sync = {rank: waits for rank, waits in self.in_sync.items() if waits != seq}
             case HoldWorkers():
                 self.hold = True
@@ -702,6 +720,13 @@ class RunMachine(RuleBasedStateMachine):
         ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
         self.workers.upload(ranks[pick % len(ranks)])
 
+    @precondition(lambda self: any(self.workers.uploads) and self.may_be_troubled())
+    @rule(pick=picks)
+    def one_fails_to_upload(self, pick: int) -> None:
+        self.trouble_comes()
+        ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
+        self.workers.fail_upload(ranks[pick % len(ranks)])
+
     @precondition(lambda self: self.workers.unheld())
     @rule(pick=picks)
     def one_answers_hold(self, pick: int) -> None:
@@ -771,6 +796,7 @@ class RunMachine(RuleBasedStateMachine):
             WorkerReady(attempt, rank, 1),
             Reported(attempt, rank, seq, raw, 0.0, "old.py:1", "old"),
             CheckpointStaged(attempt, seq, Staged(rank, ())),
+            StagingFailed(attempt, rank, seq, "old"),
             Committed(CheckpointRecord(seq, "old", attempt, raw)),
             CommitFailed(attempt, seq, "old"),
             WorkerHeld(attempt, rank, seq),

@@ -131,9 +131,11 @@ class Controller:
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
         finally:
             self._background.close()
-            self._fence.raise_if_lost()
-            self._take(self._background.taken())
-            self._journal.sync()
+        # Not where the loop broke, as when the journal's disk is full: the first error is the one to tell, and what
+        # the storage thread still did the next driver sees on storage.
+        self._fence.raise_if_lost()
+        self._take(self._background.taken())
+        self._journal.sync()
         # Asked after the last line is written: whoever takes over from here on has read it.
         self._fence.check()
 
@@ -227,8 +229,8 @@ class Controller:
             case AnnounceCommit(record=record, removed=removed):
                 self._tell_all(CheckpointCommitted(record, removed))
                 self._background.submit(self._journal.sync_written)
-            case AnnounceRefusal(seq=seq, error=error):
-                self._tell_all(CheckpointRefused(seq, error))
+            case AnnounceRefusal(seq=seq, error=error, rank=rank):
+                self._tell_all(CheckpointRefused(seq, error, rank))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():
@@ -288,6 +290,7 @@ class Controller:
         except RunHeldError:
             raise
         except OSError as error:
+            commit.discard(self._files, self._layout, record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(

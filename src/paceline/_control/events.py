@@ -12,6 +12,7 @@ from paceline._engine.messages import (
     Failure,
     PreemptionTold,
     Reported,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -111,6 +112,7 @@ Event = (
     | WorkerReady
     | Reported
     | CheckpointStaged
+    | StagingFailed
     | Committed
     | CommitFailed
     | WorkerHeld
@@ -143,6 +145,7 @@ __all__ = [
     "PreemptionTold",
     "Reported",
     "Retention",
+    "StagingFailed",
     "StopRequested",
     "WorkerFailed",
     "WorkerHeld",

@@ -5,20 +5,23 @@ reports that a worker wrote to its own file but that no driver read, commits tha
 checkpoints whose manifest exists while the line about them was torn or lost.
 """
 
+import logging
 from dataclasses import dataclass
 
-from paceline._control import events, journal
+from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running, Stopping
-from paceline._control.step import step
+from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
-from paceline._core.errors import RunHeldError
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED, Fence
+
+log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,14 @@ def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
     """The run after these events, and the commits it asked for that no event answers."""
     run = Run()
     asked: dict[int, CommitCheckpoint] = {}
-    for event in history:
-        run, commands = step(run, event)
+    for number, event in enumerate(history, start=1):
+        try:
+            run, commands = step(run, event)
+        except (InvalidTransition, AssertionError, LookupError) as problem:
+            raise StorageError(
+                f"line {number} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
+                "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
+            ) from problem
         asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
     return run, {seq: command for seq, command in asked.items() if seq in run.committing}
 
@@ -57,6 +66,7 @@ def recovered(files: Files, layout: Layout, wall: float, fence: Fence = UNFENCED
 def _completed(
     files: Files, layout: Layout, wall: float, fence: Fence, book: Journal, history: list[Event]
 ) -> Recovered:
+    """Tell the journal what it does not tell yet, and undo what was left half done."""
     run, asked = replayed(history)
 
     def learn(event: Event) -> None:
@@ -74,10 +84,15 @@ def _completed(
     for event in _unread_reports(layout, run):
         learn(event)
     _finish_commits(files, layout, run, asked, wall, fence)
-    learn(_surveyed(layout, run, history))
+    survey = _surveyed(layout, run, history)
+    for record in run.checkpoints:
+        if record.seq in survey.missing:
+            log.warning("%s was committed and is gone, or its manifest is", layout.checkpoint(record.name))
+    learn(survey)
     _delete_forgotten(files, layout, run, fence)
     commit.clear_staging(files, layout, fence)
     book.sync()
+    files.sync_dir(layout.root)  # The journal's own name, which syncing the file does not cover.
     return Recovered(run, book, tuple(history), fence)
 
 
@@ -105,7 +120,7 @@ def _unread_reports(layout: Layout, run: Run) -> list[Event]:
         except FileNotFoundError:
             continue
         for payload in valid_prefix(data):
-            event = events.decode(payload)
+            event = journal.decoded(payload, layout.reports(run.attempt, rank))
             if isinstance(event, Reported | CheckpointStaged):
                 unread.append(event)
     return unread

@@ -83,6 +83,8 @@ class Running(msgspec.Struct, frozen=True):
     progress: Progress
     num_ready: int = 0
     pending: tuple[Pending, ...] = ()
+    refused: tuple[int, ...] = ()
+    """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
     num_returned: int = 0

@@ -38,6 +38,7 @@ from paceline._control.events import (
     Failure,
     PreemptionTold,
     Reported,
+    StagingFailed,
     StopRequested,
     WorkerFailed,
     WorkerHeld,
@@ -89,6 +90,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _reported(run, event, now)
         case Running() | Stopping(), CheckpointStaged():
             return _staged(run, event)
+        case Running() | Stopping(), StagingFailed():
+            return _unstaged(run, event)
         case Running() | Stopping(), Committed():
             return _committed(run, event, now)
         case Running() | Stopping(), CommitFailed(seq=seq, error=error):
@@ -263,7 +266,7 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
             pending=tuple(replace(p, metrics=event.metrics) if p.seq == seq else p for p in live.pending),
         )
         run = replace(run, num_reports=seq)
-    if event.checkpoint is not None:
+    if event.checkpoint is not None and seq not in live.refused:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
@@ -289,6 +292,21 @@ def _staged(run: Run, event: CheckpointStaged) -> Step:
             live = replace(live, pending=live.pending[:at] + (pending,) + live.pending[at + 1 :])
             return _commits(_with_live(run, live))
     return run, []  # Said twice.
+
+
+def _unstaged(run: Run, event: StagingFailed) -> Step:
+    """Give up a checkpoint that can never be whole: for all ranks, those that have yet to come to it included."""
+    live = _live(run)
+    known = any(pending.seq == event.seq for pending in live.pending)
+    if not known:
+        return run, []  # Given up before, because of another rank.
+    live = replace(
+        live,
+        pending=tuple(pending for pending in live.pending if pending.seq != event.seq),
+        refused=tuple(seq for seq in (*live.refused, event.seq) if seq > live.progress.least),
+    )
+    run, commands = _commits(_with_live(run, live))
+    return run, [AnnounceRefusal(event.attempt, event.seq, event.error, event.rank), *commands]
 
 
 def _commits(run: Run) -> Step:

@@ -120,17 +120,14 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 @contextlib.contextmanager
 def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone."""
-    try:
-        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _named(layout):
+        _make_root(seams.files, layout)
         ttl_s = settings.load().lease_ttl_s
         lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
     with contextlib.closing(lease):
         lease.keep()
-        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        with _named(layout):
+            found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
         with contextlib.closing(found.journal):
             lease.settle()
             try:
@@ -138,6 +135,26 @@ def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator
             finally:
                 if not lease.lost:  # Otherwise what is staged there is the other driver's.
                     commit.clear_staging(seams.files, layout, lease)
+
+
+@contextlib.contextmanager
+def _named(layout: Layout) -> Iterator[None]:
+    """What is wrong with the storage, told with the run's directory."""
+    try:
+        yield
+    except OSError as problem:
+        if isinstance(problem, StorageError):
+            raise
+        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
+
+
+def _make_root(files: Files, layout: Layout) -> None:
+    above = [path for path in layout.root.parents if not path.exists()]
+    layout.root.parent.mkdir(parents=True, exist_ok=True)
+    files.make_dir(layout.root)
+    # Or a power cut could take the name of the run's directory, and all that is committed in it.
+    for path in (layout.root, *above):
+        files.sync_dir(path.parent)
 
 
 def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:
