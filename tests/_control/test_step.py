@@ -29,13 +29,14 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    ResizeDue,
     Retention,
     StopRequested,
     WorkersStopped,
 )
 from paceline._control.policy import ENGINE_FAILURES_IN_PLACE, GiveUp, Retry, decided, first_failure
 from paceline._control.run import Finished, Phase, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
-from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, step
+from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, resize_due, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -528,6 +529,7 @@ def test_workers_join_at_the_next_commit() -> None:
         run,
         (reported(0, 1, files=True, attempt=2), Running, []),
         (CapacityChanged(2, 2), Running, []),
+        (ResizeDue(2), Running, []),
         (staged(0, 1, attempt=2), Running, [CommitCheckpoint(record(1, attempt=2), (part(0),))]),
         (
             Committed(record(1, attempt=2)),
@@ -544,11 +546,42 @@ def test_a_run_is_not_resized_more_often_than_asked_for() -> None:
     run = elastic(1, 2, resize_every_s=60.0)
     run = heard(run, failed(1, kind="killed"), CapacityChanged(1, 1))
     run, _ = step(run, WorkersStopped(1), 100.0)
+    assert resize_due(run) is None
     run, _ = step(run, CapacityChanged(2, 2), 110.0)
+    assert resize_due(run) == 160.0
     for seq, now, phase in ((1, 130.0, Running), (2, 161.0, Stopping)):
+        if now > 160.0:
+            run = heard(run, ResizeDue(2))
+            assert resize_due(run) is None
         run = heard(run, reported(0, seq, files=True, attempt=2), staged(0, seq, attempt=2))
         run, _ = step(run, Committed(record(seq, attempt=2)), now)
         assert isinstance(run.phase, phase)
+
+
+def test_a_run_that_grew_is_replayed_alike_by_one_who_does_not_know_when() -> None:
+    """Else its next driver would find workers stopped that, as far as it knows, still ran."""
+    story: list[tuple[Event, float]] = [
+        (DriverStarted(2, 0, sizes=(1, 2), num_places=1, resize_every_s=60.0), 100.0),
+        (CapacityChanged(1, 2), 110.0),
+        (reported(0, 1, files=True), 120.0),
+        (staged(0, 1), 121.0),
+        (ResizeDue(1), 160.0),
+        (Committed(record(1)), 161.0),
+        (WorkersStopped(1), 162.0),
+    ]
+    run = Run()
+    for event, now in story:
+        run, _ = step(run, event, now)
+    again = heard(Run(), *(event for event, _ in story))
+    for lived in (run, again):
+        assert lived.phase == Restoring(record(1))
+        assert lived.attempt == 2
+
+
+def test_workers_do_not_join_when_the_room_is_gone_again_by_the_commit() -> None:
+    run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
+    run = heard(run, CapacityChanged(1, 1), reported(0, 1, files=True), staged(0, 1), Committed(record(1)))
+    assert isinstance(run.phase, Running)
 
 
 def test_with_no_room_for_the_fewest_the_run_waits_until_there_is() -> None:

@@ -101,6 +101,12 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class ResizeDue(msgspec.Struct, frozen=True, tag=True):
+    """There is room for more workers, and those that run have run as long as they are left alone."""
+
+    attempt: int
+
+
 Event = (
     DriverStarted
     | CheckpointsFound
@@ -119,6 +125,7 @@ Event = (
     | PreemptionTold
     | CapacityChanged
     | DeadlinePassed
+    | ResizeDue
 )
 
 encode = msgspec.json.Encoder().encode
@@ -140,6 +147,7 @@ __all__ = [
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",
+    "ResizeDue",
     "Retention",
     "StopRequested",
     "WorkerFailed",

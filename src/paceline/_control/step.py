@@ -38,6 +38,7 @@ from paceline._control.events import (
     Failure,
     PreemptionTold,
     Reported,
+    ResizeDue,
     StopRequested,
     WorkerFailed,
     WorkerHeld,
@@ -114,7 +115,10 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running() as phase, PreemptionTold():
             return _preempted(run, phase, event, now)
         case Running() | Stopping() | Restoring() | Waiting(), CapacityChanged(num_places=num_places):
-            return _capacity_changed(replace(run, num_places=num_places), now)
+            run = replace(run, num_places=num_places)
+            return _running(run, run.phase.resume, now) if isinstance(run.phase, Waiting) else (run, [])
+        case Running() as phase, ResizeDue():
+            return (run if phase.may_grow else replace(run, phase=replace(phase, may_grow=True))), []
         case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
             run = replace(run, stop_requested=True)
             return run, [StopWorkers(run.attempt, kill=True)]
@@ -140,7 +144,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Stopping(), PreemptionTold(whole=whole):
             return (run if run.preempted or not whole else replace(run, preempted=True)), []
 
-        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
+        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
             return run, []
 
     raise InvalidTransition(f"{event} in {run.phase}")
@@ -149,6 +153,14 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
 def deadline(run: Run) -> float | None:
     """When `DeadlinePassed` is due, if it is."""
     return run.phase.stop_by if isinstance(run.phase, Running) else None
+
+
+def resize_due(run: Run) -> float | None:
+    """When `ResizeDue` is due, if it is. An event, for whoever replays the journal does not know the time."""
+    live = run.phase
+    if not isinstance(live, Running) or live.may_grow or not _has_room(run):
+        return None
+    return live.began + run.resize_every_s
 
 
 def _opened(run: Run, event: DriverStarted, now: float) -> Step:
@@ -225,16 +237,10 @@ def _fitting(run: Run) -> int | None:
     return max((size for size in run.sizes if run.num_places is None or size <= run.num_places), default=None)
 
 
-def _capacity_changed(run: Run, now: float) -> Step:
-    match run.phase:
-        case Waiting(resume=resume):
-            return _running(run, resume, now)
-        case Running() as live:
-            fitting = _fitting(run)
-            more = fitting is not None and fitting > run.size
-            grow_after = max(now, live.began + run.resize_every_s) if more else None
-            return replace(run, phase=replace(live, grow_after=grow_after)), []
-    return run, []
+def _has_room(run: Run) -> bool:
+    """Whether there could be more workers than there are."""
+    fitting = _fitting(run)
+    return fitting is not None and fitting > run.size
 
 
 def _live(run: Run) -> Running:
@@ -335,14 +341,14 @@ def _committed(run: Run, event: Committed, now: float) -> Step:
     removed = tuple(c.seq for c in (*replaced, *gone))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
     commands += [DeleteCheckpoint(c) for c in gone]
-    run, more = _grown(run, now) if isinstance(run.phase, Running) else _settled(run, now)
+    run, more = _grown(run) if isinstance(run.phase, Running) else _settled(run, now)
     return run, commands + more
 
 
-def _grown(run: Run, now: float) -> Step:
+def _grown(run: Run) -> Step:
     """After a commit, workers for whom there is room now may join: no step is lost that was saved."""
     live = _live(run)
-    if live.grow_after is None or now < live.grow_after or live.held is not None or live.failures or live.num_returned:
+    if not live.may_grow or not _has_room(run) or live.held is not None or live.failures or live.num_returned:
         return run, []
     return _stopping(run, live, "resized")
 
