@@ -470,6 +470,13 @@ def test_where_only_some_machines_go_the_run_goes_on_without_charge_to_max_failu
     assert run.phase == Finished("preempted")
 
 
+def test_a_stop_requested_while_ranks_come_to_their_last_report_leaves_no_further_attempt() -> None:
+    run = heard(running(1), PreemptionTold(1, 5.0, (0,), whole=False), StopRequested(1), WorkerHeld(1, 0, 0))
+    assert step(run, StopRequested(1)) == (run, [])
+    run = heard(run, returned(0, 1, stopped=True), WorkersStopped(1))
+    assert run.phase == Finished("preempted")
+
+
 def test_a_second_notice_moves_the_deadline_forward_only() -> None:
     run, _ = preempted_at(running(2), 0.0, 30.0, ranks=(1,))
     run, commands = preempted_at(run, 1.0, 100.0, ranks=(0,))

@@ -410,7 +410,8 @@ def _mismatched(run: Run, live: Running) -> Step:
 def _stop_requested(run: Run) -> Step:
     live = _live(run)
     if live.held is not None:
-        return run, []
+        # They stop anyway, but if only some machines go there would be a further attempt.
+        return (run if run.stop_requested else replace(run, stop_requested=True)), []
     run = replace(run, stop_requested=True, phase=replace(live, held=()))
     return run, [HoldWorkers(run.attempt)]
 
