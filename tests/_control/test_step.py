@@ -504,6 +504,15 @@ def test_a_notice_while_workers_end_or_a_checkpoint_is_checked_leaves_no_further
     assert heard(run, PreemptionTold(2, 5.0)).phase == Finished("preempted")
 
 
+def test_a_notice_of_some_machines_does_not_end_a_run_that_has_no_workers_on_them() -> None:
+    run = heard(with_commits(running(1, max_failures=5), 1), failed(0, kind="killed"), WorkersStopped(1))
+    assert isinstance(run.phase, Restoring)
+    assert step(run, PreemptionTold(2, 5.0, whole=False)) == (run, [])
+    run = heard(Run(), DriverStarted(1, 0, num_places=0))
+    assert isinstance(run.phase, Waiting)
+    assert step(run, PreemptionTold(1, 5.0, whole=False)) == (run, [])
+
+
 # More workers and fewer
 
 

@@ -135,8 +135,9 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
         case Restoring() | Waiting(), StopRequested():
             return _finished(replace(run, stop_requested=True), "interrupted")
-        case Restoring() | Waiting(), PreemptionTold():
-            return _finished(replace(run, preempted=True), "preempted")
+        case Restoring() | Waiting(), PreemptionTold(whole=whole):
+            # Of machines that workers might have been put on, the engine's room tells.
+            return _finished(replace(run, preempted=True), "preempted") if whole else (run, [])
 
         case Stopping(), StopRequested():
             # The processes are ending anyway, but there must be no further attempt.
