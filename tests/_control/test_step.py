@@ -496,6 +496,15 @@ def test_workers_that_die_with_the_machine_are_preempted_but_a_bug_stays_a_bug(k
     assert run.phase.ending == ending
 
 
+@pytest.mark.parametrize(("rank", "kind", "goes_on"), [(1, "killed", True), (0, "killed", False), (1, "user", False)])
+def test_a_worker_that_dies_on_a_machine_that_goes_is_not_charged_to_max_failures(
+    rank: int, kind: str, goes_on: bool
+) -> None:
+    run = heard(running(2), PreemptionTold(1, 5.0, (1,), whole=False), failed(rank, kind=kind), WorkersStopped(1))
+    assert isinstance(run.phase, Running if goes_on else Finished)
+    assert run.num_preemptions == goes_on
+
+
 def test_a_notice_while_workers_end_or_a_checkpoint_is_checked_leaves_no_further_attempt() -> None:
     run = heard(with_commits(running(1, max_failures=5), 1), failed(0, kind="killed"))
     assert heard(run, PreemptionTold(1, 5.0), WorkersStopped(1)).phase.ending == "preempted"

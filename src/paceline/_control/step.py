@@ -468,7 +468,8 @@ def _settled(run: Run, now: float) -> Step:
     if not isinstance(phase, Stopping) or not phase.stopped or run.committing:
         return run, []
     goes_on = not run.stop_requested and not run.preempted
-    match phase.ending:
+    ending = "preempted" if _taken(run, phase) else phase.ending
+    match ending:
         case "resized" if goes_on:
             return _again(run, None, now)
         case "resized":
@@ -482,10 +483,18 @@ def _settled(run: Run, now: float) -> Step:
             if isinstance(decision, Retry):
                 return _again(replace(run, last_place=place), decision.charged, now)
             return _finished(run, "failed", phase.failures, decision.reason)
-        case "failed" if run.preempted and first_failure(phase.failures).kind in ("killed", "preempted", "exited"):
-            # The machine took them before they came to the agreed report.
-            return _finished(run, "preempted", phase.failures)
-    return _finished(run, phase.ending, phase.failures)
+    return _finished(run, ending, phase.failures)
+
+
+def _taken(run: Run, phase: Stopping) -> bool:
+    """The machine took a worker before it came to the agreed report, as was foretold."""
+    if phase.ending != "failed":
+        return False
+    told = phase.running.preemption
+    cause = first_failure(phase.failures)
+    return cause.kind in ("killed", "preempted", "exited") and (
+        run.preempted or (told is not None and cause.rank in told.ranks)
+    )
 
 
 def _again(run: Run, charged: Budget | None, now: float) -> Step:
