@@ -542,6 +542,14 @@ def test_a_lost_place_costs_no_failure_and_the_run_goes_on_with_fewer() -> None:
     assert (run.size, run.num_failures) == (1, 0)
 
 
+def test_a_lost_place_costs_nothing_when_it_was_foretold_either() -> None:
+    run = elastic(1, 2, max_preemption_failures=0)
+    run = heard(run, PreemptionTold(1, 5.0, (1,), whole=False), WorkerHeld(1, 0, 0), WorkerHeld(1, 1, 0))
+    run = heard(run, returned(0, 1, stopped=True), returned(1, 1, stopped=True), CapacityChanged(1, 1))
+    run = played(run, (WorkersStopped(1), Running, [StartWorkers(2, 1, None)]))
+    assert run.num_preemptions == 0
+
+
 def test_a_bug_is_charged_though_a_place_was_lost_too() -> None:
     run = heard(elastic(1, 2), failed(1), CapacityChanged(1, 1), WorkersStopped(1))
     assert isinstance(run.phase, Finished)

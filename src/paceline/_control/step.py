@@ -46,7 +46,7 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
-from paceline._control.policy import Budget, Retry, decided, first_failure, place_of
+from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
 from paceline._control.run import (
     RECENT,
     Ending,
@@ -474,6 +474,8 @@ def _settled(run: Run, now: float) -> Step:
             return _again(run, None, now)
         case "resized":
             return _finished(run, "preempted" if run.preempted else "interrupted")
+        case "preempted" if goes_on and has_lost_places(run):
+            return _again(run, None, now)
         case "preempted" if goes_on and not 0 <= run.max_preemption_failures <= run.num_preemptions:
             return _again(run, "preemptions", now)
         case "failed" if goes_on:
