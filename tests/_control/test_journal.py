@@ -21,6 +21,7 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     PreemptionTold,
+    ResizeDue,
     Retention,
     StopRequested,
     WorkersStopped,
@@ -60,6 +61,7 @@ STORY: list[Event] = [
     WorkerHeld(2, 0, 2),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
     DeadlinePassed(2),
+    ResizeDue(2),
     WorkerFailed(2, 1, Failure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),
     WorkersStopped(2),
 ]

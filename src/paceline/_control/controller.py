@@ -36,6 +36,7 @@ from paceline._control.events import (
     DeadlinePassed,
     Event,
     PreemptionTold,
+    ResizeDue,
     StopRequested,
     WorkerFailed,
     WorkerReturned,
@@ -43,7 +44,7 @@ from paceline._control.events import (
 )
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
-from paceline._control.step import deadline, step
+from paceline._control.step import deadline, resize_due, step
 from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
@@ -178,6 +179,9 @@ class Controller:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
             events.append(DeadlinePassed(self.run.attempt))
+        resize_at = resize_due(self.run)
+        if resize_at is not None and self._clock.now() >= resize_at:
+            events.append(ResizeDue(self.run.attempt))
         return events
 
     def _changes_of_capacity(self, news: list[Event]) -> list[Event]:

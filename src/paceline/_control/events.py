@@ -104,6 +104,12 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class ResizeDue(msgspec.Struct, frozen=True, tag=True):
+    """There is room for more workers, and those that run have run as long as they are left alone."""
+
+    attempt: int
+
+
 Event = (
     DriverStarted
     | CheckpointsFound
@@ -123,6 +129,7 @@ Event = (
     | PreemptionTold
     | CapacityChanged
     | DeadlinePassed
+    | ResizeDue
 )
 
 encode = msgspec.json.Encoder().encode
@@ -144,6 +151,7 @@ __all__ = [
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",
+    "ResizeDue",
     "Retention",
     "StagingFailed",
     "StopRequested",

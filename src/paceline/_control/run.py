@@ -103,8 +103,8 @@ class Running(msgspec.Struct, frozen=True):
     """Broken connections that the death behind them is not yet known of."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
-    grow_after: float | None = None
-    """There is room for more workers: the next commit after this moment is where they join."""
+    may_grow: bool = False
+    """These workers have been left alone for long enough: if there is room for more, they join at the next commit."""
     began: float = 0.0
 
 
