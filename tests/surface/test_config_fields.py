@@ -30,6 +30,7 @@ FIELDS = {
         "checkpoint_score_attribute=None",
         "checkpoint_score_order='max'",
     ],
+    "paceline.train.ValidationTaskConfig": ["fn_kwargs=None", "timeout_s=None"],
     "paceline.train.torch.TorchConfig": ["backend=None", "init_method='env'", "timeout_s=1800"],
 }
 

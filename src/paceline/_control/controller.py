@@ -16,10 +16,12 @@ from paceline._control.barriers import Barriers
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -39,12 +41,14 @@ from paceline._control.events import (
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, step
+from paceline._control.validations import Validations
 from paceline._core.clock import Clock
 from paceline._engine.base import Engine, Group
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointValidated,
     Hold,
     Joined,
     StopAt,
@@ -82,6 +86,7 @@ class Controller:
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
         observers: Sequence[Observer] = (),
+        validations: Validations | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -91,6 +96,7 @@ class Controller:
         self._group = group
         self._clock = clock
         self._observers = list(observers)
+        self._validations = validations
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
@@ -141,6 +147,8 @@ class Controller:
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
         events += self._background.taken()
+        if self._validations is not None:
+            events += self._validations.news()
         while self._inbox:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
@@ -185,6 +193,11 @@ class Controller:
                 self._background.submit(self._journal.sync_written)
             case AnnounceRefusal(seq=seq, error=error):
                 self._tell_all(CheckpointRefused(seq, error))
+            case StartValidation():
+                assert self._validations is not None
+                self._validations.start(command)
+            case AnnounceValidation(record=record, removed=removed):
+                self._tell_all(CheckpointValidated(record, removed))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt(seq=seq):

@@ -9,6 +9,7 @@ import msgspec
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
+    CheckpointStatus,
     Failure,
     Reported,
     WorkerFailed,
@@ -39,6 +40,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     version: int = JOURNAL_VERSION
     initial: str | None = None
     """A checkpoint from outside the run, for as long as the run has none of its own."""
+    validates: bool = False
+    """Whether it knows how a checkpoint is validated."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -77,6 +80,17 @@ class CommitFailed(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
+class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
+    """The validation of a checkpoint has come to an end, whichever. `attempt` is the one that made the checkpoint."""
+
+    attempt: int
+    seq: int
+    name: str
+    status: CheckpointStatus
+    metrics: msgspec.Raw = msgspec.Raw(b"{}")
+    problem: str = ""
+
+
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     now: bool = False
@@ -96,6 +110,7 @@ Event = (
     | CheckpointStaged
     | Committed
     | CommitFailed
+    | ValidationEnded
     | WorkerHeld
     | WorkerReturned
     | WorkerFailed
@@ -123,6 +138,7 @@ __all__ = [
     "Reported",
     "Retention",
     "StopRequested",
+    "ValidationEnded",
     "WorkerFailed",
     "WorkerHeld",
     "WorkerReady",

@@ -11,7 +11,7 @@ from paceline._control import events, journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, Event, Reported
 from paceline._control.journal import Journal
-from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.codec import valid_prefix
 from paceline._storage import commit
@@ -125,7 +125,3 @@ def _delete_forgotten(files: Files, layout: Layout, run: Run) -> None:
     for manifest in list(commit.manifests(layout)):
         if manifest.record.name not in kept:
             commit.delete(files, layout, manifest.record)
-
-
-def is_complete(run: Run) -> bool:
-    return isinstance(run.phase, Finished) and run.phase.ending == "complete"

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from paceline._control.events import Retention
-from paceline._engine.messages import CheckpointRecord, Failure, Staged
+from paceline._engine.messages import CheckpointRecord, Failure, Staged, ValidationTask
 
 RECENT = 64
 _CHUNK = 64
@@ -63,6 +63,8 @@ class Pending(msgspec.Struct, frozen=True):
     num_announced: int = 1
     parts: tuple[Staged, ...] = ()
     since: float = 0.0
+    validation: tuple[int, ValidationTask] | None = None
+    """Of the ranks that asked for one, the lowest, and what it asked for."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -102,6 +104,10 @@ class Restoring(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
+class Validating(msgspec.Struct, frozen=True):
+    """The training is complete and its workers are gone; validations that were asked for are still made."""
+
+
 class Finished(msgspec.Struct, frozen=True):
     ending: Ending
     failures: tuple[Failure, ...] = ()
@@ -111,7 +117,7 @@ class Unopened(msgspec.Struct, frozen=True):
     """No driver has taken the run in hand yet."""
 
 
-Phase = Unopened | Restoring | Running | Stopping | Finished
+Phase = Unopened | Restoring | Running | Stopping | Validating | Finished
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -128,7 +134,22 @@ class Run(msgspec.Struct, frozen=True):
     num_reports: int = 0
     """The number of the last report of rank 0 that still counts."""
     stop_requested: bool = False
+    validates: bool = False
+    """Whether this driver knows how a checkpoint is validated."""
+    validating: tuple[int, int] | None = None
+    """The one validation under way: number and attempt of its checkpoint. Those to come are the pending records."""
 
     @property
     def latest(self) -> CheckpointRecord | None:
         return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def is_trained(self) -> bool:
+        """Nothing is left to be trained, though checkpoints may still be validated."""
+        phase = self.phase
+        return isinstance(phase, Validating) or (isinstance(phase, Finished) and phase.ending == "complete")
+
+    @property
+    def unvalidated(self) -> tuple[CheckpointRecord, ...]:
+        """Those whose validation was asked for and has not ended, in the order in which they are taken."""
+        return tuple(record for record in self.checkpoints if record.status == "PENDING_VALIDATION")

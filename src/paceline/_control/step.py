@@ -9,15 +9,18 @@ that was lost is recovered by playing its journal through this same function.
 
 import math
 
+import msgspec
 from msgspec.structs import replace
 
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -37,6 +40,7 @@ from paceline._control.events import (
     Failure,
     Reported,
     StopRequested,
+    ValidationEnded,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -55,7 +59,9 @@ from paceline._control.run import (
     Running,
     Stopping,
     Unopened,
+    Validating,
 )
+from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
 
 STOP_GRACE_S = 10.0
@@ -75,6 +81,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return _opened(run, event)
     if isinstance(event, CheckpointsFound):
         return _found(run, event), []
+    if isinstance(event, ValidationEnded):
+        return _validated(run, event)
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
         return run, []  # Said by workers that are already gone.
 
@@ -127,6 +135,12 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             # The processes are ending anyway, but there must be no further attempt.
             return (run if run.stop_requested else replace(run, stop_requested=True)), []
 
+        case Validating(), StopRequested():
+            # They stay pending, for the next driver of the run.
+            return replace(run, phase=Finished("complete"), stop_requested=True), []
+        case Validating(), _:
+            return run, []  # Due, or said, in the moment in which the workers ended.
+
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
             return run, []
 
@@ -140,21 +154,41 @@ def deadline(run: Run) -> float | None:
 
 def _opened(run: Run, event: DriverStarted) -> Step:
     """A driver begins, or takes over from one that was lost, with budgets of its own."""
-    if isinstance(run.phase, Finished) and run.phase.ending == "complete":
-        return run, []
+    if run.is_trained:
+        return _opened_to_validate(run, event)
     run = replace(
         run,
         size=event.size,
         max_failures=event.max_failures,
         retention=event.retention,
         initial=event.initial,
+        validates=event.validates,
+        validating=None,
         phase=Unopened(),
         attempt=run.attempt + 1,
         num_failures=0,
         committing=(),
         stop_requested=False,
     )
-    return _restored(run)
+    run, commands = _restored(run)
+    run, more = _validations(run)
+    return run, commands + more
+
+
+def _opened_to_validate(run: Run, event: DriverStarted) -> Step:
+    """Nothing is left to be trained; perhaps something to be validated."""
+    if isinstance(run.phase, Finished) and not (event.validates and run.unvalidated):
+        return run, []
+    run = replace(
+        run,
+        retention=event.retention,
+        validates=event.validates,
+        validating=None,
+        stop_requested=False,
+        phase=Validating(),
+    )
+    run, commands = _validations(run)
+    return (run if run.validating else replace(run, phase=Finished("complete"))), commands
 
 
 def _found(run: Run, event: CheckpointsFound) -> Run:
@@ -225,12 +259,23 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
 def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:
     for at, pending in enumerate(live.pending):
         if pending.seq == event.seq:
-            pending = replace(pending, num_announced=pending.num_announced + 1)
+            pending = replace(
+                pending, num_announced=pending.num_announced + 1, validation=_asked(pending.validation, event)
+            )
             return live.pending[:at] + (pending,) + live.pending[at + 1 :]
     metrics = next((raw for seq, raw in live.recent if seq == event.seq), event.metrics)
     assert event.checkpoint is not None
-    new = Pending(event.seq, event.checkpoint, event.rank, event.where, metrics, since=now)
+    new = Pending(
+        event.seq, event.checkpoint, event.rank, event.where, metrics, since=now, validation=_asked(None, event)
+    )
     return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
+    """Whose validation it will be must not depend on which rank is heard first."""
+    if event.validation is None or (before is not None and before[0] < event.rank):
+        return before
+    return event.rank, event.validation
 
 
 def _staged(run: Run, event: CheckpointStaged) -> Step:
@@ -255,6 +300,8 @@ def _commits(run: Run) -> Step:
         parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
         num_bytes = sum(file.size for part in parts for file in part.files)
         record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes)
+        if pending.validation is not None:
+            record = replace(record, validation=pending.validation[1], status="PENDING_VALIDATION")
         run = replace(run, committing=run.committing + (pending.seq,))
         commands.append(CommitCheckpoint(record, parts))
     return (_with_live(run, live), commands) if commands else (run, [])
@@ -264,14 +311,55 @@ def _committed(run: Run, event: Committed) -> Step:
     record = event.record
     replaced = tuple(c for c in run.checkpoints if c.name == record.name)
     checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
-    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
-    gone = tuple(c for c in checkpoints if c.seq not in {stays.seq for stays in keep})
-    run = replace(run, checkpoints=keep, committing=tuple(s for s in run.committing if s != record.seq))
+    run, gone = _retained(run, checkpoints)
+    run = replace(run, committing=tuple(s for s in run.committing if s != record.seq))
     removed = tuple(c.seq for c in (*replaced, *gone))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
     commands += [DeleteCheckpoint(c) for c in gone]
+    run, validations = _validations(run)
     run, more = _settled(run)
+    return run, commands + validations + more
+
+
+def _retained(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
+    """The run with those that are kept, and those that may go."""
+    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
+    stays = {record.seq for record in keep}
+    return replace(run, checkpoints=keep), tuple(c for c in checkpoints if c.seq not in stays)
+
+
+def _validations(run: Run) -> Step:
+    """One at a time, in the order of commits."""
+    if not run.validates or run.validating is not None or not run.unvalidated:
+        return run, []
+    record = run.unvalidated[0]
+    return replace(run, validating=(record.seq, record.attempt)), [StartValidation(record)]
+
+
+def _validated(run: Run, event: ValidationEnded) -> Step:
+    if run.validating != (event.seq, event.attempt) or isinstance(run.phase, Finished):
+        return run, []
+    run = replace(run, validating=None)
+    commands: list[Command] = []
+    record = next((c for c in run.unvalidated if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
+    if record is not None:  # Else it was found broken meanwhile, or its name was used again.
+        validated = replace(record, status=event.status, metrics=_merged(record.metrics, event.metrics))
+        run, gone = _retained(run, tuple(validated if c is record else c for c in run.checkpoints))
+        if isinstance(run.phase, Running | Stopping):
+            commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in gone)))
+        commands += [DeleteCheckpoint(c) for c in gone]
+    run, more = _validations(run)
+    if isinstance(run.phase, Validating) and run.validating is None:
+        run = replace(run, phase=Finished("complete"))
     return run, commands + more
+
+
+def _merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
+    both = _by_name(reported) | _by_name(found)
+    return msgspec.Raw(msgspec.json.encode(both))
+
+
+_by_name = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
@@ -357,5 +445,7 @@ def _settled(run: Run) -> Step:
             if ending == "failed" and not run.stop_requested and may_retry(run, failures):
                 run = replace(run, attempt=run.attempt + 1, num_failures=run.num_failures + 1)
                 return _restored(run)
+            if ending == "complete" and run.validating is not None and not run.stop_requested:
+                return replace(run, phase=Validating()), []
             return replace(run, phase=Finished(ending, failures)), []
     return run, []

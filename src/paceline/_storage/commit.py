@@ -177,8 +177,14 @@ def read_manifest(directory: Path) -> Manifest | None:
         if path.is_absolute() or ".." in path.parts:
             raise StorageError(f"{directory / MANIFEST} names {entry.path!r}, outside of the checkpoint")
     # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
-    metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
-    return replace(manifest, record=replace(manifest.record, metrics=metrics))
+    record = replace(manifest.record, metrics=_on_one_line(manifest.record.metrics))
+    if record.validation is not None:
+        record = replace(record, validation=replace(record.validation, kwargs=_on_one_line(record.validation.kwargs)))
+    return replace(manifest, record=record)
+
+
+def _on_one_line(raw: msgspec.Raw) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.format(raw, indent=-1))
 
 
 def manifests(layout: Layout) -> Iterator[Manifest]:

@@ -24,6 +24,7 @@ from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointRefused,
     CheckpointStaged,
+    CheckpointValidated,
     Exit,
     Failure,
     Hold,
@@ -33,6 +34,7 @@ from paceline._engine.messages import (
     Staged,
     StopAt,
     ToWorker,
+    ValidationTask,
     WorkerFailed,
     WorkerHeld,
     encode,
@@ -89,6 +91,11 @@ class Context:
                         self._checkpoints[record.seq] = record
                     self._latest = record
                     self._announced.discard(record.seq)
+                case CheckpointValidated(record=record, removed=removed):
+                    if record.seq in self._checkpoints:
+                        self._checkpoints[record.seq] = record
+                    for seq in removed:
+                        self._checkpoints.pop(seq, None)
                 case CheckpointRefused(seq=seq, error=error):
                     self._refused[seq] = error
                     self._announced.discard(seq)
@@ -110,6 +117,7 @@ class Context:
         *,
         name: str | None = None,
         wait: bool = True,
+        validation: ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later."""
         self._raise_refused()
@@ -120,7 +128,8 @@ class Context:
         self.last_where = where
         begin = self.begin
         named = (name or checkpoint_name(seq)) if source is not None else None
-        self._record(encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named)))
+        report = Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, validation)
+        self._record(encode(report))
         if source is not None:
             with self._changed:
                 self._announced.add(seq)
@@ -139,12 +148,23 @@ class Context:
         with self._changed:
             return self._latest
 
-    def checkpoints(self, timeout_s: float | None = None) -> list[CheckpointRecord]:
-        """All that are committed and kept, once those that this worker announced are; worst to best."""
+    def checkpoints(self, timeout_s: float | None = None, *, validated: bool = False) -> list[CheckpointRecord]:
+        """All that are committed and kept, once those that this worker announced are; worst to best.
+
+        `validated`: also once no validation is pending. (Only what all ranks have reported is committed, so there is
+        none but of this worker's own reports.)
+        """
         with self._changed:
-            self._changed.wait_for(lambda: not self._announced, timeout_s)
+            self._changed.wait_for(
+                lambda: not self._announced and not (validated and self._validation_is_pending()), timeout_s
+            )
             records = list(self._checkpoints.values())
         return ranked(records, self.begin.score_attribute, self.begin.score_order)
+
+    def _validation_is_pending(self) -> bool:
+        # A driver that was not told how to validate leaves those of an earlier one as they are.
+        pending = (record.status == "PENDING_VALIDATION" for record in self._checkpoints.values())
+        return self.begin.validates and any(pending)
 
     def join(self, data: bytes) -> bytes:
         """Wait for all ranks; returns what rank 0 brought."""

@@ -19,24 +19,28 @@ from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._control.validations import Validations, Validator
 from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import ControllerError, StorageError
 from paceline._engine.base import Engine, Group, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.messages import Begin
+from paceline._engine.messages import Begin, CheckpointRecord, WorkerFailed
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import Lease
 from paceline._worker.main import Job
+from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
-from paceline.train.failures import CallbackObserver, Collector, training_error
+from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
+from paceline.train.job import pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal, counted
+from paceline.train.validation import Validate, ValidationConfig
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,15 @@ class Asked:
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
+    validation: AskedValidation | None = None
+
+
+@dataclass(frozen=True)
+class AskedValidation:
+    config: ValidationConfig
+    job: bytes
+    """Function and arguments, pickled."""
+    given: Share
 
 
 def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
@@ -73,6 +86,7 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     observers += [CallbackObserver(callback, asked.about, layout, size) for callback in asked.run_config.callbacks]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
+    validations = _validations(asked, asked.validation, layout, seams) if asked.validation is not None else None
     controller = Controller(
         found.run,
         journal=found.journal,
@@ -82,16 +96,17 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
         observers=observers,
+        validations=validations,
     )
 
     def drive() -> Run:
-        with contextlib.closing(engine):
+        with contextlib.closing(engine), contextlib.closing(validations) if validations else contextlib.nullcontext():
             return controller.drive(_started(asked, seams.clock))
 
     interrupts = _Interrupts(controller)
     try:
         if inline is not None:
-            run = run_inline(inline, drive, asked.parts)
+            run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
         else:
             with interrupts:
                 run = drive()
@@ -136,6 +151,7 @@ def _started(asked: Asked, clock: Clock) -> DriverStarted:
         pid=os.getpid(),
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
+        validates=asked.validation is not None,
     )
 
 
@@ -160,11 +176,45 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             resume=command.resume,
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
+            validates=run.validates,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(
         command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
     )
+
+
+def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seams: Seams) -> Validations:
+    config, given = validation.config, validation.given
+    _, _, backend = asked.parts
+
+    def group(record: CheckpointRecord, number: int) -> Group:
+        begin = Begin(
+            run_name=layout.root.name,
+            run_path=str(layout.root),
+            attempt=number,
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            local_world_size=1,
+            node_rank=0,
+            first_seq=0,
+            num_threads=given.num_threads,
+            devices=given.devices,
+        )
+        spec = WorkerSpec(begin, layout.validation_log(record.name), given.env)
+        kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
+        function = Validate(validation.job, str(layout.checkpoint(record.name)), kwargs)
+        # The framework of the training is imported, and not set up: a validation is no part of its group.
+        job = pickled_job(function, None, BackendConfig())
+        return Group(number, (spec,), job, backend.preload, start_method=backend.start_method)
+
+    def is_retried(failed: WorkerFailed) -> bool:
+        raised = bool(failed.failure.traceback)
+        return config.retries(exception_of(failed.failure, failed.pickled) if raised else None)
+
+    validator = Validator(lambda: seams.engine(None), group, config.timeout_s, config.max_retries, is_retried)
+    return Validations(validator, seams.clock)
 
 
 class _Interrupts:
@@ -199,7 +249,10 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
         raise error
     if interrupts.count > 1:
         raise KeyboardInterrupt
-    if run.phase.ending == "interrupted":
+    if run.unvalidated and run.is_trained:
+        left = counted(len(run.unvalidated), "validation")
+        terminal.say(f"training is complete, but {left} not; run the script again with the same name for the rest")
+    elif run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
         terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")
