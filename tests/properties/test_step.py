@@ -3,11 +3,13 @@
 Three parts. `Workers` are processes: they report, upload, wait, hold, return and die, and what they say lies on a wire
 (one for each rank, in order) until it is heard. `Model` hears what `step` hears and says, from plain lists and sets,
 which commands are due and where the run must stand. `RunMachine` lets Hypothesis choose what happens next: messages
-of different ranks, of the storage thread and of the user overtake each other freely, and the driver may be lost.
+of different ranks, of the storage thread, of the one validator and of the user overtake each other freely, and the
+driver may be lost.
 """
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -19,10 +21,12 @@ from paceline._control import events
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -39,9 +43,10 @@ from paceline._control.events import (
     Event,
     Retention,
     StopRequested,
+    ValidationEnded,
     WorkersStopped,
 )
-from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened
+from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating
 from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, deadline, step
 from paceline._engine.messages import (
     CheckpointRecord,
@@ -50,6 +55,7 @@ from paceline._engine.messages import (
     FileEntry,
     Reported,
     Staged,
+    ValidationTask,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -61,6 +67,7 @@ PHASES = {
     "restoring": Restoring,
     "running": Running,
     "stopping": Stopping,
+    "validating": Validating,
     "finished": Finished,
 }
 
@@ -79,6 +86,21 @@ SCORES = {
     "list": ("[1]", None),
 }
 """Scores as they are written, and what they count for; None: they rank last."""
+_COUNTS_FOR = {json.dumps(json.loads(text)): value for text, value in SCORES.values()}
+
+
+def score_of(record: CheckpointRecord) -> float | None:
+    return _COUNTS_FOR[json.dumps(json.loads(bytes(record.metrics))["score"])]
+
+
+def merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
+    both = {**json.loads(bytes(reported)), **json.loads(bytes(found))}
+    return msgspec.Raw(json.dumps(both, separators=(",", ":")).encode())
+
+
+def is_same(one: CheckpointRecord | None, other: CheckpointRecord) -> bool:
+    """One checkpoint, whatever has been found out about it since."""
+    return one is not None and (one.seq, one.attempt) == (other.seq, other.attempt)
 
 
 # The model
@@ -133,9 +155,10 @@ class Life:
             parts = tuple(self.parts[seq, rank] for rank in range(self.size) if (seq, rank) in self.parts)
             metrics = self.reports[0][seq - self.first - 1].metrics
             size = sum(file.size for part in parts for file in part.files)
-            yield CommitCheckpoint(
-                CheckpointRecord(seq, str(announced[0].checkpoint), self.attempt, metrics, size), parts
-            )
+            asked = [report.validation for report in announced if report.validation is not None]
+            task, status = (asked[0], "PENDING_VALIDATION") if asked else (None, "COMMITTED")
+            name = str(announced[0].checkpoint)
+            yield CommitCheckpoint(CheckpointRecord(seq, name, self.attempt, metrics, size, task, status), parts)
 
     def mismatch(self) -> Mismatch | None:
         for seq in self.waiting():
@@ -158,8 +181,7 @@ class Life:
 class Model:
     """The run as it must be after what was heard, in lists and sets."""
 
-    def __init__(self, score_of: Callable[[CheckpointRecord], float | None]) -> None:
-        self.score_of = score_of
+    def __init__(self) -> None:
         self.stage = "unopened"
         self.attempt = 0
         self.driver = DriverStarted(1, 0)
@@ -167,6 +189,7 @@ class Model:
         self.starts = 0
         self.stop_wanted = False
         self.kept: list[CheckpointRecord] = []
+        self.validating: CheckpointRecord | None = None
         self.life = Life(0, 0, None)
         self.ending: str | None = None
 
@@ -176,10 +199,16 @@ class Model:
             return self._driver_started(event)
         if isinstance(event, CheckpointsFound):
             return self._found(event)
+        if isinstance(event, ValidationEnded):
+            return self._validated(event)
         if event.attempt < self.attempt or self.stage == "finished":
             return []
         if self.stage == "restoring":
             return self._while_restoring(event)
+        if self.stage == "validating":
+            if isinstance(event, StopRequested):
+                self.stage, self.ending, self.stop_wanted = "finished", "complete", True
+            return []
         commands = self._while_workers_live(event, now)
         for commit in list(self.life.due()):
             self.life.asked.append(commit.record.seq)
@@ -190,12 +219,55 @@ class Model:
         return commands
 
     def _driver_started(self, event: DriverStarted) -> list[Command]:
-        if self.stage == "finished" and self.ending == "complete":
+        complete = self.stage == "finished" and self.ending == "complete"
+        if complete and not (self._unvalidated() and event.validates):
             return []
         self.driver = event
         self.num_failures = self.starts = 0
         self.stop_wanted = False
-        return self._next_attempt()
+        self.validating = None
+        if complete or self.stage == "validating":
+            commands = self._validates_next()
+            self.stage, self.ending = ("validating", None) if self.validating else ("finished", "complete")
+            return commands
+        return [*self._next_attempt(), *self._validates_next()]
+
+    def _unvalidated(self) -> list[CheckpointRecord]:
+        return [record for record in self.kept if record.status == "PENDING_VALIDATION"]
+
+    def is_owed_a_validation(self) -> bool:
+        """None is under way though one could be."""
+        may = self.driver.validates and self.stage not in ("unopened", "finished")
+        return may and self.validating is None and bool(self._unvalidated())
+
+    def _validates_next(self) -> list[Command]:
+        if self.validating is not None or not self.driver.validates or not self._unvalidated():
+            return []
+        self.validating = self._unvalidated()[0]
+        return [StartValidation(self.validating)]
+
+    def _validated(self, event: ValidationEnded) -> list[Command]:
+        if self.stage == "finished":
+            return []
+        commands: list[Command] = []
+        for at, record in enumerate(self.kept):
+            if is_same(self.validating, record):
+                after = msgspec.structs.replace(
+                    record, status=event.status, metrics=merged(record.metrics, event.metrics)
+                )
+                there = [*self.kept[:at], after, *self.kept[at + 1 :]]
+                self.kept = self._retained(there)
+                gone = [other for other in there if other not in self.kept]
+                if self.stage in ("running", "stopping"):
+                    removed = tuple(sorted(other.seq for other in gone))
+                    commands.append(AnnounceValidation(self.attempt, after, removed))
+                commands += map(DeleteCheckpoint, gone)
+                break
+        self.validating = None
+        commands += self._validates_next()
+        if self.stage == "validating" and self.validating is None:
+            self.stage, self.ending = "finished", "complete"
+        return commands
 
     def _found(self, event: CheckpointsFound) -> list[Command]:
         known = {record.seq for record in self.kept}
@@ -320,15 +392,15 @@ class Model:
         self.kept = self._retained(there)
         gone = [other for other in there if other not in self.kept]
         removed = tuple(sorted(other.seq for other in replaced + gone))
-        return [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+        return [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone), *self._validates_next()]
 
     def _retained(self, records: list[CheckpointRecord]) -> list[CheckpointRecord]:
-        """The newest, and those that fewer than `num_to_keep` others beat."""
+        """The newest, those that fewer than `num_to_keep` others beat, and those whose validation is to come."""
         retention = self.driver.retention
 
         def beats(one: CheckpointRecord, other: CheckpointRecord) -> bool:
             if retention.score_attribute is not None:
-                score, limit = self.score_of(one), self.score_of(other)
+                score, limit = score_of(one), score_of(other)
                 if (score is None) != (limit is None):
                     return limit is None
                 if score is not None and limit is not None and score != limit:
@@ -341,7 +413,9 @@ class Model:
         return [
             record
             for record in records
-            if record.seq == newest or sum(beats(other, record) for other in records) < retention.num_to_keep
+            if record.seq == newest
+            or record.status == "PENDING_VALIDATION"
+            or sum(beats(other, record) for other in records) < retention.num_to_keep
         ]
 
     def _settled(self) -> list[Command]:
@@ -352,6 +426,9 @@ class Model:
         if life.ending == "failed" and life.may_be_retried() and budget_left and not self.stop_wanted:
             self.num_failures += 1
             return self._next_attempt()
+        if life.ending == "complete" and self.validating is not None and not self.stop_wanted:
+            self.stage = "validating"
+            return []
         self.stage, self.ending = "finished", life.ending
         return []
 
@@ -390,6 +467,11 @@ class Model:
             assert live.stop_at == life.stop_at
         if isinstance(run.phase, Running):
             assert life.mismatch() is None, "a checkpoint is waited for that can never be"
+        if isinstance(run.phase, Validating):
+            assert run.validating is not None, "nothing is waited for"
+        if not isinstance(run.phase, Finished | Unopened):
+            now = self.validating
+            assert run.validating == ((now.seq, now.attempt) if now is not None else None)
         assert deadline(run) == (life.stop_by if self.stage == "running" else None)
         if isinstance(run.phase, Stopping | Finished):
             assert run.phase.ending == (life.ending if self.stage == "stopping" else self.ending)
@@ -441,11 +523,15 @@ class Workers:
     def reporting(self) -> list[int]:
         return [rank for rank in self.free() if self.stop_at is None or self.counts[rank] < self.stop_at]
 
-    def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str) -> None:
+    def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str, validates: bool) -> None:
         self.counts[rank] += 1
         seq = self.counts[rank]
-        checkpoint = None if mode is None else name
-        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint))
+        checkpoint, task = None if mode is None else name, None
+        if mode is not None and mode.endswith("!"):
+            task = ValidationTask(msgspec.Raw(b'{"asked by":%d}' % rank)) if validates else None
+            mode = mode.removesuffix("!")
+        where = f"train.py:{seq} of {rank}"
+        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, where, checkpoint, task))
         if mode is not None:
             # A rank may announce a checkpoint that it has no file for.
             files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
@@ -514,7 +600,8 @@ class Workers:
 
 # The machine
 
-modes = st.sampled_from([None, None, "sync", "async", "async", "in place"])
+modes = st.sampled_from([None, None, "sync", "async", "async", "in place", "sync!", "async!", "async!"])
+"""How a checkpoint is reported, if at all; with a `!`, its validation is asked for."""
 scores = st.sampled_from(sorted(SCORES))
 picks = st.integers(0, 5)
 drivers = st.builds(
@@ -527,6 +614,7 @@ drivers = st.builds(
         score_attribute=st.sampled_from([None, "score", "eval/score"]),
         score_order=st.sampled_from(["max", "min"]),
     ),
+    validates=st.sampled_from([True, True, True, False]),
 )
 failures = st.builds(
     Failure,
@@ -555,12 +643,12 @@ class RunMachine(RuleBasedStateMachine):
         self.calm = calm
         self.calm_until = 0.0
         self.now = 100.0
-        self.scores: dict[bytes, float | None] = {}
         self.open(driver)
 
     def open(self, driver: DriverStarted) -> None:
         self.run = Run()
-        self.model = Model(lambda record: self.scores[bytes(record.metrics)])
+        self.model = Model()
+        self.validator: CheckpointRecord | None = None
         self.journal: list[tuple[bytes, float]] = []
         self.workers = Workers(StartWorkers(0, 1, None))
         self.workers.end()
@@ -581,6 +669,7 @@ class RunMachine(RuleBasedStateMachine):
         self.now += 1
         before = self.run
         commands = self.take(event)
+        assert not self.model.is_owed_a_validation(), "a validation is forgotten"
         if self.run is not before or commands:
             self.journal.append((events.encode(event), self.now))
         if isinstance(event, Reported | CheckpointStaged):
@@ -619,6 +708,11 @@ class RunMachine(RuleBasedStateMachine):
                 self.files[attempt] = self.workers.files
             case VerifyCheckpoint() | CommitCheckpoint() | DeleteCheckpoint():
                 self.work.append(command)
+                if isinstance(command, DeleteCheckpoint):
+                    assert command.record.status != "PENDING_VALIDATION", "deleted before its score is known"
+            case StartValidation(record=record):
+                assert self.validator is None, "two validations at once"
+                self.validator = record
             case _:
                 if isinstance(command, AnnounceCommit):
                     self.promised = command.record.seq
@@ -634,15 +728,13 @@ class RunMachine(RuleBasedStateMachine):
     # What workers do
 
     def metrics(self, rank: int, score: str) -> msgspec.Raw:
-        text, value = SCORES[score]
-        raw = f'{{"rank":{rank},"at":{self.now},"score":{text},"eval":{{"score":{text}}}}}'.encode()
-        self.scores[raw] = value
-        return msgspec.Raw(raw)
+        text, _ = SCORES[score]
+        return msgspec.Raw(f'{{"rank":{rank},"at":{self.now},"score":{text},"eval":{{"score":{text}}}}}'.encode())
 
     def report(self, rank: int, mode: str | None, score: str) -> None:
         seq = self.workers.counts[rank] + 1
         name = "best" if self.reuse_names and seq % 3 == 0 else f"checkpoint_{seq:06d}"
-        self.workers.report(rank, self.metrics(rank, score), mode, name)
+        self.workers.report(rank, self.metrics(rank, score), mode, name, self.model.driver.validates)
 
     @precondition(lambda self: self.workers.reporting())
     @rule(pick=picks, mode=modes, score=scores)
@@ -786,11 +878,11 @@ class RunMachine(RuleBasedStateMachine):
                 self.answers.append(CommitFailed(record.attempt, record.seq, "OSError: disk full"))
             case DeleteCheckpoint(record=record):
                 newest = max(self.storage.values(), key=lambda other: other.seq)
-                assert record != newest, "the newest checkpoint is deleted"
-                if self.storage.get(record.name) == record:
+                assert not is_same(newest, record), "the newest checkpoint is deleted"
+                if is_same(self.storage.get(record.name), record):
                     del self.storage[record.name]
             case VerifyCheckpoint(attempt=attempt, record=record):
-                if well and self.storage.get(record.name) == record:
+                if well and is_same(self.storage.get(record.name), record):
                     self.answers.append(CheckpointVerified(attempt, record.seq))
                     return
                 self.storage.pop(record.name, None)
@@ -814,6 +906,29 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def storage_is_heard(self) -> None:
         self.send(self.answers.popleft())
+
+    # What the validator does, beside all this
+
+    @precondition(lambda self: self.validator is not None)
+    @rule(score=scores, well=st.sampled_from([True, True, False]))
+    def a_validation_ends(self, score: str, well: bool) -> None:
+        record, self.validator = self.validator, None
+        if isinstance(self.run.phase, Finished):
+            return  # Its process is ended with the run, and nobody hears of it.
+        text, _ = SCORES[score]
+        metrics = f'{{"score":{text},"eval":{{"score":{text}}},"by":"validator"}}' if well else "{}"
+        status = "VALIDATED" if well else "VALIDATION_FAILED"
+        self.send(ValidationEnded(record.attempt, record.seq, record.name, status, msgspec.Raw(metrics.encode())))
+
+    @precondition(lambda self: not isinstance(self.run.phase, Finished))
+    @rule(seq=st.integers(1, 6), attempt=st.integers(1, 4))
+    def a_validation_ends_that_nobody_waits_for(self, seq: int, attempt: int) -> None:
+        if self.run.validating == (seq, attempt):
+            return
+        before = self.run
+        self.run, commands = step(before, ValidationEnded(attempt, seq, "old", "VALIDATED"), self.now)
+        assert self.run is before
+        assert not commands
 
     # What the user and the clock do
 
@@ -850,6 +965,7 @@ class RunMachine(RuleBasedStateMachine):
         self.workers.end()
         self.answers.clear()
         self.work.clear()
+        self.validator = None
         live = self.run
         self.replay(len(self.journal))
         assert self.run == live, "the journal tells of another run"
@@ -870,7 +986,7 @@ class RunMachine(RuleBasedStateMachine):
     def replay(self, length: int) -> None:
         del self.journal[length:]
         self.run = Run()
-        self.model = Model(self.model.score_of)
+        self.model = Model()
         self.asked: dict[int, CommitCheckpoint] = {}
         now = self.now
         for line, heard_at in self.journal:
@@ -932,6 +1048,8 @@ class RunMachine(RuleBasedStateMachine):
             self.storage_is_heard()
         elif self.work:
             self.storage_works(well=True)
+        elif self.validator is not None and (level or isinstance(self.run.phase, Validating)):
+            self.a_validation_ends("one", well=True)
         elif any(workers.wires):
             self.all_are_heard(first=0)
         elif workers.may_be_gone():
@@ -963,6 +1081,8 @@ def is_permutation(commands: list[Command], due: list[Command]) -> bool:
 def comparable(command: Command) -> Command:
     if isinstance(command, AnnounceCommit):
         return AnnounceCommit(command.attempt, command.record, tuple(sorted(command.removed)))
+    if isinstance(command, AnnounceValidation):
+        return AnnounceValidation(command.attempt, command.record, tuple(sorted(command.removed)))
     return command
 
 

@@ -124,8 +124,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Stopping() as phase, WorkersStopped():
             return _settled(replace(run, phase=replace(phase, stopped=True)))
 
-        case Restoring(record=record), CheckpointVerified():
-            return _running(run, record)
+        case Restoring(), CheckpointVerified():
+            return _running(run, run.latest)  # Not as it was then: it may have been validated since.
         case Restoring(record=record), CheckpointBroken():
             return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)))
         case Restoring(), StopRequested():

@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from paceline._control.commands import StartValidation
-from paceline._control.events import CheckpointRecord, Failure, ValidationEnded, WorkerFailed, WorkerReturned
+from paceline._control.events import (
+    CheckpointRecord,
+    Failure,
+    ValidationEnded,
+    WorkerFailed,
+    WorkerReady,
+    WorkerReturned,
+)
 from paceline._core.clock import Clock
 from paceline._engine.base import Engine, Group
 from paceline._engine.messages import CheckpointStatus, WorkersStopped
 
+START_S = 60.0
+"""How long the process may take to get to the function; the time of a validation counts from there."""
 LEAVE_S = 10.0
 """How long the process may take to leave once its function has returned."""
 
@@ -36,7 +47,9 @@ class Validator:
 @dataclass
 class _Underway:
     record: CheckpointRecord
+    timeout_s: float | None
     due: float | None
+    ready: bool = False
     num_tries: int = 1
     end: ValidationEnded | None = None
     """Known as soon as the worker has spoken; told when its process is gone."""
@@ -56,8 +69,8 @@ class Validations:
     def start(self, command: StartValidation) -> None:
         assert self._underway is None, "one validation at a time"
         timeout_s = self._validator.timeout_s(command.record)
-        due = None if timeout_s is None else self._clock.now() + timeout_s
-        self._underway = _Underway(command.record, due)
+        due = None if timeout_s is None else self._clock.now() + START_S + timeout_s
+        self._underway = _Underway(command.record, timeout_s, due)
         self._launch(self._underway)
 
     def news(self) -> list[ValidationEnded]:
@@ -89,8 +102,12 @@ class Validations:
         gone = False
         for message in self._engine.wait(0.0):
             match message:
+                case WorkerReady() if underway.timeout_s is not None and not underway.ready:
+                    underway.ready, underway.due = True, self._clock.now() + underway.timeout_s
                 case WorkerReturned() if underway.end is None:
-                    self._speaks(underway, _ended(underway.record, "VALIDATED", message), kill=False)
+                    self._speaks(
+                        underway, replace(_ended(underway.record, "VALIDATED"), metrics=message.value), kill=False
+                    )
                 case WorkerFailed(failure=failure) if underway.end is None:
                     underway.again = self._may_try_again(underway, message)
                     problem = _told(failure)
@@ -99,8 +116,7 @@ class Validations:
                     gone = True
         now = self._clock.now()
         if underway.end is None and underway.due is not None and now >= underway.due:
-            timeout_s = self._validator.timeout_s(underway.record)
-            problem = f"it took longer than {timeout_s:g} s and was ended"
+            problem = f"it took longer than {underway.timeout_s:g} s and was ended"
             self._speaks(underway, _ended(underway.record, "VALIDATION_TIMEOUT", problem=problem), kill=True)
         elif underway.leave_by is not None and now >= underway.leave_by:
             underway.leave_by = None
@@ -127,15 +143,8 @@ class Validations:
         return (limit < 0 or underway.num_tries <= limit) and self._validator.is_retried(failed)
 
 
-def _ended(
-    record: CheckpointRecord, status: CheckpointStatus, returned: WorkerReturned | None = None, problem: str = ""
-) -> ValidationEnded:
-    ended = ValidationEnded(record.attempt, record.seq, record.name, status, problem=problem)
-    return (
-        ended
-        if returned is None
-        else ValidationEnded(record.attempt, record.seq, record.name, status, metrics=returned.value)
-    )
+def _ended(record: CheckpointRecord, status: CheckpointStatus, problem: str = "") -> ValidationEnded:
+    return ValidationEnded(record.attempt, record.seq, record.name, status, problem=problem)
 
 
 def _told(failure: Failure) -> str:
