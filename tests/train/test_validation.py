@@ -364,6 +364,8 @@ def test_arguments_that_are_not_plain_data_are_refused_with_their_path(fit):
         (lambda: ValidationTaskConfig({1: 2}), "is not a dict of keyword arguments"),
         (lambda: ValidationTaskConfig(timeout_s=0), "timeout_s=0 is not a number of seconds above 0"),
         (lambda: ValidationTaskConfig(timeout_s=float("nan")), "timeout_s=nan is not a number of seconds"),
+        (lambda: ValidationTaskConfig(timeout_s=float("inf")), "or None for no limit"),
+        (lambda: ValidationTaskConfig(timeout_s="1"), "timeout_s='1' is not a number of seconds"),
         (
             lambda: ValidationConfig(doubled, ray_remote_kwargs={"memory": 1}),
             r"ray_remote_kwargs\['memory'\]=1 has no meaning here: num_cpus, num_gpus, max_retries, retry_exceptions",
@@ -505,6 +507,15 @@ def test_it_is_made_by_the_next_driver_when_one_was_killed_in_the_middle(
     assert (tmp_path / "validated").read_text() == "1 1 2 "
     run_script(SCRIPT, at, num_workers)
     assert (tmp_path / "validated").read_text() == "1 1 2 ", "nothing is validated again"
+
+
+@pytest.mark.parametrize("variable", ["PACELINE_PORTABLE", "PACELINE_START_METHOD"])
+def test_it_is_made_in_a_spawned_process_where_workers_are_spawned(run_script, tmp_path, variable):
+    (tmp_path / "again").touch()
+    value = "1" if variable == "PACELINE_PORTABLE" else "spawn"
+    ended = run_script(SCRIPT, "nowhere", "1", env={variable: value})
+    assert ended.returncode == 0, ended.stderr
+    assert "[{'i': 1, 'ten': 10}, {'i': 2, 'ten': 20}]" in ended.stdout
 
 
 def test_ctrl_c_once_leaves_it_pending_for_the_next_launch(run_script, tmp_path):

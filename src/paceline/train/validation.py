@@ -5,6 +5,7 @@ A validation is a worker of its own. It is no part of the training: what it know
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from paceline._core.plain import plain, unplain
 from paceline._engine.messages import CheckpointRecord, ValidationTask
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import _named_arguments, as_config
+from paceline.train.config import _named_arguments, _short_repr, as_config
 
 ValidationFn = Callable[..., dict[str, Any]]
 """`fn(checkpoint, **fn_kwargs)`, which returns metrics."""
@@ -34,21 +35,21 @@ class ValidationTaskConfig:
     Given in a report it has plain data only, for it outlives the driver, and goes before what the trainer was given.
     """
 
-    fn_kwargs: Mapping[str, Any] | None = None
+    fn_kwargs: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        kwargs = self.fn_kwargs if self.fn_kwargs is not None else {}
+        kwargs: Any = self.fn_kwargs if self.fn_kwargs is not None else {}
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             raise ValueError(f"fn_kwargs={kwargs!r} is not a dict of keyword arguments")
         object.__setattr__(self, "fn_kwargs", dict(kwargs))
         limit = self.timeout_s
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0):
+        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and 0 < limit < math.inf):
             raise ValueError(f"timeout_s={limit!r} is not a number of seconds above 0, or None for no limit")
 
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        return dict(self.fn_kwargs or {})
+    def __repr__(self) -> str:
+        return _short_repr(self)
 
 
 @_named_arguments
@@ -64,13 +65,13 @@ class ValidationConfig:
 
     fn: ValidationFn
     task_config: ValidationTaskConfig = field(default_factory=ValidationTaskConfig)
-    ray_remote_kwargs: Mapping[str, Any] | None = None
+    ray_remote_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise ValueError(f"fn={self.fn!r} is not a function")
         object.__setattr__(self, "task_config", as_config(ValidationTaskConfig, self.task_config, "task_config"))
-        options = self.ray_remote_kwargs if self.ray_remote_kwargs is not None else {}
+        options: Any = self.ray_remote_kwargs if self.ray_remote_kwargs is not None else {}
         if not isinstance(options, Mapping):
             raise ValueError(f"ray_remote_kwargs={options!r} is not a dict such as {{'num_gpus': 1}}")
         object.__setattr__(self, "ray_remote_kwargs", dict(options))
@@ -78,27 +79,25 @@ class ValidationConfig:
             _check_option(name, value)
 
     @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.ray_remote_kwargs or {})
-
-    @property
     def num_gpus(self) -> float:
-        return float(self.options.get("num_gpus", 0))
+        return float(self.ray_remote_kwargs.get("num_gpus", 0))
 
     @property
     def num_cpus(self) -> float:
-        return float(self.options.get("num_cpus", 0))
+        return float(self.ray_remote_kwargs.get("num_cpus", 0))
 
     @property
     def max_retries(self) -> int:
         """By default none; where exceptions are to be retried, three, as in Ray."""
-        return int(self.options.get("max_retries", 3 if self.options.get("retry_exceptions") else 0))
+        return int(
+            self.ray_remote_kwargs.get("max_retries", 3 if self.ray_remote_kwargs.get("retry_exceptions") else 0)
+        )
 
     def retries(self, error: BaseException | None) -> bool:
         """Whether this is tried again while there are retries left. None: the process died."""
         if error is None:
             return True
-        retried = self.options.get("retry_exceptions", False)
+        retried = self.ray_remote_kwargs.get("retry_exceptions", False)
         return bool(retried) if isinstance(retried, bool) else isinstance(error, tuple(retried))
 
     def timeout_s(self, record: CheckpointRecord) -> float | None:
@@ -108,7 +107,7 @@ class ValidationConfig:
     def pickled(self) -> bytes:
         """The function and what it is called with, for every validation of a run."""
         try:
-            both: bytes = cloudpickle.dumps((self.fn, self.task_config.kwargs))
+            both: bytes = cloudpickle.dumps((self.fn, self.task_config.fn_kwargs))
         except (TypeError, pickle.PicklingError, AttributeError, RecursionError) as problem:
             raise TypeError(
                 "validation_config: fn, with its fn_kwargs, cannot be sent to the process that validates "
@@ -117,11 +116,14 @@ class ValidationConfig:
             ) from problem
         return both
 
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
 
 def task_of(validation: bool | ValidationTaskConfig) -> ValidationTask | None:
     """What a report asks for, as it is kept."""
     if isinstance(validation, ValidationTaskConfig):
-        kwargs = plain(validation.kwargs, "validation.fn_kwargs")
+        kwargs = plain(validation.fn_kwargs, "validation.fn_kwargs")
         return ValidationTask(msgspec.Raw(msgspec.json.encode(kwargs)), validation.timeout_s)
     if not isinstance(validation, bool):
         raise TypeError(f"validation={validation!r} is neither a bool nor a paceline.train.ValidationTaskConfig")
