@@ -626,6 +626,12 @@ def test_a_run_that_failed_or_was_stopped_does_not_wait_for_it(end: list[Event])
     )
 
 
+def test_a_run_that_comes_to_its_end_while_it_is_being_stopped_does_not_wait_for_it() -> None:
+    run = heard(validating(1), StopRequested(1), WorkerHeld(1, 0, 1), returned(0, 1), WorkersStopped(1))
+    assert run.phase == Finished("complete")
+    assert run.unvalidated == (unvalidated(1),)
+
+
 def test_a_stop_while_only_validations_are_left_leaves_them_to_the_next_driver() -> None:
     played(
         validating(1),
