@@ -611,6 +611,17 @@ def test_a_restart_of_the_workers_leaves_the_one_under_way_alone() -> None:
     )
 
 
+def test_nothing_is_deleted_while_the_newest_may_turn_out_to_be_broken() -> None:
+    run = validating(1, retention=Retention(1), max_failures=1)
+    run = heard(run, reported(0, 2, files=True), staged(0, 2), Committed(record(2)), failed(0), WorkersStopped(1))
+    played(
+        run,
+        (validated(1), Restoring, []),
+        (CheckpointBroken(2, 2, "a file is missing"), Restoring, [VerifyCheckpoint(2, score(1, 0.5))]),
+        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, score(1, 0.5))]),
+    )
+
+
 @pytest.mark.parametrize("end", [[failed(0)], [StopRequested(1, now=True)]])
 def test_a_run_that_failed_or_was_stopped_does_not_wait_for_it(end: list[Event]) -> None:
     run = heard(validating(1), *end, WorkersStopped(1))

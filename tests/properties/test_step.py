@@ -256,7 +256,8 @@ class Model:
                     record, status=event.status, metrics=merged(record.metrics, event.metrics)
                 )
                 there = [*self.kept[:at], after, *self.kept[at + 1 :]]
-                self.kept = self._retained(there)
+                # Not while the newest may turn out to be broken.
+                self.kept = there if self.stage == "restoring" else self._retained(there)
                 gone = [other for other in there if other not in self.kept]
                 if self.stage in ("running", "stopping"):
                     removed = tuple(sorted(other.seq for other in gone))

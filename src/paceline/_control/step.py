@@ -344,7 +344,7 @@ def _validated(run: Run, event: ValidationEnded) -> Step:
     record = next((c for c in run.unvalidated if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
     if record is not None:  # Else it was found broken meanwhile, or its name was used again.
         validated = replace(record, status=event.status, metrics=_merged(record.metrics, event.metrics))
-        run, gone = _retained(run, tuple(validated if c is record else c for c in run.checkpoints))
+        run, gone = _rescored(run, tuple(validated if c is record else c for c in run.checkpoints))
         if isinstance(run.phase, Running | Stopping):
             commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in gone)))
         commands += [DeleteCheckpoint(c) for c in gone]
@@ -352,6 +352,13 @@ def _validated(run: Run, event: ValidationEnded) -> Step:
     if isinstance(run.phase, Validating) and run.validating is None:
         run = replace(run, phase=Finished("complete"))
     return run, commands + more
+
+
+def _rescored(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
+    if isinstance(run.phase, Restoring):
+        # The newest is being checked: should it be broken, an older one is what is left. The next commit decides.
+        return replace(run, checkpoints=checkpoints), ()
+    return _retained(run, checkpoints)
 
 
 def _merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
