@@ -574,8 +574,6 @@ class Model:
             assert self.reason in run.phase.reason
             assert bool(self.reason) == bool(run.phase.reason)
             assert self.ending != "resized", "a run ends because there is room"
-        if isinstance(run.phase, Waiting):
-            assert run.phase.resume == self.resume
 
     def _check_failures(self, failures: tuple[Failure, ...]) -> None:
         assert len(failures) == len(self.life.failures)

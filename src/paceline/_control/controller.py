@@ -18,10 +18,12 @@ from paceline._control.barriers import Barriers
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -45,6 +47,7 @@ from paceline._control.events import (
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, resize_due, step
+from paceline._control.validations import Validations
 from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
@@ -52,6 +55,7 @@ from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointValidated,
     Hold,
     Joined,
     Notice,
@@ -94,6 +98,7 @@ class Controller:
         needs: Needs | None = None,
         observers: Sequence[Observer] = (),
         fence: Fence = UNFENCED,
+        validations: Validations | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -106,6 +111,7 @@ class Controller:
         self._looked_at = clock.now()
         self._observers = list(observers)
         self._fence = fence
+        self._validations = validations
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
@@ -175,6 +181,8 @@ class Controller:
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
         events = self._changes_of_capacity(events) + events + self._background.taken()
+        if self._validations is not None:
+            events += self._validations.news()
         while self._inbox:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
@@ -235,6 +243,11 @@ class Controller:
                 self._background.submit(self._journal.sync_written)
             case AnnounceRefusal(seq=seq, error=error, rank=rank):
                 self._tell_all(CheckpointRefused(seq, error, rank))
+            case StartValidation():
+                assert self._validations is not None
+                self._validations.start(command)
+            case AnnounceValidation(record=record, removed=removed):
+                self._tell_all(CheckpointValidated(record, removed))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():

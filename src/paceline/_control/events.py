@@ -9,6 +9,7 @@ import msgspec
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
+    CheckpointStatus,
     Failure,
     PreemptionTold,
     Reported,
@@ -50,6 +51,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     """How many workers there is room for, where that was asked."""
     lease: int = 0
     """The number under which it holds the run: what an older one does from here on is void."""
+    validates: bool = False
+    """Whether it knows how a checkpoint is validated."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -88,6 +91,17 @@ class CommitFailed(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
+class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
+    """The validation of a checkpoint has come to an end, whichever. `attempt` is the one that made the checkpoint."""
+
+    attempt: int
+    seq: int
+    name: str
+    status: CheckpointStatus
+    metrics: msgspec.Raw = msgspec.Raw(b"{}")
+    problem: str = ""
+
+
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     now: bool = False
@@ -121,6 +135,7 @@ Event = (
     | StagingFailed
     | Committed
     | CommitFailed
+    | ValidationEnded
     | WorkerHeld
     | WorkerReturned
     | WorkerFailed
@@ -155,6 +170,7 @@ __all__ = [
     "Retention",
     "StagingFailed",
     "StopRequested",
+    "ValidationEnded",
     "WorkerFailed",
     "WorkerHeld",
     "WorkerReady",

@@ -14,6 +14,8 @@ import msgspec
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
+CheckpointStatus = Literal["COMMITTED", "PENDING_VALIDATION", "VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
+
 PROTOCOL = 1
 
 
@@ -32,6 +34,13 @@ class Staged(msgspec.Struct, frozen=True):
     """The files already lie in the checkpoint's own directory; only the manifest is missing."""
 
 
+class ValidationTask(msgspec.Struct, frozen=True):
+    """What the validation of one checkpoint was asked for with; what it leaves out, the trainer says."""
+
+    kwargs: msgspec.Raw = msgspec.Raw(b"{}")
+    timeout_s: float | None = None
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True):
     """A committed checkpoint: what the journal, the manifest and a worker know of it."""
 
@@ -39,7 +48,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
     name: str
     attempt: int
     metrics: msgspec.Raw
+    """As reported; once it is validated, with the metrics of the validation. The manifest keeps the former."""
     num_bytes: int = 0
+    validation: ValidationTask | None = None
+    status: CheckpointStatus = "COMMITTED"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -82,6 +94,7 @@ class Reported(msgspec.Struct, frozen=True, tag=True):
     where: str
     checkpoint: str | None = None
     """The name of the checkpoint that this rank adds files to, if it does; `CheckpointStaged` follows."""
+    validation: ValidationTask | None = None
 
 
 class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
@@ -193,10 +206,19 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     score_attribute: str | None = None
     score_order: str = "max"
     global_batch_size: int | None = None
+    validates: bool = False
+    """Whether the trainer said how a checkpoint is validated."""
     protocol: int = PROTOCOL
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
+    record: CheckpointRecord
+    removed: tuple[int, ...] = ()
+
+
+class CheckpointValidated(msgspec.Struct, frozen=True, tag=True):
+    """A validation has ended, well or not: here is the checkpoint as it counts from now on."""
+
     record: CheckpointRecord
     removed: tuple[int, ...] = ()
 
@@ -240,7 +262,7 @@ class Exit(msgspec.Struct, frozen=True, tag=True):
     """The run has taken in all this worker had to say."""
 
 
-ToWorker = Begin | CheckpointCommitted | CheckpointRefused | Hold | StopAt | Release | Exit
+ToWorker = Begin | CheckpointCommitted | CheckpointValidated | CheckpointRefused | Hold | StopAt | Release | Exit
 
 encode = msgspec.json.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode

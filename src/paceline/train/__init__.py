@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         staging_directory,
     )
     from paceline.train.trainer import DataParallelTrainer
+    from paceline.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
 
 __all__ = [
     "BackendConfig",
@@ -67,6 +68,9 @@ __all__ = [
     "TrainRunContext",
     "TrainingFailedError",
     "UserCallback",
+    "ValidationConfig",
+    "ValidationFn",
+    "ValidationTaskConfig",
     "WorkerError",
     "WorkerGroupError",
     "collective",
@@ -121,6 +125,11 @@ __getattr__ = on_demand(
             "staging_directory",
         ),
         "paceline.train.trainer": ("DataParallelTrainer",),
+        "paceline.train.validation": (
+            "ValidationConfig",
+            "ValidationFn",
+            "ValidationTaskConfig",
+        ),
     },
     submodules=("collective", "torch"),
 )

@@ -19,6 +19,7 @@ from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._control.validations import Validations, Validator
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import ControllerError, PreemptionError, StorageError
@@ -26,20 +27,23 @@ from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.messages import Begin
+from paceline._engine.messages import Begin, CheckpointRecord, WorkerFailed
 from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import taken as lease_taken
 from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
+from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.failures import CallbackObserver, Collector, training_error
+from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
+from paceline.train.job import pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal, counted
+from paceline.train.validation import Validate, ValidationConfig
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,19 @@ class Asked:
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
+    validation: AskedValidation | None = None
 
     @property
     def needs(self) -> Needs:
         return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
+
+@dataclass(frozen=True)
+class AskedValidation:
+    config: ValidationConfig
+    job: bytes
+    """Function and arguments, pickled."""
+    given: Share
 
 
 def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
@@ -80,6 +93,7 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
+    validations = _validations(asked, asked.validation, layout, seams) if asked.validation is not None else None
     controller = Controller(
         found.run,
         journal=found.journal,
@@ -91,16 +105,17 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         needs=asked.needs,
         observers=observers,
         fence=found.fence,
+        validations=validations,
     )
 
     def drive() -> Run:
-        with contextlib.closing(engine):
+        with contextlib.closing(engine), contextlib.closing(validations) if validations else contextlib.nullcontext():
             return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
         if inline is not None:
-            run = run_inline(inline, drive, asked.parts)
+            run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
         else:
             with interrupts:
                 run = drive()
@@ -177,6 +192,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
         lease=lease,
+        validates=asked.validation is not None,
     )
 
 
@@ -202,11 +218,45 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
             global_batch_size=asked.scaling.global_batch_size,
+            validates=run.validates,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(
         command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
     )
+
+
+def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seams: Seams) -> Validations:
+    config, given = validation.config, validation.given
+    _, _, backend = asked.parts
+
+    def group(record: CheckpointRecord, number: int) -> Group:
+        begin = Begin(
+            run_name=layout.root.name,
+            run_path=str(layout.root),
+            attempt=number,
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            local_world_size=1,
+            node_rank=0,
+            first_seq=0,
+            num_threads=given.num_threads,
+            devices=given.devices,
+        )
+        spec = WorkerSpec(begin, layout.validation_log(record.name), given.env)
+        kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
+        function = Validate(validation.job, str(layout.checkpoint(record.name)), kwargs)
+        # The framework of the training is imported, and not set up: a validation is no part of its group.
+        job = pickled_job(function, None, BackendConfig())
+        return Group(number, (spec,), job, backend.preload, start_method=backend.start_method)
+
+    def is_retried(failed: WorkerFailed) -> bool:
+        raised = bool(failed.failure.traceback)
+        return config.retries(exception_of(failed.failure, failed.pickled) if raised else None)
+
+    validator = Validator(lambda: seams.engine(None), group, config.timeout_s, config.max_retries, is_retried)
+    return Validations(validator, seams.clock)
 
 
 class _Interrupts:
@@ -256,11 +306,14 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
         raise error
     if interrupts.count > 1:
         raise KeyboardInterrupt
-    if run.phase.ending == "preempted":
+    if run.phase.ending == "preempted" or (run.preempted and run.unvalidated):
         result.error = PreemptionError(_preempted_text(layout, run), result)
         terminal.say(str(result.error), error=True)
         raise result.error
-    if run.phase.ending == "interrupted":
+    if run.unvalidated and run.is_trained:
+        left = counted(len(run.unvalidated), "validation")
+        terminal.say(f"training is complete, but {left} not; run the script again with the same name for the rest")
+    elif run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
         terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")

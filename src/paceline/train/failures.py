@@ -38,6 +38,8 @@ class Collector:
         for event in history:
             if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
                 self._reported.append(event)
+            elif isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
+                self._returned = event
 
     def saw(self, event: Event, run: Run) -> None:
         if isinstance(event, Reported):
