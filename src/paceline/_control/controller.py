@@ -6,9 +6,11 @@ raises is dropped.
 """
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from paceline._control.background import Background
@@ -36,6 +38,7 @@ from paceline._control.events import (
     WorkerFailed,
     WorkerReturned,
 )
+from paceline._control.hangs import Ask, Told, Watch
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, step
@@ -47,6 +50,8 @@ from paceline._engine.messages import (
     CheckpointRefused,
     Hold,
     Joined,
+    Sample,
+    Sampled,
     StopAt,
     ToWorker,
 )
@@ -81,6 +86,7 @@ class Controller:
         layout: Layout,
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
+        watch: Watch | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.run = run
@@ -90,6 +96,8 @@ class Controller:
         self._layout = layout
         self._group = group
         self._clock = clock
+        self._watch = watch
+        """None: nobody minds how long a rank says nothing, as where a person debugs it."""
         self._observers = list(observers)
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
@@ -102,6 +110,8 @@ class Controller:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
                 self._take(self._next_events())
+                if (told := self._watched()) is not None:
+                    self._take([told])
                 self._sync_journal_now_and_then()
                 for observer in list(self._observers):
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
@@ -132,6 +142,9 @@ class Controller:
         for message in said:
             if isinstance(message, Joined):
                 self._joined(message)
+            elif isinstance(message, Sampled):
+                if self._watch is not None and message.attempt == self.run.attempt:
+                    self._watch.sampled(message, self._clock.now())
             else:
                 events.append(message)
             if isinstance(message, WorkerReturned):
@@ -147,6 +160,23 @@ class Controller:
             events.append(DeadlinePassed(self.run.attempt))
         return events
 
+    def _watched(self) -> Event | None:
+        """Ask the ranks what they do, or say that they hang, when it is time for that."""
+        if self._watch is None:
+            return None
+        now = self._clock.now()
+        match self._watch.tick(self.run, now, self._clock.wall()):
+            case Ask(number=number, unanswered=unanswered):
+                for rank in unanswered:
+                    self._watch.found(rank, self._engine.condition(rank), now)
+                self._tell_all(Sample(number))
+            case Told(event=event, stacks=stacks):
+                if stacks:
+                    path, text = self._layout.stacks(self.run.attempt), f"{event}\n\n{stacks}\n"
+                    self._background.submit(lambda: self._stacks_written(path, text))
+                return event
+        return None
+
     def _take(self, events: list[Event]) -> None:
         commands: list[Command] = []
         effective: list[tuple[Event, Run]] = []
@@ -160,6 +190,8 @@ class Controller:
                 continue
             self.run = after
             self._journal.append(event)
+            if self._watch is not None:
+                self._watch.saw(event, now)
             effective.append((event, after))
             commands += more
         self._journal.flush()
@@ -175,6 +207,8 @@ class Controller:
                 self._background.submit(lambda: self._verified(attempt, record))
             case StartWorkers():
                 self._barriers = Barriers(command.size)
+                if self._watch is not None:
+                    self._watch.began(command.size, self._clock.now())
                 self._engine.start(self._group(command, self.run))
             case CommitCheckpoint():
                 self._background.submit(lambda: self._committed(command))
@@ -198,6 +232,8 @@ class Controller:
 
     def _joined(self, event: Joined) -> None:
         if event.attempt == self.run.attempt:
+            if self._watch is not None:
+                self._watch.joined(event, self._clock.now())
             release = self._barriers.joined(event)
             if release is not None:
                 self._tell_all(release)
@@ -240,6 +276,14 @@ class Controller:
                 ", ".join(differing),
             )
         return Committed(record)
+
+    def _stacks_written(self, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(text)
+        except OSError as error:
+            log.warning("the stacks of the workers could not be written to %s: %s", path, error)
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:

@@ -4,6 +4,8 @@ What a worker says is defined with the other messages in `_engine/messages.py`; 
 on the driver's side, and the union of them all.
 """
 
+from typing import Literal
+
 import msgspec
 
 from paceline._engine.messages import (
@@ -82,6 +84,25 @@ class StopRequested(msgspec.Struct, frozen=True, tag=True):
     now: bool = False
 
 
+HangAction = Literal["warn", "restart", "fail"]
+
+
+class HangSuspected(msgspec.Struct, frozen=True, tag=True):
+    """A rank has stood at one place for longer than its run lets expect; `failure` has the sentence about it."""
+
+    attempt: int
+    failure: Failure
+    action: HangAction = "warn"
+
+
+class HangPassed(msgspec.Struct, frozen=True, tag=True):
+    """A hang that was told of is none any more."""
+
+    attempt: int
+    rank: int
+    after_s: float = 0.0
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
@@ -101,6 +122,8 @@ Event = (
     | WorkerFailed
     | WorkersStopped
     | StopRequested
+    | HangSuspected
+    | HangPassed
     | DeadlinePassed
 )
 
@@ -119,6 +142,9 @@ __all__ = [
     "DriverStarted",
     "Event",
     "Failure",
+    "HangAction",
+    "HangPassed",
+    "HangSuspected",
     "JOURNAL_VERSION",
     "Reported",
     "Retention",

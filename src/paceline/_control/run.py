@@ -83,6 +83,8 @@ class Running(msgspec.Struct, frozen=True):
     """The report after which all ranks stop, once it is agreed."""
     failures: tuple[Failure, ...] = ()
     """Broken connections that the death behind them is not yet known of."""
+    hang: str = ""
+    """What was said of a hang that has not passed."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
 

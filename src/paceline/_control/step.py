@@ -35,6 +35,8 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     Reported,
     StopRequested,
     WorkerFailed,
@@ -111,6 +113,12 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return run, [StopWorkers(run.attempt, kill=True)]
         case Running() as phase, WorkerHeld():
             return _held(run, phase, event)
+        case Running() as phase, HangSuspected(failure=failure, action=action):
+            if action == "warn":
+                return replace(run, phase=replace(phase, hang=failure.message)), []
+            return _stopping(run, phase, "failed", phase.failures + (failure,))
+        case Running() as phase, HangPassed():
+            return replace(run, phase=replace(phase, hang="")), []
         case Running() as phase, DeadlinePassed():
             return _stopping(run, phase, "failed" if phase.failures else "interrupted", phase.failures)
         case Stopping() as phase, WorkersStopped():
@@ -128,6 +136,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return (run if run.stop_requested else replace(run, stop_requested=True)), []
 
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
+            return run, []
+        case Stopping(), HangSuspected() | HangPassed():
             return run, []
 
     raise InvalidTransition(f"{event} in {run.phase}")

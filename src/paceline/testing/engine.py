@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 
+from paceline._core.system import Condition
 from paceline._engine.base import Group
 from paceline._engine.messages import (
     Begin,
@@ -76,6 +77,8 @@ class FakeEngine:
         self._woken = False
         self.groups: list[Group] = []
         """What `start` was called with."""
+        self.conditions: dict[int, Condition] = {}
+        """What the system would say of a rank's process, for `condition` to answer."""
 
     def start(self, group: Group) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"
@@ -107,6 +110,9 @@ class FakeEngine:
             self._clock.advance(timeout_s or 0.0)
         self._woken = False
         return said
+
+    def condition(self, rank: int) -> Condition | None:
+        return self.conditions.get(rank)
 
     def wake(self) -> None:
         self._woken = True

@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from paceline._control.events import HangAction
 from paceline._core.settings import default_storage_path
 from paceline.train.callbacks import UserCallback
 
@@ -155,13 +156,26 @@ class CheckpointConfig:
 @_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:
-    """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit."""
+    """What is done about workers that fail, and about those that hang.
+
+    `max_failures`: how often they may be restarted from the last checkpoint, 0 never, -1 without limit. A rank hangs if
+    it stands at one place and gives no sign of life for `hang_timeout_s` (None: learned from the run's own reports, at
+    least 30 s). `hang_action`: "warn" says so, "restart" also restarts the workers, "fail" ends the run.
+    """
 
     max_failures: int = 0
+    hang_timeout_s: float | None = None
+    hang_action: HangAction = "warn"
 
     def __post_init__(self) -> None:
         if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < -1:
             raise ValueError(f"max_failures={self.max_failures!r} is not 0 or more, or -1 for no limit")
+        timeout_s = self.hang_timeout_s
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if timeout_s is not None and not (is_number and timeout_s > 0):
+            raise ValueError(f"hang_timeout_s={timeout_s!r} is not a number of seconds above 0, or None to learn it")
+        if self.hang_action not in get_args(HangAction):
+            raise ValueError(f"hang_action={self.hang_action!r} is not one of {', '.join(get_args(HangAction))}")
 
     def __repr__(self) -> str:
         return _short_repr(self)

@@ -20,6 +20,8 @@ from paceline._control.events import (
     Committed,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     Reported,
     StopRequested,
     WorkerFailed,
@@ -67,6 +69,11 @@ class Terminal:
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
                 self._failed = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))
+            case HangSuspected(failure=failure, action=action):
+                then = {"warn": "", "restart": "; the workers are ended", "fail": "; the run is ended"}[action]
+                self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
+            case HangPassed(rank=rank, after_s=after_s):
+                self.say(f"rank {rank} moves again after {after_s:.0f} s", error=True)
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
         if isinstance(run.phase, Finished | Restoring | Stopping):
