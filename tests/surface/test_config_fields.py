@@ -24,7 +24,7 @@ FIELDS = {
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
     ],
-    "paceline.train.FailureConfig": ["max_failures=0"],
+    "paceline.train.FailureConfig": ["max_failures=0", "hang_timeout_s=None", "hang_action='warn'"],
     "paceline.train.CheckpointConfig": [
         "num_to_keep=None",
         "checkpoint_score_attribute=None",
