@@ -337,7 +337,7 @@ def test_workers_that_are_throttled_to_a_tenth_are_not_hung(tmp_path):
         (tmp_path / f"pid-{os.getpid()}").touch()
         train.report({"i": 0})
         for i in range(3):
-            sum(i * i for i in range(700_000))
+            sum(i * i for i in range(400_000))
             train.report({"i": i})
 
     over = threading.Event()
