@@ -172,8 +172,8 @@ class Controller:
                 self._tell_all(Sample(number))
             case Told(event=event, stacks=stacks):
                 if stacks:
-                    path, text = self._layout.stacks(self.run.attempt), f"{event}\n\n{stacks}\n"
-                    self._background.submit(lambda: self._stacks_written(path, text))
+                    path = self._layout.stacks(self.run.attempt)
+                    self._background.submit(lambda: self._stacks_written(path, stacks))
                 return event
         return None
 

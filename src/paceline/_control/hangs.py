@@ -5,8 +5,8 @@ ranks are asked for their stacks every few seconds, and one that is seen to move
 only a rank that stands at one place in every sample and does not compute: a slow step is slow, not hung.
 """
 
-from collections import deque
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from paceline._control.events import (
     CheckpointStaged,
@@ -22,6 +22,7 @@ from paceline._control.events import (
     WorkerReturned,
 )
 from paceline._control.run import Run, Running
+from paceline._control.sightings import Rank, Seen
 from paceline._control.verdict import (
     WAITS_FOR_OTHERS,
     Stance,
@@ -42,17 +43,13 @@ BEFORE_FIRST = 4.0
 """How many times as long a rank may take to its first report: it loads, connects and compiles."""
 SAME_AGAIN = 2.0
 """A silence that was told and passed by itself was no hang: it takes twice its length to be told again."""
-SAMPLES = 3
 APART_S = 5.0
-MUTE_S = 3.0
-"""How long a rank may be late in answering, on a machine that is busy, before that means something."""
+LOOK_S = 0.1
+"""Looking at every rank each time that one of them reports would cost more than the reports."""
 OTHERS_MOVE_S = 45.0
 """How much longer a rank is watched while others move: it may be waiting for them in a way of its own."""
 COMPUTES = 4.0
 """How many times the threshold a rank may compute at one place: a large operation, a compiler."""
-BUSY = 0.1
-"""Of one core; a rank that waits takes a hundredth."""
-BUSY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -70,60 +67,6 @@ class Told:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    at: float
-    sample: Sampled | None
-    condition: Condition | None
-
-    @property
-    def place(self) -> object:
-        if self.sample is None:
-            return None
-        return self.sample.main, self.sample.called
-
-
-class _Rank:
-    """One rank in this attempt."""
-
-    def __init__(self, now: float) -> None:
-        self.sign = now
-        self.reported_at: float | None = None
-        self.last: Reported | None = None
-        self.returned = False
-        self.answered = 0
-        self.since = now
-        self.seen: deque[_Seen] = deque(maxlen=SAMPLES)
-        """At the place where it has stood since `since`."""
-
-    def look(self, seen: _Seen) -> None:
-        if self.seen:
-            before, again = self.seen[-1], seen.sample
-            answers = before.sample is not None and again is not None
-            if again is not None and (again.moved or (answers and (again.fresh or seen.place != before.place))):
-                self.sign = seen.at
-            if seen.place != before.place or self.sign == seen.at:
-                self.seen.clear()
-        elif seen.sample is not None and seen.sample.moved:
-            self.sign = seen.at
-        if not self.seen:
-            self.since = seen.at
-        self.seen.append(seen)
-
-    def stands(self, now: float) -> bool:
-        if len(self.seen) < SAMPLES or self.sign > self.since:
-            return False
-        return self.seen[-1].sample is not None or now - self.since >= MUTE_S
-
-    def computes(self) -> bool:
-        first, last = self.seen[0], self.seen[-1]
-        if last.condition is None or first.condition is None or last.at <= first.at:
-            return False
-        cpu = (last.condition.cpu_s - first.condition.cpu_s) / (last.at - first.at)
-        num_bytes = last.condition.num_bytes - first.condition.num_bytes
-        return cpu >= BUSY or num_bytes >= BUSY_BYTES or last.condition.state == "R"
-
-
-@dataclass(frozen=True)
 class _Hang:
     """What was told and has not passed."""
 
@@ -131,7 +74,7 @@ class _Hang:
     silent_since: float
     told_at: float
     suspects: frozenset[int]
-    """A sign of life from any of these ends it."""
+    """A report from any of these ends it, and any sign of life from the rank itself."""
 
 
 class Watch:
@@ -143,15 +86,16 @@ class Watch:
         self._storage = storage
         self._longest = 0.0
         self._passed = 0.0
-        self._ranks: list[_Rank] = []
+        self._ranks: list[Rank] = []
         self._asked_at: float | None = None
         self._number = 0
         self._told: _Hang | None = None
         self._ticked_at = 0.0
+        self._look_at = 0.0
 
     def began(self, size: int, now: float) -> None:
         """The workers of an attempt are being started."""
-        self._ranks = [_Rank(now) for _ in range(size)]
+        self._ranks = [Rank(now) for _ in range(size)]
         self._asked_at = self._told = None
         self._ticked_at = now
 
@@ -167,6 +111,7 @@ class Watch:
             self._ranks[event.staged.rank].sign = now
         elif isinstance(event, WorkerReady):
             self._ranks[event.rank].sign = now
+            self._ranks[event.rank].pid = event.pid
         elif isinstance(event, WorkerReturned):
             self._ranks[event.rank].sign = now
             self._ranks[event.rank].returned = True
@@ -182,11 +127,11 @@ class Watch:
         rank = self._ranks[sample.rank]
         if self._asked_at is not None and not rank.returned:
             rank.answered = sample.number
-            rank.look(_Seen(now, sample, sample.condition))
+            rank.look(Seen(now, sample, sample.condition))
 
     def found(self, rank: int, condition: Condition | None, now: float) -> None:
         """A rank has not answered, and this is what the system says of it."""
-        self._ranks[rank].look(_Seen(now, None, condition))
+        self._ranks[rank].look(Seen(now, None, condition))
 
     def tick(self, run: Run, now: float, wall: float) -> Ask | Told | None:
         """What is to be done now, if anything. To be called often."""
@@ -195,6 +140,9 @@ class Watch:
             return None
         if self._told is not None:
             return self._recovered(run, now)
+        if now < self._look_at:
+            return None
+        self._look_at = now + LOOK_S
         suspects = self._silent(now)
         if not suspects:
             self._asked_at = None
@@ -221,6 +169,13 @@ class Watch:
         learned_s = FACTOR * self._longest if self._timeout_s is None else 0.0
         return max(floor_s * (BEFORE_FIRST if first else 1.0), learned_s, SAME_AGAIN * self._passed)
 
+    def _first(self) -> bool:
+        """Whether this attempt still has its first report before it."""
+        return all(rank.reported_at is None for rank in self._ranks)
+
+    def _limit_s(self) -> float:
+        return self.threshold_s(first=self._first())
+
     def _learn(self, rank: int, interval_s: float) -> None:
         if self._told is not None and rank in self._told.suspects:
             self._passed = max(self._passed, interval_s)
@@ -239,15 +194,14 @@ class Watch:
     def _silent(self, now: float) -> list[int]:
         """The ranks to be looked at: all if nobody gives a sign of life, else those that fell silent alone."""
         active = [at for at, rank in enumerate(self._ranks) if not rank.returned]
-        first = all(rank.reported_at is None for rank in self._ranks)
-        limit_s = self.threshold_s(first=first)
+        limit_s = self._limit_s()
         if all(now - rank.sign > limit_s for rank in self._ranks):
             return active
         # One that never reports, while others do, is not expected to.
         return [
             at
             for at in active
-            if now - self._ranks[at].sign > limit_s and (first or self._ranks[at].reported_at is not None)
+            if now - self._ranks[at].sign > limit_s and (self._first() or self._ranks[at].reported_at is not None)
         ]
 
     def _apart_s(self) -> float:
@@ -263,26 +217,26 @@ class Watch:
 
     def _found_standing(self, suspects: list[int], now: float) -> list[int]:
         """Those of the suspects that are beyond doubt."""
-        limit_s = self.threshold_s(first=all(rank.reported_at is None for rank in self._ranks))
-        return [at for at in suspects if self._beyond_doubt(at, limit_s, now)]
+        active = [rank for rank in self._ranks if not rank.returned]
+        all_stand = all(rank.stands(now) for rank in active)
+        if all_stand and not any(rank.computes() for rank in active):
+            return suspects
+        return [at for at in suspects if self._ranks[at].stands(now) and self._beyond_doubt(at, all_stand, now)]
 
-    def _beyond_doubt(self, at: int, limit_s: float, now: float) -> bool:
+    def _beyond_doubt(self, at: int, all_stand: bool, now: float) -> bool:
+        """Of a rank that stands while others, or itself, move or compute."""
         rank = self._ranks[at]
-        if not rank.stands(now):
-            return False
+        limit_s = self._limit_s()
         silent_s = now - rank.sign
-        others = [other for other in self._ranks if other is not rank and not other.returned]
-        all_stand = all(other.stands(now) for other in others)
-        if all_stand and not any(each.computes() for each in (rank, *others)):
-            return True
         waits = self._stance(at, now).doing in WAITS_FOR_OTHERS
         if not waits and not rank.computes():
             return silent_s >= limit_s + min(OTHERS_MOVE_S, (COMPUTES - 1) * limit_s)
         # From here on it either computes or waits for one that does: that is given several times as long.
         if silent_s < COMPUTES * limit_s or now - rank.since < limit_s:
             return False
-        others_report = any(o.reported_at is not None and now - o.reported_at < limit_s for o in self._ranks)
-        return not waits or all_stand or others_report
+        if not waits or all_stand:
+            return True
+        return any(o.reported_at is not None and now - o.reported_at < limit_s for o in self._ranks)
 
     def _stance(self, at: int, now: float) -> Stance:
         rank = self._ranks[at]
@@ -302,7 +256,7 @@ class Watch:
         what = verdict(stances, self._surroundings(run, phase))
         self._told = _Hang(what.rank, self._ranks[what.rank].sign, now, frozenset(suspects))
         self._asked_at = None
-        return Told(self._event(run, what, wall), self._stacks(active))
+        return Told(self._event(run, what, wall), f"{_date(wall)}: {what.sentence}\n\n{self._stacks(active)}\n")
 
     def _surroundings(self, run: Run, phase: Running) -> Surroundings:
         behind = {}
@@ -315,7 +269,13 @@ class Watch:
     def _event(self, run: Run, what: Verdict, wall: float) -> HangSuspected:
         action = self._action if what.curable else "warn"
         failure = Failure(
-            what.rank, "hang", what.sentence, at=wall, frames=what.frames, retriable=self._action == "restart"
+            what.rank,
+            "hang",
+            what.sentence,
+            at=wall,
+            pid=self._ranks[what.rank].pid,
+            frames=what.frames,
+            retriable=self._action == "restart",
         )
         return HangSuspected(run.attempt, failure, action)
 
@@ -328,7 +288,12 @@ class Watch:
     def _recovered(self, run: Run, now: float) -> Told | None:
         assert self._told is not None
         told = self._told
-        if all(self._ranks[at].sign <= told.told_at for at in told.suspects):
+        reported = (self._ranks[at].reported_at or 0.0 for at in told.suspects)
+        if max(self._ranks[told.rank].sign, *reported) <= told.told_at:
             return None
         self._told = None
         return Told(HangPassed(run.attempt, told.rank, now - told.silent_since))
+
+
+def _date(wall: float) -> str:
+    return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"

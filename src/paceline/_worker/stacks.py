@@ -43,7 +43,7 @@ def sampled(attempt: int, rank: int, number: int) -> Sampled:
     for look in range(LOOKS):
         if look:
             time.sleep(_APART_S)
-        stack = _stack(sys._current_frames().get(threading.main_thread().ident or 0))
+        stack = _of_the_job(_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
         places.add(tuple((frame.f_code, frame.f_lasti) for frame in stack))
         fresh.append(_first_seen(stack))
     main = stack
@@ -71,6 +71,14 @@ def _stack(innermost: FrameType | None) -> list[FrameType]:
         stack.append(innermost)
         innermost = innermost.f_back
     return stack[::-1]
+
+
+def _of_the_job(stack: list[FrameType]) -> list[FrameType]:
+    """Without the calls by which a process becomes a worker."""
+    for at, frame in enumerate(stack):
+        if frame.f_code.co_name == "work" and frame.f_globals.get("__name__") == "paceline._worker.main":
+            return stack[at:]
+    return stack
 
 
 def _told(stack: list[FrameType]) -> tuple[Frame, ...]:
