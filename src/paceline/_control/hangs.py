@@ -103,7 +103,7 @@ class Watch:
         """An event took effect: perhaps a sign of life."""
         if isinstance(event, Reported):
             rank = self._ranks[event.rank]
-            if rank.reported_at is not None:
+            if rank.reported_at is not None and now - rank.reported_at > self._longest:
                 self._learn(event.rank, now - rank.reported_at)
             rank.sign = rank.reported_at = now
             rank.last = event
@@ -179,14 +179,14 @@ class Watch:
     def _learn(self, rank: int, interval_s: float) -> None:
         if self._told is not None and rank in self._told.suspects:
             self._passed = max(self._passed, interval_s)
-        elif interval_s > self._longest:
+        else:
             self._longest = interval_s
 
     def _forgive(self, now: float) -> None:
         """Time in which this driver itself stood still says nothing about its ranks."""
         late_s = now - self._ticked_at
         self._ticked_at = now
-        if self._told is None and late_s > min(APART_S, self.threshold_s(first=False) / 2):
+        if late_s > LOOK_S and self._told is None and late_s > min(APART_S, self.threshold_s(first=False) / 2):
             for rank in self._ranks:
                 rank.sign = min(now, rank.sign + late_s)
                 rank.seen.clear()
