@@ -32,6 +32,8 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    HangPassed,
+    HangSuspected,
     ResizeDue,
     Retention,
     StopRequested,
@@ -1072,3 +1074,27 @@ def test_workers_of_an_attempt_that_the_journal_lost_are_not_taken_for_older_one
 def test_an_event_that_fits_nowhere_tells_itself_and_the_phase() -> None:
     with pytest.raises(InvalidTransition, match=r"CheckpointVerified\(attempt=1, seq=1\) in Running\("):
         step(running(1), CheckpointVerified(1, 1))
+
+
+def hung(action: str, *, retriable: bool = True) -> HangSuspected:
+    failure = Failure(1, "hang", "rank 1 has stood at train.py:41 for 45 s", retriable=retriable)
+    return HangSuspected(1, failure, action)
+
+
+def test_a_hang_that_is_warned_of_changes_nothing_but_what_is_known_of_it():
+    run = played(running(2), (hung("warn"), Running, []))
+    assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
+    assert heard(run, HangPassed(1, 1, 60.0)) == running(2)
+
+
+@pytest.mark.parametrize(("action", "retriable", "after"), [("restart", True, Running), ("fail", False, Finished)])
+def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retriable, after):
+    run = played(
+        running(2, max_failures=1),
+        (hung(action, retriable=retriable), Stopping, [StopWorkers(1, kill=True)]),
+        (hung(action), Stopping, []),
+        (HangPassed(1, 1), Stopping, []),
+    )
+    run = heard(run, WorkersStopped(1))
+    assert isinstance(run.phase, after)
+    assert run.num_failures == retriable

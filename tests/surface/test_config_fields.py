@@ -26,7 +26,13 @@ FIELDS = {
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
     ],
-    "paceline.train.FailureConfig": ["max_failures=0", "max_preemption_failures=-1", "controller_failure_limit=-1"],
+    "paceline.train.FailureConfig": [
+        "max_failures=0",
+        "max_preemption_failures=-1",
+        "controller_failure_limit=-1",
+        "hang_timeout_s=None",
+        "hang_action='warn'",
+    ],
     "paceline.train.CheckpointConfig": [
         "num_to_keep=None",
         "checkpoint_score_attribute=None",

@@ -4,6 +4,8 @@ What a worker says is defined with the other messages in `_engine/messages.py`; 
 on the driver's side, and the union of them all.
 """
 
+from typing import Literal
+
 import msgspec
 
 from paceline._engine.messages import (
@@ -114,6 +116,25 @@ class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
     num_places: int
 
 
+HangAction = Literal["warn", "restart", "fail"]
+
+
+class HangSuspected(msgspec.Struct, frozen=True, tag=True):
+    """A rank has stood at one place for longer than its run lets expect; `failure` has the sentence about it."""
+
+    attempt: int
+    failure: Failure
+    action: HangAction = "warn"
+
+
+class HangPassed(msgspec.Struct, frozen=True, tag=True):
+    """A hang that was told of is none any more."""
+
+    attempt: int
+    rank: int
+    after_s: float = 0.0
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
@@ -143,6 +164,8 @@ Event = (
     | StopRequested
     | PreemptionTold
     | CapacityChanged
+    | HangSuspected
+    | HangPassed
     | DeadlinePassed
     | ResizeDue
 )
@@ -163,6 +186,9 @@ __all__ = [
     "DriverStarted",
     "Event",
     "Failure",
+    "HangAction",
+    "HangPassed",
+    "HangSuspected",
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",

@@ -103,6 +103,8 @@ class Running(msgspec.Struct, frozen=True):
     """What is known of the machine's end, if that is why the ranks stop."""
     failures: tuple[Failure, ...] = ()
     """Broken connections that the death behind them is not yet known of."""
+    hang: str = ""
+    """What was said of a hang that has not passed."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
     may_grow: bool = False

@@ -39,6 +39,8 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     PreemptionTold,
     Reported,
     ResizeDue,
@@ -135,6 +137,12 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return run, [StopWorkers(run.attempt, kill=True)]
         case Running() as phase, WorkerHeld():
             return _held(run, phase, event, now)
+        case Running() as phase, HangSuspected(failure=failure, action=action):
+            if action == "warn":
+                return replace(run, phase=replace(phase, hang=failure.message)), []
+            return _stopping(run, phase, "failed", phase.failures + (failure,))
+        case Running() as phase, HangPassed():
+            return replace(run, phase=replace(phase, hang="")), []
         case Running() as phase, DeadlinePassed():
             return _stopping(run, phase, "failed" if phase.failures else _unfinished(phase), phase.failures)
         case Stopping() as phase, WorkersStopped():
@@ -165,6 +173,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return run, []  # Due, or said, in the moment in which the workers ended.
 
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
+            return run, []
+        case Stopping(), HangSuspected() | HangPassed():
             return run, []
 
     raise InvalidTransition(f"{event} in {run.phase}")

@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from paceline._core.system import Condition
+
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
 CheckpointStatus = Literal["COMMITTED", "PENDING_VALIDATION", "VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
@@ -162,6 +164,36 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     data: bytes = b""
 
 
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One call on the stack of a thread."""
+
+    module: str
+    function: str
+    where: str
+    """As `train.py:41`."""
+    own: bool = False
+    """In the user's own files."""
+
+
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """What a worker's threads are doing, looked at from its listening thread: the answer to `Sample`."""
+
+    attempt: int
+    rank: int
+    number: int
+    main: tuple[Frame, ...] = ()
+    """The main thread, innermost last."""
+    called: str = ""
+    """What the innermost of these frames calls that has no frame, being no Python: `time.sleep`."""
+    moved: bool = False
+    """The main thread was seen at more than one place, or in more than one call."""
+    fresh: bool = False
+    """What the user's code calls has not been seen by an earlier sample."""
+    others: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
+    """The other threads by name."""
+    condition: Condition | None = None
+
+
 class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
     """Said by the engine: all processes of the attempt are gone, and all they said has been heard."""
 
@@ -178,6 +210,7 @@ FromWorker = (
     | WorkerReturned
     | WorkerFailed
     | Joined
+    | Sampled
 )
 
 
@@ -258,11 +291,19 @@ class Release(msgspec.Struct, frozen=True, tag=True):
     data: bytes = b""
 
 
+class Sample(msgspec.Struct, frozen=True, tag=True):
+    """Answer with `Sampled`."""
+
+    number: int
+
+
 class Exit(msgspec.Struct, frozen=True, tag=True):
     """The run has taken in all this worker had to say."""
 
 
-ToWorker = Begin | CheckpointCommitted | CheckpointValidated | CheckpointRefused | Hold | StopAt | Release | Exit
+ToWorker = (
+    Begin | CheckpointCommitted | CheckpointValidated | CheckpointRefused | Hold | StopAt | Release | Sample | Exit
+)
 
 encode = msgspec.json.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode

@@ -336,7 +336,10 @@ def _short(code: CodeType) -> str:
 
 def shown_path(filename: str) -> str:
     """A source file as a person in this directory would name it."""
-    path = filename if filename.startswith("<") else os.path.relpath(filename)
+    try:
+        path = filename if filename.startswith("<") else os.path.relpath(filename)
+    except FileNotFoundError:  # The directory that we are in has been removed.
+        path = filename
     return printable(filename if path.startswith("..") else path)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
+from paceline._control.hangs import Watch
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
@@ -103,6 +104,8 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
         needs=asked.needs,
+        # Nobody hurries a person at a breakpoint.
+        watch=None if asked.inline else _watch(asked, layout),
         observers=observers,
         fence=found.fence,
         validations=validations,
@@ -194,6 +197,11 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         lease=lease,
         validates=asked.validation is not None,
     )
+
+
+def _watch(asked: Asked, layout: Layout) -> Watch:
+    config = asked.run_config.failure_config
+    return Watch(config.hang_timeout_s, config.hang_action, str(layout.root))
 
 
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:

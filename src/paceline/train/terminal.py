@@ -21,6 +21,8 @@ from paceline._control.events import (
     Committed,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     PreemptionTold,
     Reported,
     StagingFailed,
@@ -88,6 +90,11 @@ class Terminal:
                 self.say(f"{name} could not be validated: {problem}. See {self._layout.validation_log(name)}")
             case StopRequested() if run.is_trained:
                 pass  # What is left undone is said at the end.
+            case HangSuspected(failure=failure, action=action):
+                then = {"warn": "", "restart": "; the workers are ended", "fail": "; the run is ended"}[action]
+                self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
+            case HangPassed(rank=rank, after_s=after_s):
+                self.say(f"rank {rank} moves again after {after_s:.0f} s", error=True)
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
             case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
