@@ -20,7 +20,7 @@ from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, StorageError
+from paceline._core.errors import ControllerError
 from paceline._engine.base import Engine, Group, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
@@ -30,6 +30,7 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import Lease
 from paceline._worker.main import Job
+from paceline.train import preflight
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
@@ -105,21 +106,17 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
 
 @contextlib.contextmanager
 def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
-    """The run's directory, held by this driver alone."""
-    try:
-        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lease = Lease(layout.lease, seams.clock.wall())
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
-    with contextlib.closing(lease):
-        found = recovered(seams.files, layout, seams.clock.wall())
-        with contextlib.closing(found.journal):
-            try:
-                yield found
-            finally:
-                seams.files.remove_tree(layout.staging)
+    """The run's directory, held by this driver alone and known to take what is written."""
+    with contextlib.ExitStack() as held:
+        with preflight.directory_made(layout):
+            held.enter_context(contextlib.closing(Lease(layout.lease, seams.clock.wall())))
+            preflight.check_storage(seams.files, layout)
+            found = recovered(seams.files, layout, seams.clock.wall())
+            held.enter_context(contextlib.closing(found.journal))
+        try:
+            yield found
+        finally:
+            seams.files.remove_tree(layout.staging)
 
 
 def _started(asked: Asked, clock: Clock) -> DriverStarted:

@@ -10,6 +10,7 @@ from paceline._control.run import Run
 from paceline._core import settings
 from paceline._engine.local.devices import Share, shares, this_machine
 from paceline._storage.layout import Layout
+from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -72,6 +73,8 @@ class DataParallelTrainer:
             gpus_per_worker=scaling.num_gpus_per_worker,
         )
         layout = Layout(self.run_config.path)
+        preflight.check_limits(size)
+        preflight.check_initial(self.resume_from_checkpoint, layout)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
         asked = Asked(
             parts=parts,
@@ -96,6 +99,8 @@ class DataParallelTrainer:
                     f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
                 )
                 return result_of(layout, found.run, found.history)
+            if tight := preflight.check_space(layout, found.run, self.run_config.checkpoint_config.num_to_keep):
+                terminal.say(tight)
             _announce(terminal, layout, found.run, size, machine.num_cores, given[0])
             return driven(asked, layout, found, terminal, self._seams)
 
