@@ -24,6 +24,7 @@ PUBLIC = {
         "ReportedCheckpoint",
         "ReportedCheckpointStatus",
         "Result",
+        "ResumeProof",
         "RunConfig",
         "RunHeldError",
         "ScalingConfig",
@@ -40,6 +41,7 @@ PUBLIC = {
         "get_context",
         "report",
         "staging_directory",
+        "verify_resume",
     ],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
     "paceline.train.torch": [

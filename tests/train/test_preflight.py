@@ -369,7 +369,12 @@ def test_a_driver_that_comes_second_by_a_hair_does_not_remove_the_lease_of_the_f
     from paceline.train import preflight
 
     layout = layout_of(trainer_in(tmp_path))
-    with pytest.raises(RunHeldError), preflight.directory_made(layout):
-        layout.lease.write_text("the first driver's, taken since we looked")
-        raise RunHeldError
+
+    def lose():
+        with preflight.directory_made(layout):
+            layout.lease.write_text("the first driver's, taken since we looked")
+            raise RunHeldError
+
+    with pytest.raises(RunHeldError):
+        lose()
     assert layout.lease.exists()

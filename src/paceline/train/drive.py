@@ -47,6 +47,8 @@ class Seams:
     engine: Callable[[InlineLauncher | None], Engine] = LocalEngine
     files: Files = field(default_factory=LocalFiles)
     clock: Clock = field(default_factory=SystemClock)
+    watchers: tuple[Callable[[Callable[[], None]], Observer], ...] = ()
+    """Make observers that may ask the run to stop at the next report, with what they are given."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
     observers += [CallbackObserver(callback, asked.about, layout, size) for callback in asked.run_config.callbacks]
+    observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
     controller = Controller(
