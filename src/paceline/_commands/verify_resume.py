@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import runpy
 import sys
 import traceback
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     if not Path(asked.script).is_file():
         return _unchecked(asked, f"{asked.script} is not a file")
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), _progress_told():
         # What the script prints is no part of the answer.
         proof = _proof_of(asked)
     if isinstance(proof, str):
@@ -71,12 +72,12 @@ def _proof_of(asked: argparse.Namespace) -> Any:
 
     fit = DataParallelTrainer.fit
 
-    def proved(trainer: DataParallelTrainer) -> Result:
+    def proved(self: DataParallelTrainer) -> Result:
         DataParallelTrainer.fit = fit  # type: ignore[method-assign]
         # In here and not after the script: what its functions refer to in `__main__` is still in place.
         raise _Proved(
             verify_resume(
-                trainer,
+                self,
                 num_steps=asked.steps,
                 fresh=asked.fresh,
                 ignore=asked.ignore,
@@ -99,6 +100,20 @@ def _proof_of(asked: argparse.Namespace) -> Any:
     finally:
         DataParallelTrainer.fit = fit  # type: ignore[method-assign]
     return f"{asked.script} ended without calling fit() of a trainer"
+
+
+@contextlib.contextmanager
+def _progress_told() -> Iterator[None]:
+    log = logging.getLogger("paceline.resume_proof")
+    told = logging.StreamHandler()
+    told.setFormatter(logging.Formatter("paceline: %(message)s"))
+    log.addHandler(told)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(told)
+        log.setLevel(logging.NOTSET)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ _LOOKS_LIKE: dict[Part, re.Pattern[str]] = {
     "data order": re.compile(r"sampler|loader|cursor|dataset|indices|batch|position|consumed|samples|order"),
     "model": re.compile(r"model|\bnet\b|module|weight|param|bias|state_dict|layers?\b"),
 }
-"""The names that people give to the parts of a checkpoint; the first that fits."""
+"""The names that people give to the parts of a checkpoint; of a path, the outermost that fits."""
 
 _SAVE: dict[Part, str] = {
     "model": "model.state_dict()",
@@ -74,10 +74,8 @@ def diagnosed(
             found.setdefault(part, evidence)
     if not found:
         found = dict(_from_differences(differences))
-    if not repeatable and "rng" not in found:
-        evidence = "two replays from the same checkpoint differ from each other: something random is not seeded"
-        if found.keys() <= {"something"}:
-            found = {"rng": evidence}
+    if not found and not repeatable:
+        found = {"rng": "two replays from the same checkpoint differ from each other: something random is not seeded"}
     if not found:
         found = {"something": f"two replays agree with each other and not with the run: {differences[0]}"}
     return tuple(NotRestored(part, evidence, _hint(part, checkpoint, part in held)) for part, evidence in found.items())
@@ -85,7 +83,11 @@ def diagnosed(
 
 def part_of(path: str) -> Part:
     """Which part of a training a name in a checkpoint seems to belong to."""
-    return next((part for part, pattern in _LOOKS_LIKE.items() if pattern.search(path.lower())), "something")
+    for name in re.split(r"[.:/]", path.lower()):
+        for part, pattern in _LOOKS_LIKE.items():
+            if pattern.search(name):
+                return part
+    return "something"
 
 
 def _parted(

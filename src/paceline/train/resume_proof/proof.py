@@ -8,6 +8,7 @@ resumes from there, both noting down what they do.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import tempfile
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ from paceline.train.resume_proof.shadow import Recorded, Seen, played, recorded
 from paceline.train.terminal import counted
 from paceline.train.trainer import DataParallelTrainer
 
+log = logging.getLogger("paceline.resume_proof")
+
 Verdict = Literal["exact", "differs", "unchecked"]
 
 _SHOWN = 5
@@ -54,6 +57,8 @@ class ResumeProof:
     differences: tuple[Difference, ...] = ()
     """The first one first."""
     not_restored: tuple[NotRestored, ...] = ()
+    repeatable: bool | None = None
+    """Whether two replays from the same checkpoint were alike; None where only one was needed."""
     not_compared: tuple[str, ...] = ()
     """Metrics that tell time, and those that were to be ignored."""
 
@@ -81,6 +86,9 @@ class Span:
     @property
     def reports(self) -> range:
         return range(self.start.seq + 1, self.last + 1)
+
+    def is_over(self, seen: Seen) -> bool:
+        return seen.reports >= self.last and set(self.checkpoints) <= set(seen.commits)
 
 
 def verify_resume(
@@ -110,6 +118,7 @@ def verify_resume(
     with tempfile.TemporaryDirectory(prefix="paceline-resume-", dir=scratch) as directory:
         place = Path(directory)
         if fresh or not layout.journal.exists():
+            log.info("training a new run to compare with, in %s", place)
             try:
                 original = played(trainer, place / "original", enough=lambda seen: _is_enough(seen, num_steps))
             except TrainingFailedError as error:
@@ -136,9 +145,12 @@ def _chosen(original: Recorded, num_steps: int | None, size: int) -> Span | str:
     spans = [span for record in original.run.checkpoints if (span := _span(original, record, num_steps))]
     if not spans:
         return (
-            "no report follows any checkpoint that was kept, in the attempt that made it. "
-            "Compare with a new run instead (fresh=True, --fresh), or keep more checkpoints (num_to_keep)"
+            "no report follows a checkpoint that was kept, in the attempt that made it. Report more checkpoints, keep "
+            "more of them (num_to_keep), or compare with a new run (fresh=True, --fresh), which keeps all"
         )
+    if num_steps is not None:
+        most = max(len(span.reports) for span in spans)
+        spans = [span for span in spans if len(span.reports) == most]
     span = max(spans, key=lambda span: (bool(span.checkpoints), span.start.seq))
     directory = original.layout.checkpoint(span.start.name)
     if problem := problem_with(directory):
@@ -186,7 +198,8 @@ def _proved(
         return sorted(found, key=lambda difference: difference.report)
 
     def replay(name: str) -> Recorded:
-        return played(trainer, place / name, enough=lambda seen: seen.reports >= span.last, start=start)
+        log.info("replaying %s from %s", counted(len(span.reports), "report"), span.start.name)
+        return played(trainer, place / name, enough=span.is_over, start=start)
 
     proof = ResumeProof(
         "exact",
@@ -212,7 +225,7 @@ def _proved(
         repeatable=repeatable,
     )
     return dataclasses.replace(
-        proof, verdict="differs", differences=tuple(differences), not_restored=tuple(not_restored)
+        proof, verdict="differs", differences=tuple(differences), not_restored=not_restored, repeatable=repeatable
     )
 
 
@@ -222,12 +235,9 @@ def _noted(
     """What workers do after the commit: of a shadow that makes it and goes on, and of one that resumes from it."""
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
     start = original.layout.checkpoint(before[-1].name) if before else None
-    first, last = span.start.seq, span.last
+    first, enough = span.start.seq, span.is_over
     size = max(1, trainer.scaling_config.num_workers)
-
-    def enough(seen: Seen) -> bool:
-        return seen.reports >= last
-
+    log.info("it differs; looking for what was not restored, with two more shadow runs")
     try:
         on = played(trainer, place / "on", enough=enough, start=start, traced=(first, place / "on.notes"))
         commit = on.checkpoint(first)
@@ -255,12 +265,13 @@ def _told(proof: ResumeProof) -> list[str]:
         lines.append(f"does not resume exactly: {listed} {'was' if len(parts) == 1 else 'were'} not restored")
     else:
         lines.append(f"does not resume: {proof.reason}")
-    lines.append(
-        f"  run: {proof.run or 'a new one'}, from {proof.checkpoint}" + ("" if proof.exact else f", {compared}")
-    )
+    about = f"  run: {proof.run or 'a new one'}, from {proof.checkpoint}"
+    lines.append(about if proof.exact else f"{about}, {compared}")
     if proof.differences:
         lines.append(f"  first difference: {proof.differences[0]}")
         lines += _told_leaves(proof.differences)
+    if proof.repeatable is False:
+        lines.append("  two replays from that checkpoint differ from each other, too: not all that is random is seeded")
     for one in proof.not_restored:
         lines += [f"  {one.part}: {one.evidence}", f"    hint: {one.hint}"]
     if proof.not_compared:

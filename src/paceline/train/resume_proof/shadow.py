@@ -13,13 +13,13 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from paceline._control.events import Committed, Event, Reported
-from paceline._control.recover import history_of
+from paceline._control.recover import history_of, is_complete
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
 from paceline._core.plain import unplain
@@ -28,7 +28,6 @@ from paceline._storage.commit import read_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA, Layout
 from paceline.train.config import CheckpointConfig, FailureConfig
-from paceline.train.drive import Seams
 from paceline.train.resume_proof.trace import Traced
 from paceline.train.trainer import DataParallelTrainer
 
@@ -92,7 +91,8 @@ def played(
         checkpoint_config=CheckpointConfig(),
         failure_config=FailureConfig(),
     )
-    shadow._seams = dataclasses.replace(Seams(), watchers=(lambda stop: _Until(enough, stop),))
+    until = _Until(enough)
+    shadow._seams = dataclasses.replace(trainer._seams, files=LocalFiles(), watchers=(until.watcher,))
     if traced is not None:
         first, directory = traced
         directory.mkdir()
@@ -102,18 +102,25 @@ def played(
         _copy_commit(start, layout)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         shadow.fit()
-    return recorded(layout)
+    found = recorded(layout)
+    if not until.asked and not is_complete(found.run):
+        raise KeyboardInterrupt  # Nobody else asks for a stop.
+    return found
 
 
 class _Until:
     """Asks for a stop, as Ctrl-C does, once enough was seen: all ranks then agree on a report to stop at."""
 
-    def __init__(self, enough: Enough, stop: Callable[[], None]) -> None:
+    def __init__(self, enough: Enough) -> None:
+        self.asked = False
         self._enough = enough
-        self._stop = stop
+        self._stop: Callable[[], None] = lambda: None
         self._made: dict[int, int] = {}
         self._commits: tuple[int, ...] = ()
-        self._asked = False
+
+    def watcher(self, stop: Callable[[], None]) -> Self:
+        self._stop = stop
+        return self
 
     def saw(self, event: Event, run: Run) -> None:
         if isinstance(event, Reported):
@@ -121,8 +128,8 @@ class _Until:
         elif isinstance(event, Committed):
             self._commits += (event.record.seq,)
         reports = min(self._made.values()) if len(self._made) == run.size else 0
-        if not self._asked and self._enough(Seen(reports, self._commits)):
-            self._asked = True
+        if not self.asked and self._enough(Seen(reports, self._commits)):
+            self.asked = True
             self._stop()
 
     def tick(self, run: Run, now: float) -> None:

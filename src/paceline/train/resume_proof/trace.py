@@ -33,13 +33,14 @@ class Traced:
         context = worker_context.current()
         assert context is not None
         notes = _Notes(context, self._first, self._directory)
-        if self._uses_torch:
-            from paceline.train.torch import trace
-
-            trace.watch(notes.add, notes.wanted)
         # What only this worker does for only this proof: a report is the one thing that every script has in common.
         setattr(context, "report", functools.partial(_noted, notes, context.report))  # noqa: B010
-        return self._function(*config)
+        if not self._uses_torch:
+            return self._function(*config)
+        from paceline.train.torch import trace
+
+        with trace.watched(notes.add, notes.wanted):
+            return self._function(*config)
 
 
 class _Notes:

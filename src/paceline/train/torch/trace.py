@@ -6,7 +6,8 @@ Nothing here draws a random number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import xxhash
@@ -17,15 +18,23 @@ _MAX_FULL = 4
 Note = dict[str, Any]
 
 
-def watch(note: Callable[[Note], None], wanted: Callable[[], bool]) -> None:
+@contextlib.contextmanager
+def watched(note: Callable[[Note], None], wanted: Callable[[], bool]) -> Iterator[None]:
     """Note every call of an outermost module and every optimizer step of this process, while that is wanted."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     watching = _Watching(note, wanted)
-    register_module_forward_pre_hook(watching.calls)
-    register_module_forward_hook(watching.called, with_kwargs=True, always_call=True)
-    register_optimizer_step_pre_hook(watching.steps)
+    hooks = (
+        register_module_forward_pre_hook(watching.calls),
+        register_module_forward_hook(watching.called, with_kwargs=True, always_call=True),
+        register_optimizer_step_pre_hook(watching.steps),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def rng_states() -> dict[str, str]:
