@@ -21,6 +21,7 @@ from paceline.train import (
     ScalingConfig,
     verify_resume,
 )
+from paceline.train.resume_proof.shadow import played
 
 pytest.importorskip("torch")
 
@@ -206,25 +207,35 @@ def test_a_tolerance_lets_numbers_differ_a_little(tmp_path):
     assert verify_resume(trainer, tolerance=1e-6).exact
 
 
-def test_a_name_that_is_used_again_is_committed_again_in_the_shadow(tmp_path):
+def test_reports_that_are_not_made_again_are_differences(tmp_path):
     def function():
-        checkpoint = train.get_checkpoint()
-        first = checkpoint.to_dict()["i"] if checkpoint else 0
-        for i in range(first + 1, 7):
-            kept = Checkpoint.from_dict({"i": i}) if i % 2 == 0 else None
-            train.report({"i": i}, checkpoint=kept, checkpoint_dir_name="last" if kept else None)
-        if first == 0:
-            train.report({"i": 7})
-            train.report({"i": 8})
+        if train.get_checkpoint() is None:
+            train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"i": 1}))
+            train.report({"i": 2})
+            train.report({"i": 3})
 
     trainer = run_of(function, tmp_path)
     trainer.fit()
-    proof = verify_resume(trainer)
-    assert (proof.verdict, proof.checkpoint) == ("differs", "last"), "reports 7 and 8 are not made again"
-    assert [str(difference) for difference in proof.differences] == [
-        "report 7 of rank 0 was not made",
-        "report 8 of rank 0 was not made",
-    ]
+    told = [str(difference) for difference in verify_resume(trainer).differences]
+    assert told == ["report 2 of rank 0 was not made", "report 3 of rank 0 was not made"]
+
+
+def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
+    """The copy came from a later attempt than the shadow's first, and a commit never replaces what is newer."""
+
+    def function():
+        checkpoint = train.get_checkpoint()
+        first = checkpoint.to_dict()["i"] if checkpoint else 0
+        for i in range(first + 1, 5 if first < 4 else 7):
+            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}), checkpoint_dir_name="last")
+            if i == 2 and first == 0:
+                raise ValueError("once")
+
+    trainer = run_of(function, tmp_path / "runs", failure_config=FailureConfig(max_failures=1))
+    start = trainer.fit().checkpoint
+    assert start.to_dict()["i"] == 4
+    shadow = played(trainer, tmp_path / "shadow", enough=lambda seen: False, start=Path(start.path))
+    assert Checkpoint(shadow.checkpoint(6)).to_dict()["i"] == 6
 
 
 @pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"num_steps": True}, {"tolerance": -1.0}])

@@ -33,14 +33,14 @@ _SAVE: dict[Part, str] = {
     "optimizer": "optimizer.state_dict()",
     "scheduler": "scheduler.state_dict()",
     "data order": "the epoch and how many batches of it were seen, or the sampler's state",
-    "rng": "torch.get_rng_state(), and those of random and numpy if they are used,",
+    "rng": "torch.get_rng_state() (on a GPU torch.cuda.get_rng_state(), and those of random and numpy if used)",
 }
 _LOAD: dict[Part, str] = {
     "model": "load it with model.load_state_dict(...)",
     "optimizer": "load it with optimizer.load_state_dict(...)",
     "scheduler": "load it with scheduler.load_state_dict(...)",
     "data order": "begin the epoch again with the same order and skip those batches",
-    "rng": "set it with torch.set_rng_state(...) after models and data loaders are made, which draw numbers too",
+    "rng": "set it with torch.set_rng_state(...) once models and data loaders are made, which draw numbers too",
 }
 
 
