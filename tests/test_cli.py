@@ -1,9 +1,9 @@
 """The command `paceline`: what it prints and how it exits."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -117,19 +117,17 @@ def test_the_command_starts_with_the_standard_library_alone(run_script):
     assert not any(name in loaded for name in ("numpy", "msgspec", "torch", "pyarrow", "cloudpickle")), loaded
 
 
-def test_the_command_starts_at_once(paceline):
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        assert paceline("--version").stdout.startswith("paceline ")
-        took.append(time.perf_counter() - began)
-    bare = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"], check=True)
-        bare.append(time.perf_counter() - began)
-    print(f"paceline --version: {min(took) * 1000:.0f} ms, of which the interpreter {min(bare) * 1000:.0f} ms")
-    assert min(took) - min(bare) < 0.1
+def test_the_command_starts_at_once():
+    def cpu_s(*arguments):
+        """Of the processor, not of the clock: other work on the machine does not count."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    took, bare = (min(cpu_s(*line) for _ in range(5)) for line in (("-m", "paceline", "--version"), ("-c", "pass")))
+    print(f"paceline --version: {took * 1000:.0f} ms, of which the interpreter {bare * 1000:.0f} ms")
+    assert took < 0.1
 
 
 def test_the_console_script_is_declared():

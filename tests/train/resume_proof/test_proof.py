@@ -221,7 +221,7 @@ def test_reports_that_are_not_made_again_are_differences(tmp_path):
 
 
 def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
-    """The copy came from a later attempt than the shadow's first, and a commit never replaces what is newer."""
+    """The copy is of a second attempt, and a commit never replaces one of a later attempt."""
 
     def function():
         checkpoint = train.get_checkpoint()

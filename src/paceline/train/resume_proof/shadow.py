@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-from msgspec.structs import replace
 
 from paceline._control.events import Committed, Event, Reported
 from paceline._control.recover import history_of, is_complete
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
 from paceline._core.plain import unplain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA, Layout
@@ -142,11 +140,8 @@ def _copy_commit(source: Path, layout: Layout) -> None:
         raise StorageError(f"{source} is not a committed checkpoint")
     files = LocalFiles()
     target = layout.checkpoint(manifest.record.name)
+    files.make_dir(target)
     notes = [METADATA] if (source / METADATA).exists() else []
-    for name in [*(entry.path for entry in manifest.files), *notes]:
+    for name in [*(entry.path for entry in manifest.files), *notes, MANIFEST]:
         files.make_dir((target / name).parent)
         files.copy(source / name, target / name, name)
-    files.make_dir(target)
-    # Older than any attempt of the shadow: a name that is used again there belongs to the newer one.
-    record: CheckpointRecord = replace(manifest.record, attempt=0)
-    files.write(target / MANIFEST, msgspec.json.encode(replace(manifest, record=record)))
