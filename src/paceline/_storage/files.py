@@ -88,7 +88,8 @@ def _hashed(fd: int, name: str, into: int | None = None) -> FileEntry:
 
     digest = xxhash.xxh3_128()
     size = 0
-    buffer = memoryview(bytearray(_CHUNK))
+    # To clear a whole chunk takes milliseconds, and most files are small.
+    buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
     while count := os.readv(fd, [buffer]):
         chunk = buffer[:count]
         digest.update(chunk)
