@@ -341,11 +341,11 @@ def test_the_search_gives_up_in_time_on_a_large_heap():
         def __reduce__(self):
             return list, ((object() for _ in ()),)  # A generator that no attribute leads to.
 
-    began = time.monotonic()
+    began = time.process_time()
     found = culprit({"value": [Tricky(), [[i] for i in range(300_000)]]})
     assert found is not None
     assert found.path == "value -> something in it (generator)"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_preflight_takes_a_few_milliseconds(tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from paceline._control.run import Run
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.commit import manifests
-from paceline._storage.files import Files
+from paceline._storage.files import Files, hash_file
 from paceline._storage.layout import Layout
 from paceline.train.checkpoint import Checkpoint
 
@@ -64,7 +64,7 @@ def check_storage(files: Files, layout: Layout) -> None:
     data = secrets.token_bytes(64)
     try:
         files.write(probe, data)
-        found = files.seal(probe, _PROBE)
+        found = hash_file(probe, _PROBE)
     finally:
         files.remove(probe)
     if (found.size, found.hash) != (len(data), xxhash.xxh3_128(data).hexdigest()):
