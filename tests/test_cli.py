@@ -79,6 +79,16 @@ def test_a_script_that_does_not_is_1_and_the_whole_proof_is_json(paceline, tmp_p
     assert sorted((tmp_path / "runs").rglob("*")) == before
 
 
+def test_a_script_finds_the_modules_beside_it_also_on_its_workers(paceline, tmp_path):
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "beside.py").write_text("def called(): return 'from beside'")
+    source = SCRIPT.replace("import sys\n", "import sys\nimport beside\n").replace("print(CALLED)", "beside.called()")
+    (place / "script.py").write_text(source)
+    ended = paceline("verify-resume", "--steps", "2", "elsewhere/script.py", "all")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

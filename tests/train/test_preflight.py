@@ -239,8 +239,8 @@ PLANTED: list[tuple[Planted, type[Exception], str]] = [
     (a_disk_that_forgets, StorageError, r"/new/run did not give back what was written to it.*\n\nhint: .*storage_path"),
     (
         too_few_open_files,
-        OSError,
-        r"200 workers need about 4\d\d open files, and .* may have 256\n\nhint: .*ulimit -n",
+        ValueError,
+        r"num_workers=200 needs about 4\d\d open files, and .* may have 256\n\nhint: .*ulimit -n",
     ),
     (a_checkpoint_that_is_not_there, StorageError, r"resume_from_checkpoint: .*/checkpoint_000003 is not a directory"),
     (an_environment_variable_that_says_nothing, ValueError, r"PACELINE_VERBOSITY='loud' is not one of 0, 1, 2"),

@@ -32,10 +32,9 @@ def check_limits(num_workers: int) -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _num_open() + _FILES_OF_A_DRIVER + _FILES_PER_WORKER * num_workers
     if allowed != resource.RLIM_INFINITY and needed > allowed:
-        raise OSError(
-            errno.EMFILE,
-            f"{num_workers} workers need about {needed} open files, and this process may have {allowed}\n\n"
-            f"hint: run `ulimit -n {max(1024, 2 * needed)}` before the script, or lower num_workers",
+        raise ValueError(
+            f"num_workers={num_workers} needs about {needed} open files, and this process may have {allowed}\n\n"
+            f"hint: run `ulimit -n {max(1024, 2 * needed)}` before the script, or lower num_workers"
         )
 
 

@@ -4,9 +4,11 @@ import dataclasses
 import importlib.util
 import json
 import os
+import pickle
 import random
 import signal
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -310,6 +312,27 @@ def test_pickles_in_a_checkpoint_are_compared_and_never_loaded(tmp_path):
     proof = verify_resume(run_of(function, tmp_path / "runs"))
     assert [difference.name for difference in proof.differences] == ["poison"], proof
     assert not list(tmp_path.glob("poisoned-*"))
+
+
+def test_a_poisoned_file_of_torch_is_not_looked_into(tmp_path):
+    import torch
+
+    from paceline.train.torch.weights import raw_weights
+
+    class Poison:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "poisoned"),)
+
+    poisoned = pickle.dumps(Poison())
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as file:
+        file.writestr("model/data.pkl", poisoned)
+        file.writestr("model/version", "3")
+    (tmp_path / "bare.pt").write_bytes(poisoned)
+    (tmp_path / "noise.pt").write_bytes(os.urandom(200))
+    torch.save({"w": torch.ones(2)}, tmp_path / "good.pt")
+    assert [raw_weights(tmp_path / f"{name}.pt") for name in ("model", "bare", "noise")] == [None] * 3
+    assert raw_weights(tmp_path / "good.pt")["w"].shape == (2,)
+    assert not (tmp_path / "poisoned").exists()
 
 
 INLINE = """

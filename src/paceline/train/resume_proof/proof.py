@@ -274,6 +274,8 @@ def _told(proof: ResumeProof) -> list[str]:
         lines.append("  two replays from that checkpoint differ from each other, too: not all that is random is seeded")
     for one in proof.not_restored:
         lines += [f"  {one.part}: {one.evidence}", f"    hint: {one.hint}"]
+    if proof.differences and proof.run is not None:
+        lines.append("  if the script has changed since that run, compare with a new one (fresh=True, --fresh)")
     if proof.not_compared:
         lines.append(f"  not compared: {', '.join(proof.not_compared)}")
     return lines

@@ -16,7 +16,7 @@ def raw_weights(path: Path) -> Any:
 
     try:
         return _raw(torch.load(path, map_location="cpu", weights_only=True))
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
