@@ -323,7 +323,7 @@ def test_a_poisoned_file_of_torch_is_not_looked_into(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "poisoned"),)
 
-    poisoned = pickle.dumps(Poison())
+    poisoned = pickle.dumps(Poison(), protocol=2)
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as file:
         file.writestr("model/data.pkl", poisoned)
         file.writestr("model/version", "3")
