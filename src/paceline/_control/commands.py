@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from paceline._control.run import Preemption
 from paceline._engine.messages import CheckpointRecord, Staged
 
 
@@ -45,6 +46,8 @@ class AnnounceRefusal:
     attempt: int
     seq: int
     error: str
+    rank: int | None = None
+    """Whose files could not be staged, if that is why."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class HoldWorkers:
 class StopWorkersAt:
     attempt: int
     seq: int
+    save: bool = True
+    preemption: Preemption | None = None
+    """What code that looks for it is told."""
 
 
 @dataclass(frozen=True)

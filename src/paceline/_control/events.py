@@ -10,7 +10,9 @@ from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
     Failure,
+    PreemptionTold,
     Reported,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -39,6 +41,15 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     version: int = JOURNAL_VERSION
     initial: str | None = None
     """A checkpoint from outside the run, for as long as the run has none of its own."""
+    max_preemption_failures: int = -1
+    controller_failure_limit: int = -1
+    sizes: tuple[int, ...] = ()
+    """How many workers there may be, in rising order; `size` alone if empty."""
+    resize_every_s: float = 0.0
+    num_places: int | None = None
+    """How many workers there is room for, where that was asked."""
+    lease: int = 0
+    """The number under which it holds the run: what an older one does from here on is void."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -82,7 +93,20 @@ class StopRequested(msgspec.Struct, frozen=True, tag=True):
     now: bool = False
 
 
+class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
+    """The engine has room for more workers than before, or for fewer."""
+
+    attempt: int
+    num_places: int
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
+    attempt: int
+
+
+class ResizeDue(msgspec.Struct, frozen=True, tag=True):
+    """There is room for more workers, and those that run have run as long as they are left alone."""
+
     attempt: int
 
 
@@ -94,6 +118,7 @@ Event = (
     | WorkerReady
     | Reported
     | CheckpointStaged
+    | StagingFailed
     | Committed
     | CommitFailed
     | WorkerHeld
@@ -101,13 +126,17 @@ Event = (
     | WorkerFailed
     | WorkersStopped
     | StopRequested
+    | PreemptionTold
+    | CapacityChanged
     | DeadlinePassed
+    | ResizeDue
 )
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Event).decode
 
 __all__ = [
+    "CapacityChanged",
     "CheckpointBroken",
     "CheckpointRecord",
     "CheckpointStaged",
@@ -120,8 +149,11 @@ __all__ = [
     "Event",
     "Failure",
     "JOURNAL_VERSION",
+    "PreemptionTold",
     "Reported",
+    "ResizeDue",
     "Retention",
+    "StagingFailed",
     "StopRequested",
     "WorkerFailed",
     "WorkerHeld",

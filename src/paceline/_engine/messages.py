@@ -5,6 +5,8 @@ alike in the worker's own file, on the wire and in the journal. A pickle is carr
 from storage: the job, from driver to worker, and a value or exception that has no plain form, from worker to driver.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal
 
@@ -56,6 +58,8 @@ class Failure(msgspec.Struct, frozen=True):
     collateral: bool = False
     """Probably the echo of another rank's end, such as a connection closed by a peer."""
     retriable: bool = True
+    transient: bool = False
+    """An error of the world around (a connection, a file, a time-out), which may be gone the next time."""
 
 
 # What a worker says
@@ -86,12 +90,34 @@ class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
     staged: Staged
 
 
+class StagingFailed(msgspec.Struct, frozen=True, tag=True):
+    """A rank could not make its files durable: the checkpoint of this number can never be whole."""
+
+    attempt: int
+    rank: int
+    seq: int
+    error: str
+
+
 class WorkerHeld(msgspec.Struct, frozen=True, tag=True):
     """The worker will not get past its next report until it is told where to stop."""
 
     attempt: int
     rank: int
     seq: int
+    asks: bool = False
+    """Its code looks for notices of preemption."""
+
+
+class PreemptionTold(msgspec.Struct, frozen=True, tag=True):
+    """A machine of the run is about to be taken away. Said by a worker that got the signal, or by the engine."""
+
+    attempt: int
+    grace_s: float
+    ranks: tuple[int, ...] = ()
+    """The workers on that machine, where they are known."""
+    whole: bool = True
+    """The driver is on it too."""
 
 
 class WorkerReturned(msgspec.Struct, frozen=True, tag=True):
@@ -129,7 +155,17 @@ class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-FromWorker = WorkerReady | Reported | CheckpointStaged | WorkerHeld | WorkerReturned | WorkerFailed | Joined
+FromWorker = (
+    WorkerReady
+    | Reported
+    | CheckpointStaged
+    | StagingFailed
+    | WorkerHeld
+    | PreemptionTold
+    | WorkerReturned
+    | WorkerFailed
+    | Joined
+)
 
 
 # What a worker is told
@@ -156,6 +192,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     resume: CheckpointRecord | None = None
     score_attribute: str | None = None
     score_order: str = "max"
+    global_batch_size: int | None = None
     protocol: int = PROTOCOL
 
 
@@ -167,6 +204,15 @@ class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
 class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
     seq: int
     error: str
+    rank: int | None = None
+    """Whose files could not be staged; None where the commit itself failed."""
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Which workers lose their machine, and when, in seconds since the epoch."""
+
+    ranks: tuple[int, ...]
+    deadline: float
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
@@ -174,7 +220,13 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopAt(msgspec.Struct, frozen=True, tag=True):
+    """Report `seq` is the last."""
+
     seq: int
+    save: bool = True
+    """Whether there is time for a checkpoint there."""
+    preemption: Notice | None = None
+    """Why, if it is because a machine is taken away."""
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):

@@ -19,21 +19,24 @@ from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError
-from paceline._engine.base import Engine, Group, WorkerSpec
+from paceline._core.errors import ControllerError, PreemptionError
+from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin
+from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
-from paceline._storage.lease import Lease
+from paceline._storage.lease import taken as lease_taken
+from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig
+from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.failures import CallbackObserver, Collector, training_error
 from paceline.train.inline import run_inline
 from paceline.train.result import Result, result_of
@@ -61,19 +64,23 @@ class Asked:
     """The same, pickled."""
     run_config: RunConfig
     about: TrainRunContext
-    given: tuple[Share, ...]
-    """What each worker gets."""
+    scaling: ScalingConfig
+    place: Callable[[int], tuple[Share, ...]]
+    """What each of so many workers gets."""
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
 
 def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    size = len(asked.given)
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
-    observers += [CallbackObserver(callback, asked.about, layout, size) for callback in asked.run_config.callbacks]
+    observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
@@ -85,12 +92,14 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         layout=layout,
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
+        needs=asked.needs,
         observers=observers,
+        fence=found.fence,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine):
-            return controller.drive(_started(asked, seams.clock))
+            return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
@@ -107,26 +116,52 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     return _ended(layout, run, collector, terminal, interrupts)
 
 
+def _room(asked: Asked, engine: Engine) -> int | None:
+    sizes = asked.scaling.sizes
+    return engine.capacity(asked.needs, sizes[0], sizes[-1]) if len(sizes) > 1 else None
+
+
 @contextlib.contextmanager
-def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
+def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone and known to take what is written."""
-    with contextlib.ExitStack() as held:
-        with preflight.directory_made(layout):
-            held.enter_context(contextlib.closing(Lease(layout.lease, seams.clock.wall())))
-            preflight.check_storage(seams.files, layout)
-            found = recovered(seams.files, layout, seams.clock.wall())
-            held.enter_context(contextlib.closing(found.journal))
+    with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
+        _make_root(seams.files, layout)
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
+        opening.enter_context(contextlib.closing(lease))
+        lease.keep()
+        preflight.check_storage(seams.files, layout)
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        opening.enter_context(contextlib.closing(found.journal))
+        held = opening.pop_all()
+    with held:
+        lease.settle()
         try:
             yield found
         finally:
-            seams.files.remove_tree(layout.staging)
+            if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                commit.clear_staging(seams.files, layout, lease)
 
 
-def _started(asked: Asked, clock: Clock) -> DriverStarted:
+def _make_root(files: Files, layout: Layout) -> None:
+    above = [path for path in layout.root.parents if not path.exists()]
+    layout.root.parent.mkdir(parents=True, exist_ok=True)
+    files.make_dir(layout.root)
+    # Or a power cut could take the name of the run's directory, and all that is committed in it.
+    for path in (layout.root, *above):
+        files.sync_dir(path.parent)
+
+
+def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:
     checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
     return DriverStarted(
-        size=len(asked.given),
+        size=asked.scaling.sizes[-1],
+        sizes=asked.scaling.sizes,
+        num_places=_room(asked, engine),
+        resize_every_s=asked.scaling.elastic_resize_monitor_interval_s,
         max_failures=failures.max_failures,
+        max_preemption_failures=failures.max_preemption_failures,
+        controller_failure_limit=failures.controller_failure_limit,
         retention=Retention(
             checkpoints.num_to_keep,
             checkpoints.checkpoint_score_attribute,
@@ -136,13 +171,14 @@ def _started(asked: Asked, clock: Clock) -> DriverStarted:
         pid=os.getpid(),
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
+        lease=lease,
     )
 
 
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:
     _, _, backend = asked.parts
     workers = []
-    for rank, share in enumerate(asked.given):
+    for rank, share in enumerate(asked.place(command.size)):
         begin = Begin(
             run_name=layout.root.name,
             run_path=str(layout.root),
@@ -160,6 +196,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             resume=command.resume,
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
+            global_batch_size=asked.scaling.global_batch_size,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(
@@ -168,24 +205,39 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
 
 
 class _Interrupts:
-    """Ctrl-C while a run is driven: once asks for a stop at the next report, twice for one now."""
+    """Signals while a run is driven, in the main thread.
+
+    Ctrl-C once asks for a stop at the next report, twice for one now. SIGTERM and SIGUSR1 say that the machine is about
+    to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self.count = 0
+        self._num_notices = 0
         self._controller = controller
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
+            for signum in (signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(signum) is signal.SIG_DFL:
+                    self._before[signum] = signal.signal(signum, self._take_notice)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
 
     def _take(self, *_: object) -> None:
         self.count += 1
         self._controller.request_stop(now=self.count > 1)
+
+    def _take_notice(self, signum: int, _: object) -> None:
+        self._num_notices += signum == signal.SIGTERM
+        if self._num_notices > 1:
+            self._controller.request_stop(now=True)
+        else:
+            self._controller.request_preemption(settings.load().preemption_grace_s)
 
 
 def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
@@ -199,8 +251,23 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
         raise error
     if interrupts.count > 1:
         raise KeyboardInterrupt
+    if run.phase.ending == "preempted":
+        result.error = PreemptionError(_preempted_text(layout, run), result)
+        terminal.say(str(result.error), error=True)
+        raise result.error
     if run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
         terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")
     return result
+
+
+def _preempted_text(layout: Layout, run: Run) -> str:
+    lost = run.num_reports - (run.latest.seq if run.latest is not None else 0)
+    since = f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
+    behind = f"; {counted(lost, 'report')} after it will be made again" if lost else ""
+    return (
+        f"run {layout.root.name} was preempted after {counted(run.num_reports, 'report')}\n\n"
+        "hint: run the script again with the same RunConfig(storage_path=..., name=...) "
+        f"to continue from {since}{behind}"
+    )

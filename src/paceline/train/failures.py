@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
-from paceline._control.events import Committed, Event, Failure, Reported, WorkerFailed, WorkerReturned
+from paceline._control.events import (
+    CommitFailed,
+    Committed,
+    Event,
+    Failure,
+    Reported,
+    StagingFailed,
+    WorkerFailed,
+    WorkerReturned,
+)
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
@@ -60,13 +69,14 @@ class Collector:
 class CallbackObserver:
     """Tells one user callback of reports and failures."""
 
-    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout, size: int) -> None:
+    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout) -> None:
         self._callback = callback
         self._about = about
         self._layout = layout
-        self._size = size
+        self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._committed: set[int] = set()
+        self._refused: set[int] = set()
         self._attempt = 0
         self._failures: dict[int, BaseException] = {}
 
@@ -75,11 +85,16 @@ class CallbackObserver:
             self._attempt = run.attempt
             self._reports.clear()
             self._committed.clear()
+            self._refused.clear()
+        self._size = run.size
         if isinstance(event, Reported):
             self._reports.setdefault(event.seq, {})[event.rank] = event
             self._pass_on()
         elif isinstance(event, Committed):
             self._committed.add(event.record.seq)
+            self._pass_on()
+        elif isinstance(event, CommitFailed | StagingFailed):
+            self._refused.add(event.seq)
             self._pass_on()
         elif isinstance(event, WorkerFailed):
             self._failures[event.rank] = exception_of(event.failure, event.pickled)
@@ -91,14 +106,16 @@ class CallbackObserver:
         """Time passes by."""
 
     def _pass_on(self) -> None:
-        """In the order of reports, each once all ranks have made it and its checkpoint is committed."""
+        """In the order of reports, each once all ranks have made it and its checkpoint is committed or refused."""
         while self._reports:
             seq = min(self._reports)
             made = self._reports[seq]
             names = [report.checkpoint for report in made.values() if report.checkpoint is not None]
-            if len(made) < self._size or (names and seq not in self._committed):
+            if len(made) < self._size or (names and seq not in self._committed | self._refused):
                 return
             del self._reports[seq]
+            if seq in self._refused:
+                names = []
             metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
             checkpoint = Checkpoint(self._layout.checkpoint(names[0])) if names else None
             self._callback.after_report(self._about, metrics, checkpoint)
@@ -139,7 +156,9 @@ def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str
     of = f" on attempt {run.attempt}"
     if run.num_failures:
         of = f" on attempt {run.num_failures + 1} of {run.max_failures + 1}" if run.max_failures > 0 else of
-    lines = [f"{len(others) + 1} of {run.size} workers failed{of} (max_failures={run.max_failures})", ""]
+    reason = run.phase.reason if isinstance(run.phase, Finished) else ""
+    limit = reason if "=" in reason else f"max_failures={run.max_failures}{'; ' + reason if reason else ''}"
+    lines = [f"{len(others) + 1} of {run.size} workers failed{of} ({limit})", ""]
     at = ", ".join(
         part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
     )

@@ -22,6 +22,7 @@ from paceline._storage.layout import Layout
 from paceline.train.checkpoint import Checkpoint
 
 _PROBE = ".preflight"
+FIRST_LEASE = "000001.json"
 _FILES_OF_A_DRIVER = 24
 """Descriptors that a driver opens beside those of its workers: journal, lease, selector, sockets to the zygote."""
 _FILES_PER_WORKER = 2
@@ -39,16 +40,17 @@ def check_limits(num_workers: int) -> None:
 
 
 @contextlib.contextmanager
-def directory_made(layout: Layout) -> Iterator[None]:
-    """The run's directory, made if need be; if the block is refused, what was made goes again."""
+def undone_if_refused(layout: Layout) -> Iterator[None]:
+    """If the run cannot be opened in this block, and the lease is given back, what was made for it goes again."""
     missing = _missing(layout.root)
     before = {path for path in (layout.lease, layout.journal) if os.path.lexists(path)}
     try:
-        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
     except BaseException as problem:
         if not isinstance(problem, RunHeldError):
-            _remove([path for path in (layout.lease, layout.journal) if path not in before])
+            # Another driver may come in meanwhile: it takes the second number, and nothing of its own is removed.
+            new = [layout.lease / FIRST_LEASE, layout.lease, layout.journal]
+            _remove([path for path in new if not before & {path, path.parent}])
         _remove(missing)
         if isinstance(problem, StorageError) or not isinstance(problem, OSError | UnicodeError):
             raise

@@ -29,7 +29,7 @@ from paceline.train.resume_proof.compare import (
     not_compared,
 )
 from paceline.train.resume_proof.diagnosis import NotRestored, diagnosed
-from paceline.train.resume_proof.shadow import Recorded, Seen, played, recorded
+from paceline.train.resume_proof.shadow import Recorded, Seen, of_size, played, recorded
 from paceline.train.terminal import counted
 from paceline.train.trainer import DataParallelTrainer
 
@@ -82,6 +82,7 @@ class Span:
     last: int
     checkpoints: tuple[int, ...]
     """Those on the way that are kept."""
+    size: int = 1
 
     @property
     def reports(self) -> range:
@@ -126,9 +127,10 @@ def verify_resume(
             run = None
         else:
             original, run = recorded(layout), str(layout.root)
-        chosen = _chosen(original, num_steps, max(1, trainer.scaling_config.num_workers))
+        chosen = _chosen(original, num_steps, trainer.scaling_config.sizes)
         if isinstance(chosen, str):
             return ResumeProof("unchecked", run, chosen)
+        trainer = of_size(trainer, chosen.size)
         return dataclasses.replace(_proved(trainer, original, chosen, place, ignore, tolerance), run=run)
 
 
@@ -138,7 +140,7 @@ def _is_enough(seen: Seen, num_steps: int | None) -> bool:
     return num_steps is None or seen.reports >= seen.commits[0] + num_steps
 
 
-def _chosen(original: Recorded, num_steps: int | None, size: int) -> Span | str:
+def _chosen(original: Recorded, num_steps: int | None, sizes: Sequence[int]) -> Span | str:
     """The newest part of a run that can be replayed, one with a checkpoint at its end if there is one; or why none."""
     if not original.run.checkpoints:
         return "it has no checkpoint to resume from"
@@ -157,10 +159,10 @@ def _chosen(original: Recorded, num_steps: int | None, size: int) -> Span | str:
         return f"{span.start.name} cannot be trusted: {problem}"
     manifest = read_manifest(directory)
     assert manifest is not None
-    if manifest.world_size != size:
+    if manifest.world_size not in sizes:
         workers = counted(manifest.world_size, "worker")
-        return f"{span.start.name} was made by {workers}, and ScalingConfig asks for {size}"
-    return span
+        return f"{span.start.name} was made by {workers}, and ScalingConfig asks for {', '.join(map(str, sizes))}"
+    return dataclasses.replace(span, size=manifest.world_size)
 
 
 def _span(original: Recorded, record: CheckpointRecord, num_steps: int | None) -> Span | None:
@@ -236,7 +238,6 @@ def _noted(
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
     start = original.layout.checkpoint(before[-1].name) if before else None
     first, enough = span.start.seq, span.is_over
-    size = max(1, trainer.scaling_config.num_workers)
     log.info("it differs; looking for what was not restored, with two more shadow runs")
     try:
         on = played(trainer, place / "on", enough=enough, start=start, traced=(first, place / "on.notes"))
@@ -247,7 +248,7 @@ def _noted(
         # The replays before went well, so this is the watching: the verdict stands, and the names have to do.
         return {}, {}
     went_on, resumed = (
-        {rank: trace.read(place / name, rank) for rank in range(size)} for name in ("on.notes", "resumed.notes")
+        {rank: trace.read(place / name, rank) for rank in range(span.size)} for name in ("on.notes", "resumed.notes")
     )
     return went_on, resumed
 

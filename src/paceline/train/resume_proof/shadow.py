@@ -69,6 +69,15 @@ def recorded(layout: Layout) -> Recorded:
     return Recorded(layout, run, tuple(event for event in history if isinstance(event, Reported)))
 
 
+def of_size(trainer: DataParallelTrainer, size: int) -> DataParallelTrainer:
+    """The same trainer with so many workers, neither more nor fewer; one of a fixed size as it is."""
+    if len(trainer.scaling_config.sizes) == 1:
+        return trainer
+    fixed = copy.copy(trainer)
+    fixed.scaling_config = dataclasses.replace(trainer.scaling_config, num_workers=size)
+    return fixed
+
+
 def played(
     trainer: DataParallelTrainer,
     storage: Path,
