@@ -26,6 +26,7 @@ PUBLIC = {
         "ReportedCheckpoint",
         "ReportedCheckpointStatus",
         "Result",
+        "ResumeProof",
         "RunConfig",
         "RunHeldError",
         "ScalingConfig",
@@ -46,6 +47,7 @@ PUBLIC = {
         "get_preemption_info",
         "report",
         "staging_directory",
+        "verify_resume",
     ],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
     "paceline.train.torch": [

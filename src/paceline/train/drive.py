@@ -23,7 +23,7 @@ from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, PreemptionError, StorageError
+from paceline._core.errors import ControllerError, PreemptionError
 from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
@@ -35,6 +35,7 @@ from paceline._storage.layout import Layout
 from paceline._storage.lease import taken as lease_taken
 from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
+from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -54,6 +55,8 @@ class Seams:
     engine: Callable[[InlineLauncher | None], Engine] = LocalEngine
     files: Files = field(default_factory=LocalFiles)
     clock: Clock = field(default_factory=SystemClock)
+    watchers: tuple[Callable[[Callable[[], None]], Observer], ...] = ()
+    """Make observers that may ask the run to stop at the next report, with what they are given."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
     observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
+    observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
     validations = _validations(asked, asked.validation, layout, seams) if asked.validation is not None else None
@@ -137,33 +141,24 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 
 @contextlib.contextmanager
 def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
-    """The run's directory, held by this driver alone."""
-    with _named(layout):
+    """The run's directory, held by this driver alone and known to take what is written."""
+    with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
         _make_root(seams.files, layout)
         ttl_s = settings.load().lease_ttl_s
         lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
-    with contextlib.closing(lease):
+        opening.enter_context(contextlib.closing(lease))
         lease.keep()
-        with _named(layout):
-            found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
-        with contextlib.closing(found.journal):
-            lease.settle()
-            try:
-                yield found
-            finally:
-                if not lease.lost:  # Otherwise what is staged there is the other driver's.
-                    commit.clear_staging(seams.files, layout, lease)
-
-
-@contextlib.contextmanager
-def _named(layout: Layout) -> Iterator[None]:
-    """What is wrong with the storage, told with the run's directory."""
-    try:
-        yield
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
+        preflight.check_storage(seams.files, layout)
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        opening.enter_context(contextlib.closing(found.journal))
+        held = opening.pop_all()
+    with held:
+        lease.settle()
+        try:
+            yield found
+        finally:
+            if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                commit.clear_staging(seams.files, layout, lease)
 
 
 def _make_root(files: Files, layout: Layout) -> None:

@@ -9,6 +9,7 @@ from paceline._control.run import Run
 from paceline._core import settings
 from paceline._engine.local.devices import Share, share_beside, shares, this_machine
 from paceline._storage.layout import Layout
+from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -73,6 +74,8 @@ class DataParallelTrainer:
         place = _placing(scaling)
         given = place(scaling.sizes[0])
         layout = Layout(self.run_config.path)
+        preflight.check_limits(scaling.sizes[-1])
+        preflight.check_initial(self.resume_from_checkpoint, layout)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
         asked = Asked(
             parts=parts,
@@ -103,6 +106,8 @@ class DataParallelTrainer:
                     f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
                 )
                 return result_of(layout, found.run, found.history)
+            if tight := preflight.check_space(layout, found.run, self.run_config.checkpoint_config.num_to_keep):
+                terminal.say(tight)
             _announce(terminal, layout, found.run, scaling, place)
             return driven(asked, layout, found, terminal, self._seams)
 
