@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from paceline._control.events import Committed, Event, Reported
-from paceline._control.recover import history_of, is_complete
+from paceline._control.recover import history_of
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
 from paceline._core.plain import unplain
@@ -110,7 +110,7 @@ def played(
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         shadow.fit()
     found = recorded(layout)
-    if not until.asked and not is_complete(found.run):
+    if not until.asked and not found.run.is_trained:
         raise KeyboardInterrupt  # Nobody else asks for a stop.
     return found
 
