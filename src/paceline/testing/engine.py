@@ -42,9 +42,12 @@ class _Worker:
         """Its last word was None: it hears what it is told."""
         self.spoken = False
         self.gone = False
+        self._last: list[FromWorker] = []
 
     def turn(self) -> list[FromWorker]:
         """Let the worker say one thing."""
+        if self._last:
+            return [self._last.pop()]
         try:
             if self.started:
                 said = self.generator.send(self.told.popleft() if self.waits and self.told else None)
@@ -57,6 +60,15 @@ class _Worker:
         self.waits = said is None
         self.spoken = self.spoken or isinstance(said, WorkerReturned | WorkerFailed)
         return [said] if said is not None else []
+
+    def kill(self, kind: FailureKind, message: str) -> None:
+        """End it where it stands; its death is the last that is heard of it."""
+        self.generator.close()
+        self._last = self._ended(kind, message)
+
+    @property
+    def silent(self) -> bool:
+        return self.gone and not self._last
 
     def _ended(self, kind: FailureKind, message: str) -> list[FromWorker]:
         self.gone = True
@@ -88,6 +100,12 @@ class FakeEngine:
         if worker is not None and not worker.gone:
             worker.told.append(message)
 
+    def kill(self, rank: int, kind: FailureKind = "killed", message: str = "killed by SIGKILL") -> None:
+        """End one worker as a signal would; it is told as a failure, unless it had spoken."""
+        worker = self._workers.get(rank)
+        if worker is not None and not worker.gone:
+            worker.kill(kind, message)
+
     def stop(self, *, kill: bool) -> None:
         for rank, worker in self._workers.items():
             self.send(rank, Exit())
@@ -98,9 +116,9 @@ class FakeEngine:
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         said: list[FromWorker | WorkersStopped] = []
         for worker in self._workers.values():
-            if not worker.gone:
+            if not worker.silent:
                 said += worker.turn()
-        if self._workers and all(worker.gone for worker in self._workers.values()):
+        if self._workers and all(worker.silent for worker in self._workers.values()):
             self._workers.clear()
             said.append(WorkersStopped(self._attempt))
         if not said and not self._woken:
