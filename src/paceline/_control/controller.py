@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from paceline._control.background import Background
 from paceline._control.barriers import Barriers
 from paceline._control.commands import (
@@ -26,27 +28,31 @@ from paceline._control.commands import (
     VerifyCheckpoint,
 )
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CheckpointVerified,
     CommitFailed,
     Committed,
     DeadlinePassed,
     Event,
+    PreemptionTold,
     StopRequested,
     WorkerFailed,
     WorkerReturned,
+    WorkersStopped,
 )
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, step
 from paceline._core.clock import Clock
-from paceline._engine.base import Engine, Group
+from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
     Hold,
     Joined,
+    Notice,
     StopAt,
     ToWorker,
 )
@@ -57,6 +63,7 @@ from paceline._storage.layout import Layout
 log = logging.getLogger("paceline")
 
 TICK_S = 0.1
+LOOK_FOR_ROOM_EVERY_S = 1.0
 SYNC_EVERY_S = 1.0
 
 
@@ -81,6 +88,7 @@ class Controller:
         layout: Layout,
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
+        needs: Needs | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.run = run
@@ -90,6 +98,8 @@ class Controller:
         self._layout = layout
         self._group = group
         self._clock = clock
+        self._needs = needs if needs is not None else Needs()
+        self._looked_at = clock.now()
         self._observers = list(observers)
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
@@ -116,6 +126,11 @@ class Controller:
         self._inbox.append(StopRequested(self.run.attempt, now))
         self._engine.wake()
 
+    def request_preemption(self, grace_s: float) -> None:
+        """This machine will be gone in so many seconds. For signal handlers and other threads."""
+        self._inbox.append(PreemptionTold(self.run.attempt, grace_s))
+        self._engine.wake()
+
     def _sync_journal_now_and_then(self) -> None:
         """A power cut costs no more than the metrics of the last second; nobody waits for the disk."""
         now = self._clock.now()
@@ -140,21 +155,31 @@ class Controller:
             mismatch = self._barriers.mismatch(self._clock.wall())
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
-        events += self._background.taken()
+        events = self._changes_of_capacity(events) + events + self._background.taken()
         while self._inbox:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
             events.append(DeadlinePassed(self.run.attempt))
         return events
 
+    def _changes_of_capacity(self, news: list[Event]) -> list[Event]:
+        """Looked for now and then, and when workers are gone, since that decides how many are started next."""
+        run, now = self.run, self._clock.now()
+        gone = any(isinstance(event, WorkersStopped) for event in news)
+        if len(run.sizes) < 2 or not (gone or now - self._looked_at >= LOOK_FOR_ROOM_EVERY_S):
+            return []
+        self._looked_at = now
+        num_places = self._engine.capacity(self._needs, run.sizes[0], run.sizes[-1])
+        return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else []
+
     def _take(self, events: list[Event]) -> None:
         commands: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self._clock.now()
         for event in events:
-            if isinstance(event, StopRequested):
+            if isinstance(event, StopRequested | PreemptionTold):
                 # Meant for whichever attempt is under way when its turn comes.
-                event = StopRequested(self.run.attempt, event.now)
+                event = replace(event, attempt=self.run.attempt)
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue
@@ -187,10 +212,17 @@ class Controller:
                 self._tell_all(CheckpointRefused(seq, error))
             case HoldWorkers():
                 self._tell_all(Hold())
-            case StopWorkersAt(seq=seq):
-                self._tell_all(StopAt(seq))
+            case StopWorkersAt():
+                self._tell_all(self._stop_at(command))
             case StopWorkers(kill=kill):
                 self._engine.stop(kill=kill)
+
+    def _stop_at(self, command: StopWorkersAt) -> StopAt:
+        told = command.preemption
+        if told is None:
+            return StopAt(command.seq, command.save)
+        deadline = self._clock.wall() + told.deadline - self._clock.now()
+        return StopAt(command.seq, command.save, Notice(told.ranks, deadline))
 
     def _tell_all(self, message: ToWorker) -> None:
         for rank in range(self.run.size):

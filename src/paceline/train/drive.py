@@ -19,9 +19,10 @@ from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, StorageError
-from paceline._engine.base import Engine, Group, WorkerSpec
+from paceline._core.errors import ControllerError, PreemptionError, StorageError
+from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
@@ -32,7 +33,7 @@ from paceline._storage.lease import Lease
 from paceline._worker.main import Job
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig
+from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.failures import CallbackObserver, Collector, training_error
 from paceline.train.inline import run_inline
 from paceline.train.result import Result, result_of
@@ -58,19 +59,23 @@ class Asked:
     """The same, pickled."""
     run_config: RunConfig
     about: TrainRunContext
-    given: tuple[Share, ...]
-    """What each worker gets."""
+    scaling: ScalingConfig
+    place: Callable[[int], tuple[Share, ...]]
+    """What each of so many workers gets."""
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
 
 def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    size = len(asked.given)
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
-    observers += [CallbackObserver(callback, asked.about, layout, size) for callback in asked.run_config.callbacks]
+    observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
     controller = Controller(
@@ -81,12 +86,13 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         layout=layout,
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
+        needs=asked.needs,
         observers=observers,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine):
-            return controller.drive(_started(asked, seams.clock))
+            return controller.drive(_started(asked, engine, seams.clock))
 
     interrupts = _Interrupts(controller)
     try:
@@ -101,6 +107,11 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     finally:
         terminal.close()
     return _ended(layout, run, collector, terminal, interrupts)
+
+
+def _room(asked: Asked, engine: Engine) -> int | None:
+    sizes = asked.scaling.sizes
+    return engine.capacity(asked.needs, sizes[0], sizes[-1]) if len(sizes) > 1 else None
 
 
 @contextlib.contextmanager
@@ -122,11 +133,16 @@ def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
                 seams.files.remove_tree(layout.staging)
 
 
-def _started(asked: Asked, clock: Clock) -> DriverStarted:
+def _started(asked: Asked, engine: Engine, clock: Clock) -> DriverStarted:
     checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
     return DriverStarted(
-        size=len(asked.given),
+        size=asked.scaling.sizes[-1],
+        sizes=asked.scaling.sizes,
+        num_places=_room(asked, engine),
+        resize_every_s=asked.scaling.elastic_resize_monitor_interval_s,
         max_failures=failures.max_failures,
+        max_preemption_failures=failures.max_preemption_failures,
+        controller_failure_limit=failures.controller_failure_limit,
         retention=Retention(
             checkpoints.num_to_keep,
             checkpoints.checkpoint_score_attribute,
@@ -142,7 +158,7 @@ def _started(asked: Asked, clock: Clock) -> DriverStarted:
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:
     _, _, backend = asked.parts
     workers = []
-    for rank, share in enumerate(asked.given):
+    for rank, share in enumerate(asked.place(command.size)):
         begin = Begin(
             run_name=layout.root.name,
             run_path=str(layout.root),
@@ -160,6 +176,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             resume=command.resume,
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
+            global_batch_size=asked.scaling.global_batch_size,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(
@@ -168,24 +185,39 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
 
 
 class _Interrupts:
-    """Ctrl-C while a run is driven: once asks for a stop at the next report, twice for one now."""
+    """Signals while a run is driven, in the main thread.
+
+    Ctrl-C once asks for a stop at the next report, twice for one now. SIGTERM and SIGUSR1 say that the machine is about
+    to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self.count = 0
+        self._num_notices = 0
         self._controller = controller
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
+            for signum in (signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(signum) is signal.SIG_DFL:
+                    self._before[signum] = signal.signal(signum, self._take_notice)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
 
     def _take(self, *_: object) -> None:
         self.count += 1
         self._controller.request_stop(now=self.count > 1)
+
+    def _take_notice(self, signum: int, _: object) -> None:
+        self._num_notices += signum == signal.SIGTERM
+        if self._num_notices > 1:
+            self._controller.request_stop(now=True)
+        else:
+            self._controller.request_preemption(settings.load().preemption_grace_s)
 
 
 def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
@@ -199,8 +231,23 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
         raise error
     if interrupts.count > 1:
         raise KeyboardInterrupt
+    if run.phase.ending == "preempted":
+        result.error = PreemptionError(_preempted_text(layout, run), result)
+        terminal.say(str(result.error), error=True)
+        raise result.error
     if run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
         terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")
     return result
+
+
+def _preempted_text(layout: Layout, run: Run) -> str:
+    lost = run.num_reports - (run.latest.seq if run.latest is not None else 0)
+    since = f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
+    behind = f"; {counted(lost, 'report')} after it will be made again" if lost else ""
+    return (
+        f"run {layout.root.name} was preempted after {counted(run.num_reports, 'report')}\n\n"
+        "hint: run the script again with the same RunConfig(storage_path=..., name=...) "
+        f"to continue from {since}{behind}"
+    )

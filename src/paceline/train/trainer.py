@@ -54,7 +54,7 @@ class DataParallelTrainer:
         if not isinstance(resume_from_checkpoint, Checkpoint | None):
             raise ValueError(f"resume_from_checkpoint={resume_from_checkpoint!r} is not a paceline.train.Checkpoint")
         self._call = called_with(train_loop_per_worker, train_loop_config)
-        self.backend_config.check(self.scaling_config.num_workers, self.scaling_config.use_gpu)
+        self.backend_config.check(self.scaling_config.max_workers, self.scaling_config.use_gpu)
 
     def fit(self) -> Result:
         """Train until the function has returned on every worker.
@@ -63,14 +63,8 @@ class DataParallelTrainer:
         was reached. Ctrl-C once stops at the next report and returns; twice stops now.
         """
         scaling = self.scaling_config
-        size = max(1, scaling.num_workers)
-        machine = this_machine()
-        given = shares(
-            machine,
-            size,
-            cpus_per_worker=scaling.num_cpus_per_worker,
-            gpus_per_worker=scaling.num_gpus_per_worker,
-        )
+        place = _placing(scaling)
+        place(scaling.sizes[0])
         layout = Layout(self.run_config.path)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
         asked = Asked(
@@ -84,7 +78,8 @@ class DataParallelTrainer:
                 self.scaling_config,
                 self.backend_config,
             ),
-            given=given,
+            scaling=scaling,
+            place=place,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
         )
@@ -96,15 +91,34 @@ class DataParallelTrainer:
                     f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
                 )
                 return result_of(layout, found.run, found.history)
-            _announce(terminal, layout, found.run, size, machine.num_cores, given[0])
+            _announce(terminal, layout, found.run, scaling, place)
             return driven(asked, layout, found, terminal, self._seams)
 
 
-def _announce(terminal: Terminal, layout: Layout, run: Run, size: int, num_cores: int, share: Share) -> None:
-    threads = counted(share.num_threads, "thread") + (" each" if size > 1 else "")
-    if size > num_cores:
-        threads += f"; more than the {num_cores} cores here, so they take turns"
-    workers = counted(size, "worker")
+def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:
+    def place(size: int) -> tuple[Share, ...]:
+        return shares(
+            this_machine(),
+            size,
+            cpus_per_worker=scaling.num_cpus_per_worker,
+            gpus_per_worker=scaling.num_gpus_per_worker,
+        )
+
+    return place
+
+
+def _announce(
+    terminal: Terminal, layout: Layout, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
+) -> None:
+    least, most = scaling.sizes[0], scaling.sizes[-1]
+    if least < most:
+        workers, threads = f"{least} to {counted(most, 'worker')}", "as many as there is room for"
+    else:
+        num_cores = this_machine().num_cores
+        workers = counted(most, "worker")
+        threads = counted(place(most)[0].num_threads, "thread") + (" each" if most > 1 else "")
+        if most > num_cores:
+            threads += f"; more than the {num_cores} cores here, so they take turns"
     begins = "continues" if run.attempt else "begins"
     where = f", from {run.latest.name}" if run.latest else ""
     terminal.say(f"run {layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {layout.root}")
