@@ -85,7 +85,8 @@ class Running(msgspec.Struct, frozen=True):
     pending: tuple[Pending, ...] = ()
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
-    num_returned: int = 0
+    returned: frozenset[int] = frozenset()
+    """The ranks whose function has returned."""
     num_stopped: int = 0
     fewest: tuple[int, int, str] | None = None
     """Of the ranks that returned, the one with the fewest reports: rank, how many, where the last was made."""
@@ -104,6 +105,10 @@ class Running(msgspec.Struct, frozen=True):
     grow_after: float | None = None
     """There is room for more workers: the next commit after this moment is where they join."""
     began: float = 0.0
+
+    @property
+    def num_returned(self) -> int:
+        return len(self.returned)
 
 
 class Stopping(msgspec.Struct, frozen=True):

@@ -96,7 +96,7 @@ class Context:
                         self._checkpoints[record.seq] = record
                     self._latest = record
                     self._announced.discard(record.seq)
-                case CheckpointRefused(seq=seq, error=error):
+                case CheckpointRefused(seq=seq, error=error) if seq in self._announced:
                     self._refused[seq] = error
                     self._announced.discard(seq)
                 case Hold():

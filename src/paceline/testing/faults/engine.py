@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from paceline._core.clock import Clock
-from paceline._engine.base import Engine, Group
+from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import (
     Begin,
     CheckpointCommitted,
     FromWorker,
+    PreemptionTold,
     Reported,
     ToWorker,
     WorkerReady,
@@ -60,8 +61,14 @@ class FaultyEngine:
         self._mute: set[int] = set()
         self._stopped: list[WorkersStopped] = []
         self._later: deque[Timed] = deque()
+        self._ends: list[tuple[float, int, int]] = []
+        """When, in which attempt, which of the fake engine's workers is taken away."""
         self._timers: list[threading.Timer] = []
         self._room: int | None = None
+
+    def capacity(self, needs: Needs, least: int, most: int) -> int:
+        room = self._inner.capacity(needs, least, most)
+        return room if self._room is None else min(room, self._room)
 
     def start(self, group: Group) -> None:
         self._out.clear()
@@ -81,6 +88,9 @@ class FaultyEngine:
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         while self._later:
             self._strike(self._later.popleft())
+        for due, attempt, rank in self._ends:
+            if self._fake is not None and due <= self._clock.now() and self._begins[rank].attempt == attempt:
+                self._fake.kill(rank)
         for message in self._inner.wait(self._patience(timeout_s)):
             if isinstance(message, WorkersStopped):
                 self._stopped.append(message)
@@ -102,11 +112,6 @@ class FaultyEngine:
         for timer in self._timers:
             timer.cancel()
         self._inner.close()
-
-    def capacity(self, asked: int) -> int:
-        inner: Any = getattr(self._inner, "capacity", None)
-        room: int = inner(asked) if inner is not None else asked
-        return room if self._room is None else min(room, self._room)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -184,10 +189,10 @@ class FaultyEngine:
         match fault:
             case Capacity(to=to):
                 self._room = to
-            case Preempt(rank=None, deadline_s=deadline_s):
-                self._timers.append(acts.preempted(deadline_s))
             case _ if self._fake is not None:
                 self._strike_fake(self._fake, fault)
+            case Preempt(rank=None, deadline_s=deadline_s):
+                self._timers.append(acts.preempted(deadline_s))
             case Kill(rank=rank) | OutOfMemory(rank=rank):
                 self._signal(rank, signal.SIGKILL)
             case Hang(rank=rank):
@@ -209,8 +214,12 @@ class FaultyEngine:
                 fake.kill(rank, "memory", "out of memory: killed by the kernel")
             case Hang(rank=rank):
                 self._mute.add(rank)
-            case _:
-                raise ValueError(f"{fault}: the fake engine has no process to send a signal to")
+            case Preempt(rank=rank, deadline_s=deadline_s):
+                ranks = (rank,) if rank is not None else tuple(self._begins)
+                attempt = self._begins[ranks[0]].attempt
+                told = PreemptionTold(attempt, deadline_s, ranks, whole=rank is None)
+                self._in.put(ranks[0], told, self._clock.now())
+                self._ends += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
 
     def _signal(self, rank: int, number: int) -> None:
         pid = cast(Any, self._inner).pid(rank)

@@ -11,8 +11,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
+from paceline._engine.messages import Begin, Exit, FromWorker, ToWorker
 from paceline.testing.faults.fired import Fired, Strike
 from paceline.testing.faults.moments import PHASES, At, Moment, Phase, as_at
 
@@ -140,21 +141,8 @@ class MessageFault:
 
 Fault = Timed | LoseDriver | WriteFault | Corrupt | MessageFault
 
-MESSAGES = (
-    "WorkerReady",
-    "Reported",
-    "CheckpointStaged",
-    "WorkerHeld",
-    "WorkerReturned",
-    "WorkerFailed",
-    "Joined",
-    "CheckpointCommitted",
-    "CheckpointRefused",
-    "Hold",
-    "StopAt",
-    "Release",
-    "*",
-)
+MESSAGES = (*(kind.__name__ for kind in get_args(FromWorker) + get_args(ToWorker) if kind not in (Begin, Exit)), "*")
+"""What can be lost, late, doubled or reordered: all but what an engine itself says to begin and to end a worker."""
 
 
 @dataclass(frozen=True)

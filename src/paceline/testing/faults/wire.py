@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from paceline._engine.messages import CheckpointStaged, PreemptionTold
 from paceline.testing.faults.fired import Fired
 from paceline.testing.faults.values import Faults, MessageFault
 
@@ -72,7 +73,12 @@ class Wire:
 
 def rank_of(message: Any) -> int:
     """Whose message it is."""
-    rank: int = message.staged.rank if hasattr(message, "staged") else message.rank
+    match message:
+        case CheckpointStaged(staged=staged):
+            return staged.rank
+        case PreemptionTold(ranks=ranks):
+            return ranks[0] if ranks else 0
+    rank: int = message.rank
     return rank
 
 
