@@ -12,6 +12,7 @@ One that returns before it has said how it ended has died, as a process would; o
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 
@@ -61,9 +62,10 @@ class _Worker:
         self.spoken = self.spoken or isinstance(said, WorkerReturned | WorkerFailed)
         return [said] if said is not None else []
 
-    def kill(self, kind: FailureKind, message: str) -> None:
+    def kill(self, kind: FailureKind, message: str, unheard: bool) -> None:
         """End it where it stands; its death is the last that is heard of it."""
         self.generator.close()
+        self.spoken = self.spoken and not unheard
         self._last = self._ended(kind, message)
 
     @property
@@ -105,11 +107,21 @@ class FakeEngine:
         if worker is not None and not worker.gone:
             worker.told.append(message)
 
-    def kill(self, rank: int, kind: FailureKind = "killed", message: str = "killed by SIGKILL") -> None:
-        """End one worker as a signal would; it is told as a failure, unless it had spoken."""
+    def kill(
+        self,
+        rank: int,
+        kind: FailureKind = "killed",
+        message: str = "killed by SIGKILL",
+        *,
+        unheard: bool = False,
+    ) -> None:
+        """End one worker as a signal would; it is told as a failure, unless it had said how it ended.
+
+        `unheard`: what it said last did not arrive.
+        """
         worker = self._workers.get(rank)
         if worker is not None and not worker.gone:
-            worker.kill(kind, message)
+            worker.kill(kind, message, unheard)
 
     def stop(self, *, kill: bool) -> None:
         for rank, worker in self._workers.items():
@@ -128,6 +140,7 @@ class FakeEngine:
             said.append(WorkersStopped(self._attempt))
         if not said and not self._woken:
             self._clock.advance(timeout_s or 0.0)
+            time.sleep(0)  # A loop that never waits would keep the interpreter from the thread that commits.
         self._woken = False
         return said
 

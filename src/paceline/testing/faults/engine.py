@@ -207,11 +207,12 @@ class FaultyEngine:
             self._lose()
 
     def _strike_fake(self, fake: FakeEngine, fault: Timed) -> None:
+        unheard = fault.at.phase in ("report", "exit")
         match fault:
             case Kill(rank=rank):
-                fake.kill(rank)
+                fake.kill(rank, unheard=unheard)
             case OutOfMemory(rank=rank):
-                fake.kill(rank, "memory", "out of memory: killed by the kernel")
+                fake.kill(rank, "memory", "out of memory: killed by the kernel", unheard=unheard)
             case Hang(rank=rank):
                 self._mute.add(rank)
             case Preempt(rank=rank, deadline_s=deadline_s):
