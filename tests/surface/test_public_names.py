@@ -44,6 +44,7 @@ PUBLIC = {
         "report",
         "staging_directory",
     ],
+    "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
     "paceline.train.torch": [
         "TorchCheckpoint",

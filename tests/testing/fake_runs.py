@@ -28,11 +28,12 @@ from paceline._engine.messages import (
 )
 from paceline._storage.files import LocalFiles, hash_file
 from paceline._storage.layout import Layout, checkpoint_name
-from paceline.testing import FakeClock, FakeEngine
-from paceline.testing.faults.plant import DriverLost, faulty_seams
+from paceline.testing import DriverLost, FakeClock, FakeEngine
+from paceline.testing.faults.plant import faulty_seams
 from paceline.train.drive import Seams, opened
 
-STEPS = 6
+STEPS = 7
+LAST_CHECKPOINT = 6
 
 
 class Stuck(BaseException):
@@ -105,11 +106,14 @@ def worker(begin):
             yield answer
 
 
-def drive(path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, sizes=(), num_drivers=20):
+def drive(
+    path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, stop_after=None, sizes=(), num_drivers=20
+):
     """Play a run to its end, with a new driver for each that was lost; returns the run and its engines."""
     layout = Layout(path)
     engines = []
-    for _ in range(num_drivers):
+    stopper = _Stopper(stop_after)
+    for _ in range(20):
         clock = PatientClock()
         clock.limit = limit
         engine = FakeEngine(worker, clock)
@@ -126,12 +130,30 @@ def drive(path, faults, *, size=2, max_failures=20, limit=float("inf"), before=N
                     layout=layout,
                     group=lambda command, run: _group(path, command, run),
                     clock=seams.clock,
+                    observers=[stopper],
                 )
                 if before is not None:
                     before(controller)
+                stopper.controller = controller
                 started = DriverStarted(size, max_failures, Retention(num_to_keep=1), sizes=sizes)
                 return controller.drive(started), engines
-    raise AssertionError(f"{num_drivers} drivers were lost")
+    raise AssertionError("20 drivers were lost")
+
+
+class _Stopper:
+    """Asks for a stop once so many events were seen."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def saw(self, event, run):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.controller.request_stop(now=False)
+
+    def tick(self, run, now):
+        pass
 
 
 def rows(path, rank):

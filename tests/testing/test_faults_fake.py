@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from fake_runs import STEPS, Stuck, drive, expected, rows, worker
+from fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
 
 from paceline._control import journal
 from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
@@ -140,7 +140,7 @@ def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path
     assert [
         event.seq for event in journal.read(Layout(tmp_path).journal) if type(event).__name__ == "CommitFailed"
     ] == [4]
-    assert run.latest.seq == STEPS
+    assert run.latest.seq == LAST_CHECKPOINT
 
 
 def test_a_corrupted_checkpoint_is_passed_over_for_the_one_before(tmp_path):

@@ -5,6 +5,6 @@
 
 from paceline.testing.clock import FakeClock
 from paceline.testing.engine import FakeEngine, FakeWorker
-from paceline.testing.faults import PHASES, At, Faults
+from paceline.testing.faults import PHASES, At, DriverLost, Faults
 
-__all__ = ["PHASES", "At", "FakeClock", "FakeEngine", "FakeWorker", "Faults"]
+__all__ = ["PHASES", "At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults"]

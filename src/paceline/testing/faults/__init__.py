@@ -7,6 +7,6 @@ worker      inside a worker                              acts      what is done 
 """
 
 from paceline.testing.faults.moments import PHASES, At
-from paceline.testing.faults.values import Faults
+from paceline.testing.faults.values import DriverLost, Faults
 
-__all__ = ["PHASES", "At", "Faults"]
+__all__ = ["PHASES", "At", "DriverLost", "Faults"]

@@ -23,7 +23,7 @@ from paceline.testing.engine import FakeEngine
 from paceline.testing.faults.engine import FaultyEngine
 from paceline.testing.faults.files import faulty_files, phase_of
 from paceline.testing.faults.fired import Fired
-from paceline.testing.faults.values import Faults, LoseDriver
+from paceline.testing.faults.values import DriverLost, Faults, LoseDriver
 from paceline.testing.faults.worker import FaultyBackend
 from paceline.train.drive import Seams
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     Trainer = TypeVar("Trainer", bound=DataParallelTrainer)
 
 _KIND = re.compile(rb'"type":"(\w+)"')
-
-
-class DriverLost(BaseException):
-    """The driver of a run on the fake engine is gone, as a process would be: it does nothing more."""
 
 
 def planted(faults: Faults, trainer: Trainer) -> Trainer:

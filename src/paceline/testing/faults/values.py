@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from paceline._engine.messages import Begin, Exit, FromWorker, ToWorker
 from paceline.testing.faults.fired import Fired, Strike
-from paceline.testing.faults.moments import PHASES, At, Moment, Phase, as_at
+from paceline.testing.faults.moments import PHASES, At, Moment, as_at
 
 if TYPE_CHECKING:
     from paceline.train.result import Result
     from paceline.train.trainer import DataParallelTrainer
 
     Trainer = TypeVar("Trainer", bound=DataParallelTrainer)
+
+
+class DriverLost(BaseException):
+    """The driver of a run on the fake engine is gone, as a process would be: it does nothing more."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +346,3 @@ class Faults:
 def _one_of(argument: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{argument}={value!r} is none of {', '.join(allowed)}")
-
-
-__all__ = ["PHASES", "At", "Faults", "Phase"]
