@@ -1,17 +1,14 @@
 """Messages that arrive twice, late, or in another order across ranks change nothing about a run."""
 
-import sys
 import tempfile
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "testing"))
-from fake_runs import LAST_CHECKPOINT, STEPS, drive, expected, rows
-
 from paceline.testing import Faults
 from paceline.testing.faults.values import MESSAGES
+from testing.fake_runs import LAST_CHECKPOINT, STEPS, drive, expected, rows
 
 LIMIT = 1000
 """Seconds of the fake clock after which a run is stuck."""

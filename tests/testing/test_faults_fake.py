@@ -3,7 +3,6 @@
 import errno
 
 import pytest
-from fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
 
 from paceline._control import journal
 from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
@@ -12,6 +11,7 @@ from paceline._engine.base import Needs
 from paceline._storage.layout import Layout
 from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
 from paceline.testing.faults.engine import FaultyEngine
+from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
 
 ON_A_RESTART = ("restore",)
 
