@@ -81,7 +81,7 @@ def raw(tensor: torch.Tensor) -> bytes:
         *(0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, True, None, 0.1, 5e-324, math.inf, -math.inf),
         *("", "naïve\0", "\ud800 alone", b"", b"\0\xff", complex(-0.0, math.inf)),
         *([], (), {}, set(), frozenset(), [[]], ([],), {"a": {}}),
-        *({1, 2.5, "x", None, (1, "y")}, frozenset({frozenset({1}), b"z"})),
+        *({1, 2.5, "x", None, (1, "y")}, frozenset({frozenset({1})})),
         *({"$dict": 1}, {"$": [{"$leaf": 0}]}, {"a": 1, "$b": 2}),
         {1: "int", 2.5: "float", None: "none", (1, ("x", None)): "tuple", b"k": "bytes", "s": "str"},
         {True: 1, False: 0},
@@ -454,13 +454,10 @@ def test_the_entries_tell_size_and_hash_of_both_files(tmp_path: Path) -> None:
     assert entries[0].size == 20 << 20
 
 
-def test_both_files_are_synced_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    taken = snapshot([1], Arena())
-    taken.write(tmp_path, fsync=False)
-    assert synced == []
-    taken.write(tmp_path)
+    snapshot([1], Arena()).write(tmp_path)
     assert synced == [f"{tmp_path}/state.bin", f"{tmp_path}/state.json"]
 
 

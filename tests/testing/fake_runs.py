@@ -120,7 +120,7 @@ def drive(
         engines.append(engine)
         seams = faulty_seams(faults, Seams(engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path)
         # No power is cut here: what was written is there for the next driver.
-        with patch("os.fsync"), contextlib.suppress(DriverLost), opened(layout, seams) as found:
+        with patch("os.fsync"), contextlib.suppress(DriverLost), opened(layout, seams, say=lambda text: None) as found:
             with contextlib.closing(seams.engine(None)) as faulty:
                 controller = Controller(
                     found.run,
@@ -128,6 +128,7 @@ def drive(
                     engine=faulty,
                     files=seams.files,
                     layout=layout,
+                    fence=found.fence,
                     group=lambda command, run: _group(path, command, run),
                     clock=seams.clock,
                     observers=[stopper],

@@ -14,6 +14,7 @@ import pytest
 from paceline import train
 from paceline._control import journal
 from paceline._control.events import CheckpointBroken, WorkerFailed
+from paceline._control.policy import first_failure
 from paceline._storage.layout import Layout
 from paceline.testing import PHASES, At, Faults
 from paceline.train import (
@@ -123,7 +124,7 @@ def test_a_full_disk_under_one_upload_is_a_storage_failure_that_a_restart_surviv
     result = faults.applied_to(trainer(tmp_path, mode=mode)).fit()
     assert faults.unfired(result.path) == []
     assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    (failure,) = failures(tmp_path)
+    failure = first_failure(failures(tmp_path))
     assert (failure.rank, failure.kind) == (1, "storage")
     assert "No space left on device" in failure.message
     result.checkpoint.verify()

@@ -36,6 +36,7 @@ from paceline._control.events import (
     DeadlinePassed,
     Event,
     PreemptionTold,
+    ResizeDue,
     StopRequested,
     WorkerFailed,
     WorkerReturned,
@@ -43,8 +44,9 @@ from paceline._control.events import (
 )
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
-from paceline._control.step import deadline, step
+from paceline._control.step import deadline, resize_due, step
 from paceline._core.clock import Clock
+from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import (
     CheckpointCommitted,
@@ -59,6 +61,7 @@ from paceline._engine.messages import (
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
+from paceline._storage.lease import UNFENCED, Fence
 
 log = logging.getLogger("paceline")
 
@@ -90,6 +93,7 @@ class Controller:
         clock: Clock,
         needs: Needs | None = None,
         observers: Sequence[Observer] = (),
+        fence: Fence = UNFENCED,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -101,25 +105,40 @@ class Controller:
         self._needs = needs if needs is not None else Needs()
         self._looked_at = clock.now()
         self._observers = list(observers)
+        self._fence = fence
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
         self._background = Background(engine.wake)
 
     def drive(self, first: Event) -> Run:
-        """Play the run from its first event to its end."""
+        """Play the run from its first event to its end; `RunHeldError` where another driver took it over."""
+        try:
+            self._play(first)
+        except RunHeldError:
+            # What this driver still has to tell is no part of the run any more.
+            self._journal.abandon()
+            raise
+        return self.run
+
+    def _play(self, first: Event) -> None:
         try:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
                 self._take(self._next_events())
+                self._fence.raise_if_lost()
                 self._sync_journal_now_and_then()
                 for observer in list(self._observers):
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
         finally:
             self._background.close()
-            self._take(self._background.taken())
-            self._journal.sync()
-        return self.run
+        # Not where the loop broke, as when the journal's disk is full: the first error is the one to tell, and what
+        # the storage thread still did the next driver sees on storage.
+        self._fence.raise_if_lost()
+        self._take(self._background.taken())
+        self._journal.sync()
+        # Asked after the last line is written: whoever takes over from here on has read it.
+        self._fence.check()
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to end, at the next report or at once. For signal handlers and other threads."""
@@ -160,6 +179,9 @@ class Controller:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
             events.append(DeadlinePassed(self.run.attempt))
+        resize_at = resize_due(self.run)
+        if resize_at is not None and self._clock.now() >= resize_at:
+            events.append(ResizeDue(self.run.attempt))
         return events
 
     def _changes_of_capacity(self, news: list[Event]) -> list[Event]:
@@ -199,6 +221,9 @@ class Controller:
             case VerifyCheckpoint(attempt=attempt, record=record):
                 self._background.submit(lambda: self._verified(attempt, record))
             case StartWorkers():
+                # After its line in the journal: a driver that takes over has either read it, and gives its workers
+                # a later attempt, or is noticed here. So no two groups share an attempt, and its files.
+                self._fence.check()
                 self._barriers = Barriers(command.size)
                 self._engine.start(self._group(command, self.run))
             case CommitCheckpoint():
@@ -208,8 +233,8 @@ class Controller:
             case AnnounceCommit(record=record, removed=removed):
                 self._tell_all(CheckpointCommitted(record, removed))
                 self._background.submit(self._journal.sync_written)
-            case AnnounceRefusal(seq=seq, error=error):
-                self._tell_all(CheckpointRefused(seq, error))
+            case AnnounceRefusal(seq=seq, error=error, rank=rank):
+                self._tell_all(CheckpointRefused(seq, error, rank))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():
@@ -248,7 +273,7 @@ class Controller:
         if problem is None:
             return CheckpointVerified(attempt, record.seq)
         if self._layout.checkpoint(record.name).exists():
-            aside = commit.set_aside(self._files, self._layout, record.name)
+            aside = commit.set_aside(self._files, self._layout, record.name, self._fence)
             problem = f"{problem}; set aside as {aside}"
         return CheckpointBroken(attempt, record.seq, problem)
 
@@ -262,8 +287,14 @@ class Controller:
                 command.parts,
                 world_size=self.run.size,
                 created_at=self._clock.wall(),
+                fence=self._fence,
             )
+            # Asked again before anybody is told: a driver that takes over from here on finds the checkpoint.
+            self._fence.check()
+        except RunHeldError:
+            raise
         except OSError as error:
+            commit.discard(self._files, self._layout, record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(
@@ -275,6 +306,8 @@ class Controller:
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:
-            commit.delete(self._files, self._layout, record)
+            commit.delete(self._files, self._layout, record, self._fence)
+        except RunHeldError:
+            raise
         except OSError as error:
             log.warning("%s could not be deleted: %s", record.name, error)

@@ -12,6 +12,7 @@ from paceline._engine.messages import (
     Failure,
     PreemptionTold,
     Reported,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -47,6 +48,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     resize_every_s: float = 0.0
     num_places: int | None = None
     """How many workers there is room for, where that was asked."""
+    lease: int = 0
+    """The number under which it holds the run: what an older one does from here on is void."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -101,6 +104,12 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class ResizeDue(msgspec.Struct, frozen=True, tag=True):
+    """There is room for more workers, and those that run have run as long as they are left alone."""
+
+    attempt: int
+
+
 Event = (
     DriverStarted
     | CheckpointsFound
@@ -109,6 +118,7 @@ Event = (
     | WorkerReady
     | Reported
     | CheckpointStaged
+    | StagingFailed
     | Committed
     | CommitFailed
     | WorkerHeld
@@ -119,6 +129,7 @@ Event = (
     | PreemptionTold
     | CapacityChanged
     | DeadlinePassed
+    | ResizeDue
 )
 
 encode = msgspec.json.Encoder().encode
@@ -140,7 +151,9 @@ __all__ = [
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",
+    "ResizeDue",
     "Retention",
+    "StagingFailed",
     "StopRequested",
     "WorkerFailed",
     "WorkerHeld",

@@ -7,7 +7,10 @@ which the checkpoint exists. Readers take a directory for a checkpoint only if i
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -17,9 +20,15 @@ from msgspec.structs import replace
 from paceline._core.errors import StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage.files import Files, hash_file
-from paceline._storage.layout import MANIFEST, METADATA, Layout
+from paceline._storage.layout import MANIFEST, METADATA, Layout, names_checkpoint
+from paceline._storage.lease import UNFENCED, Fence
 
 MANIFEST_VERSION = 1
+
+_SEAL = b',\n "crc32": "'
+"""What begins the last line of a manifest: the checksum of all before it."""
+
+log = logging.getLogger("paceline")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -28,18 +37,33 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[FileEntry, ...]
     created_at: float
     version: int = MANIFEST_VERSION
+    lease: int = 0
+    """The number under which a driver made it a checkpoint; 0 where nobody else could have."""
 
 
 def files_below(directory: Path) -> list[str]:
     """The relative paths of all regular files, in order; links are followed, anything else is refused."""
     found = []
-    for parent, _, names in os.walk(directory, followlinks=True):
+    for parent, below, names in os.walk(directory, followlinks=True):
+        for name in below:
+            path = Path(parent, name)
+            if path.is_symlink() and directory.resolve().is_relative_to(path.resolve()):
+                raise StorageError(f"{path} links to a directory that it lies in: the checkpoint would have no end")
         for name in names:
             path = Path(parent, name)
             if not path.is_file():
                 raise StorageError(f"{path} is not a regular file: a checkpoint holds files and directories only")
             found.append(path.relative_to(directory).as_posix())
     return sorted(found)
+
+
+def has_links(directory: Path) -> bool:
+    """Whether anything in a directory is a symbolic link, or the directory itself."""
+    if directory.is_symlink():
+        return True
+    return any(
+        Path(parent, name).is_symlink() for parent, below, names in os.walk(directory) for name in (*below, *names)
+    )
 
 
 def staged_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...]:
@@ -64,6 +88,10 @@ def staged_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ..
 
 def sealed_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
     """Make a directory that already lies where it belongs durable, and hash it."""
+    if has_links(directory):
+        raise StorageError(
+            f"{directory} holds symbolic links: files that are committed where they lie are files themselves"
+        )
     names = [name for name in files_below(directory) if name not in (MANIFEST, METADATA)]
     entries = tuple(files.seal(directory / name, name) for name in names)
     _sync_dirs(files, directory, names)
@@ -78,13 +106,15 @@ def commit(
     *,
     world_size: int,
     created_at: float,
+    fence: Fence = UNFENCED,
 ) -> list[str]:
     """Bring a checkpoint into existence, and name the files that several ranks wrote differently.
 
     May be called again after a crash at any point: whatever was already moved is taken from where it is.
     """
     chosen, differing = _merged(parts)
-    manifest = Manifest(record, world_size, tuple(e for _, e in chosen if e.path != METADATA), created_at)
+    entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
+    manifest = Manifest(record, world_size, entries, created_at, lease=fence.number)
     final = layout.checkpoint(record.name)
     there = _readable_manifest(final)
     if there is not None and _age(there.record) >= _age(record):
@@ -94,6 +124,7 @@ def commit(
             raise StorageError(
                 f"{record.name}: some ranks reported with NO_UPLOAD and others not; use one mode on all ranks"
             )
+        fence.check()
         _write_manifest(files, final, manifest)
         files.sync_dir(layout.root)
         return differing
@@ -102,37 +133,62 @@ def commit(
     gathered = staged / "gathered"
     _gather(files, layout, record, chosen, gathered)
     _write_manifest(files, gathered, manifest)
-    if final.exists():
+    fence.check()
+    # Under a name of this driver's own: another one neither puts it back nor removes it by mistake.
+    aside = layout.trash / f"{fence.number}-{record.name}"
+    replaces = final.exists()
+    if replaces and (final.is_symlink() or not final.is_dir()):
+        raise StorageError(f"{final} stands in the way: it is no checkpoint, and is left as it is")
+    if replaces:
         # A name that the user chose again: the older one steps aside and is restored if we die before the next line.
         files.make_dir(layout.trash)
-        files.remove_tree(layout.trash / record.name)
-        files.rename(final, layout.trash / record.name)
-    files.rename(gathered, final)
+        files.remove_tree(aside)
+        files.rename(final, aside)
+    try:
+        files.rename(gathered, final)
+    except OSError:
+        if replaces:
+            files.rename(aside, final)
+        raise
     files.sync_dir(layout.root)
-    files.remove_tree(layout.trash / record.name)
-    files.remove_tree(staged)
+    # It exists: what cannot be cleared away now is no reason to call it failed.
+    for path in (aside, staged):
+        _cleared(files, path)
     return differing
 
 
-def delete(files: Files, layout: Layout, record: CheckpointRecord) -> None:
+def discard(files: Files, layout: Layout, record: CheckpointRecord) -> None:
+    """Free what was staged for a checkpoint whose commit failed: the disk may be full of it."""
+    _cleared(files, layout.staged(record.attempt, record.seq))
+
+
+def delete(files: Files, layout: Layout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
     """Remove a checkpoint, its manifest first, so that half of one is never taken for a whole.
 
     A name may have been used again since: a newer checkpoint in its place stays.
     """
     directory = layout.checkpoint(record.name)
+    fence.check()
+    if directory.is_symlink():
+        raise StorageError(f"{directory} is a link to elsewhere, where nothing is ours to delete")
     there = _readable_manifest(directory)
     if there is not None and _age(there.record) != _age(record):
         return
-    files.remove(directory / MANIFEST)
+    if directory.exists():
+        files.remove(directory / MANIFEST)
+        files.sync_dir(directory)  # Or a power cut could keep the manifest and lose files.
     files.remove_tree(directory)
 
 
-def set_aside(files: Files, layout: Layout, name: str) -> Path:
+def set_aside(files: Files, layout: Layout, name: str, fence: Fence = UNFENCED) -> Path:
     """Move a checkpoint that cannot be trusted to where no reader looks."""
+    fence.check()
+    source = layout.checkpoint(name)  # Before anything is removed: a name that leads elsewhere is refused here.
     files.make_dir(layout.broken)
     target = layout.broken / name
     files.remove_tree(target)
-    files.rename(layout.checkpoint(name), target)
+    files.rename(source, target)
+    files.sync_dir(layout.broken)
     files.sync_dir(layout.root)
     return target
 
@@ -145,11 +201,16 @@ def problem_with(directory: Path) -> str | None:
         return str(error)
     if manifest is None:
         return f"{directory / MANIFEST} is missing"
+    inside = directory.resolve()
     for entry in manifest.files:
         path = directory / entry.path
         try:
+            if not path.resolve(strict=True).is_relative_to(inside):
+                return f"{path} is a link that leads out of the checkpoint"
             found = hash_file(path, entry.path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+            if not isinstance(error, OSError):
+                return f"{path}: {error}"
             return f"{path}: {error.strerror or error}"
         if found.size != entry.size:
             return f"{path} has {found.size} bytes where {entry.size} were written"
@@ -159,25 +220,30 @@ def problem_with(directory: Path) -> str | None:
 
 
 def has_manifest(directory: Path) -> bool:
-    return (directory / MANIFEST).exists()
+    return not directory.is_symlink() and (directory / MANIFEST).exists()
 
 
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a checkpoint; None where there is none. A path in it never leads out of the directory."""
+    path = directory / MANIFEST
     try:
-        data = (directory / MANIFEST).read_bytes()
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+    body, seal, rest = data.rpartition(_SEAL)
+    if seal and not rest.startswith(b"%08x" % zlib.crc32(body)):
+        raise StorageError(f"{path} cannot be read: its checksum is not that of what it says")
     try:
         manifest = _decode_manifest(data)
-    except msgspec.MsgspecError as error:
-        raise StorageError(f"{directory / MANIFEST} cannot be read: {error}") from None
+        # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
+        metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from None
     for entry in manifest.files:
-        path = PurePosixPath(entry.path)
-        if path.is_absolute() or ".." in path.parts:
-            raise StorageError(f"{directory / MANIFEST} names {entry.path!r}, outside of the checkpoint")
-    # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
-    metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+        if not _is_inside(entry.path):
+            raise StorageError(f"{path} names {entry.path[:300]!r}, outside of the checkpoint or no file of it")
     return replace(manifest, record=replace(manifest.record, metrics=metrics))
 
 
@@ -185,7 +251,8 @@ def manifests(layout: Layout) -> Iterator[Manifest]:
     """The manifest of every checkpoint in the run, oldest first. One that cannot be read is passed over."""
     found = []
     for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
-        if directory.name.startswith(".") or not directory.is_dir():
+        # What a link leads to is not ours: it could not be deleted, and may change.
+        if not names_checkpoint(directory.name) or directory.is_symlink() or not directory.is_dir():
             continue
         try:
             manifest = read_manifest(directory)
@@ -196,15 +263,39 @@ def manifests(layout: Layout) -> Iterator[Manifest]:
     yield from sorted(found, key=lambda manifest: manifest.record.seq)
 
 
-def recover(files: Files, layout: Layout) -> None:
+def recover(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:
     """Undo what a crash left half done: put back what stepped aside for a commit that never came."""
     if not layout.trash.exists():
         return
-    for aside in sorted(layout.trash.iterdir()):
-        if (aside / MANIFEST).exists() and not layout.checkpoint(aside.name).exists():
-            files.rename(aside, layout.checkpoint(aside.name))
+    asides = [(aside, _readable_manifest(aside)) for aside in layout.trash.iterdir()]
+    known = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
+    fence.check()
+    for aside, record in sorted(known, key=lambda pair: _age(pair[1]), reverse=True):
+        final = layout.checkpoint(record.name)
+        if not final.exists():
+            try:
+                files.rename(aside, final)
+            except OSError:
+                if not final.exists():
+                    raise
+                # A driver that was only paused has finished its commit meanwhile.
             files.sync_dir(layout.root)
     files.remove_tree(layout.trash)
+
+
+def clear_staging(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:
+    """Remove what was staged and never committed.
+
+    Looked for before the check: what a driver after this one stages is never among it.
+    """
+    if not layout.staging.exists():
+        return
+    found = sorted(layout.staging.iterdir())
+    fence.check()
+    for directory in found:
+        files.remove_tree(directory)
+    with contextlib.suppress(OSError):  # Somebody stages again: the directory is theirs.
+        layout.staging.rmdir()
 
 
 def _readable_manifest(directory: Path) -> Manifest | None:
@@ -255,13 +346,30 @@ def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[
 
 def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
     part = directory / f"{MANIFEST}.part"
-    files.write(part, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
+    files.write(part, b'%b%b%08x"\n}' % (body, _SEAL, zlib.crc32(body)))
     files.rename(part, directory / MANIFEST)
     files.sync_dir(directory)
 
 
 def _parents(names: Iterable[str]) -> list[str]:
-    return sorted({PurePosixPath(name).parent.as_posix() for name in names} | {"."})
+    """Every directory that files of these names lie in, at any depth."""
+    return sorted({parent.as_posix() for name in names for parent in PurePosixPath(name).parents} | {"."})
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a manifest may list this file: it lies in the checkpoint, and is not the manifest."""
+    path = PurePosixPath(name)
+    if "\0" in name or not path.parts or path.is_absolute() or ".." in path.parts:
+        return False
+    return path.as_posix() not in (MANIFEST, METADATA)
+
+
+def _cleared(files: Files, path: Path) -> None:
+    try:
+        files.remove_tree(path)
+    except OSError as error:
+        log.warning("%s could not be removed: %s", path, error)
 
 
 def _sync_dirs(files: Files, root: Path, names: Iterable[str]) -> None:

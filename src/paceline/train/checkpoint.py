@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from paceline._core.errors import CheckpointCorruptError, StorageError
 from paceline._storage.commit import problem_with
+from paceline._storage.files import LocalFiles
 from paceline._storage.layout import METADATA
 from paceline._storage.state import holds_state, read_state, write_state
 
@@ -137,7 +138,7 @@ class Checkpoint:
                 stream.write(text.encode())
             return
         part = Path(self.path) / f"{METADATA}.part"
-        part.write_text(text)
+        LocalFiles().write(part, text.encode())
         part.rename(Path(self.path) / METADATA)
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:

@@ -27,9 +27,11 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin
+from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
-from paceline._storage.lease import Lease
+from paceline._storage.lease import taken as lease_taken
+from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -88,11 +90,12 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         clock=seams.clock,
         needs=asked.needs,
         observers=observers,
+        fence=found.fence,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine):
-            return controller.drive(_started(asked, engine, seams.clock))
+            return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
@@ -115,25 +118,46 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 
 
 @contextlib.contextmanager
-def opened(layout: Layout, seams: Seams) -> Iterator[Recovered]:
+def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
     """The run's directory, held by this driver alone."""
+    with _named(layout):
+        _make_root(seams.files, layout)
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
+    with contextlib.closing(lease):
+        lease.keep()
+        with _named(layout):
+            found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        with contextlib.closing(found.journal):
+            lease.settle()
+            try:
+                yield found
+            finally:
+                if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                    commit.clear_staging(seams.files, layout, lease)
+
+
+@contextlib.contextmanager
+def _named(layout: Layout) -> Iterator[None]:
+    """What is wrong with the storage, told with the run's directory."""
     try:
-        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lease = Lease(layout.lease, seams.clock.wall())
+        yield
     except OSError as problem:
         if isinstance(problem, StorageError):
             raise
         raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
-    with contextlib.closing(lease):
-        found = recovered(seams.files, layout, seams.clock.wall())
-        with contextlib.closing(found.journal):
-            try:
-                yield found
-            finally:
-                seams.files.remove_tree(layout.staging)
 
 
-def _started(asked: Asked, engine: Engine, clock: Clock) -> DriverStarted:
+def _make_root(files: Files, layout: Layout) -> None:
+    above = [path for path in layout.root.parents if not path.exists()]
+    layout.root.parent.mkdir(parents=True, exist_ok=True)
+    files.make_dir(layout.root)
+    # Or a power cut could take the name of the run's directory, and all that is committed in it.
+    for path in (layout.root, *above):
+        files.sync_dir(path.parent)
+
+
+def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:
     checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
     return DriverStarted(
         size=asked.scaling.sizes[-1],
@@ -152,6 +176,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock) -> DriverStarted:
         pid=os.getpid(),
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
+        lease=lease,
     )
 
 

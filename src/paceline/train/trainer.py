@@ -85,7 +85,7 @@ class DataParallelTrainer:
         )
         chosen = settings.load()
         terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
-        with opened(layout, self._seams) as found:
+        with opened(layout, self._seams, terminal.say) as found:
             if is_complete(found.run):
                 terminal.say(
                     f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"

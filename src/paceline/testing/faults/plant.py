@@ -1,4 +1,4 @@
-"""Where faults are planted: in the engine, the files and the clock that a run acts through, and in its backend.
+"""Where faults are planted: in the engine and the files that a run acts through, and in its backend.
 
 The driver is lost by what its journal holds, looked at whenever the driver acts: every line is in the file before
 what follows from it is done.
@@ -47,12 +47,11 @@ def planted(faults: Faults, trainer: Trainer) -> Trainer:
 def faulty_seams(faults: Faults, seams: Seams, run_path: Path) -> Seams:
     """Seams that a run in that directory meets the faults through."""
     driver = _Driver(faults, faults.memory(run_path), run_path)
-    clock = _FaultyClock(seams.clock, driver)
     sleep = getattr(seams.clock, "advance", time.sleep)
     return Seams(
-        engine=lambda inline: driver.engine_around(seams.engine(inline), clock),
+        engine=lambda inline: driver.engine_around(seams.engine(inline), seams.clock),
         files=faulty_files(seams.files, faults, driver.fired, run_path, driver.acted, sleep),
-        clock=clock,
+        clock=seams.clock,
     )
 
 
@@ -70,9 +69,14 @@ class _Driver:
         self._journal = _Growth(Layout(root).journal)
 
     def engine_around(self, inner: Engine, clock: Clock) -> Engine:
+        if self._engine is not None:
+            return inner  # For work beside the training, while that one is still in use.
         self._fake = isinstance(inner, FakeEngine)
         self._engine = FaultyEngine(inner, self._faults, self.fired, clock, self._lose)
         return _LoseableEngine(self._engine, self)
+
+    def engine_closed(self) -> None:
+        self._engine = None
 
     def acted(self, act: str, path: Path) -> None:
         """The driver is about to do something to a path."""
@@ -134,21 +138,11 @@ class _LoseableEngine:
         self._inner = inner
         self._driver = driver
 
+    def close(self) -> None:
+        self._driver.engine_closed()
+        self._inner.close()
+
     def __getattr__(self, name: str) -> Any:
-        if name not in ("wake", "close"):
+        if name != "wake":
             self._driver.look()
         return getattr(self._inner, name)
-
-
-class _FaultyClock:
-    def __init__(self, inner: Clock, driver: _Driver) -> None:
-        self._inner = inner
-        self._driver = driver
-
-    def now(self) -> float:
-        self._driver.look()
-        return self._inner.now()
-
-    def wall(self) -> float:
-        self._driver.look()
-        return self._inner.wall()

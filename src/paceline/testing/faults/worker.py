@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline._engine.messages import CheckpointRecord, FileEntry, Reported, Staged, decode_from_worker
+from paceline._engine.messages import CheckpointRecord, Reported, Staged, decode_from_worker
 from paceline._storage.state import Snapshot
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, Uploader
 from paceline.testing.faults.acts import strike_here
-from paceline.testing.faults.files import WriteFaults, faulty_files
+from paceline.testing.faults.files import faulty_files
 from paceline.testing.faults.moments import DRIVERS_PHASES, Watch
 from paceline.testing.faults.values import Capacity, Faults, Hang, Kill, OutOfMemory, Preempt
 from paceline.train.backend import BackendConfig
@@ -161,7 +161,6 @@ class _WatchedLink:
 
 class _WatchedUploader(Uploader):
     moments: Moments
-    faults: WriteFaults
     number: int
     """Of the report whose files are being staged."""
     snapped: Callable[[], int]
@@ -170,7 +169,6 @@ class _WatchedUploader(Uploader):
         held = super()._held(source)
         if isinstance(held, Snapshot):
             self.moments.passed("snapshot", self.snapped())
-            return _WatchedSnapshot.of(held, self)
         return held
 
     def _stage(self, seq: int, held: Directory | InPlace | Snapshot) -> Staged:
@@ -179,25 +177,6 @@ class _WatchedUploader(Uploader):
 
     def acted(self, act: str, path: Path) -> None:
         self.moments.passed("upload", self.number)
-
-
-class _WatchedSnapshot(Snapshot):
-    """A snapshot whose writing is an act on files like any other."""
-
-    uploader: _WatchedUploader
-
-    @classmethod
-    def of(cls, inner: Snapshot, uploader: _WatchedUploader) -> _WatchedSnapshot:
-        watched = cls.__new__(cls)
-        watched.__dict__.update(inner.__dict__, uploader=uploader)
-        return watched
-
-    def write(self, directory: Path, fsync: bool = True) -> tuple[FileEntry, ...]:
-        self.uploader.acted("write", directory)
-        entries = super().write(directory, fsync)
-        for entry in entries:
-            self.uploader.faults.met("write", directory / entry.path, lambda: None)
-        return entries
 
 
 @contextlib.contextmanager
@@ -218,7 +197,6 @@ def _watched(context: Context, moments: Moments, faults: Faults) -> Iterator[Non
     uploader.moments = moments
     uploader.number = 0
     uploader.snapped = lambda: context.num_reports
-    uploader.faults = WriteFaults(faults, moments.fired, root)
     uploader._files = faulty_files(before[3], faults, moments.fired, root, uploader.acted, time.sleep)
     try:
         yield
