@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 import psutil
 import pytest
 
+pytest_plugins = ("fault_table",)
+
 GRACE_S = 5.0
 """How long processes, threads and shared memory may take to go once a test has ended."""
 

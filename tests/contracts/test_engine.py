@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from paceline import train
+from paceline._core.clock import SystemClock
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.messages import (
@@ -25,8 +26,9 @@ from paceline._engine.messages import (
     WorkerReady,
     WorkerReturned,
 )
-from paceline.testing import FakeEngine
+from paceline.testing import FakeClock, FakeEngine, Faults
 from paceline.testing.contracts import EngineContract
+from paceline.testing.faults.engine import FaultyEngine
 from paceline.train import BackendConfig
 
 
@@ -138,3 +140,18 @@ class TestFakeEngine(EngineContract):
     def group(self, behaviour, attempt=1, size=2):
         self.behaviour = behaviour
         return Group(attempt, tuple(specs(self.path, attempt, size)), b"")
+
+
+def faulty(engine, clock, path):
+    """An engine around another one, with no fault to strike: it has to be as good as the one inside."""
+    return FaultyEngine(engine, Faults(), Faults().memory(path), clock, lose=lambda: None)
+
+
+class TestFaultyFakeEngine(TestFakeEngine):
+    def engine(self):
+        return faulty(super().engine(), FakeClock(), self.path)
+
+
+class TestFaultyForkedWorkers(TestForkedWorkers):
+    def engine(self):
+        return faulty(super().engine(), SystemClock(), self.path)

@@ -49,6 +49,7 @@ PUBLIC = {
         "staging_directory",
         "verify_resume",
     ],
+    "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
     "paceline.train.torch": [
         "TorchCheckpoint",

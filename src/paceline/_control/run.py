@@ -89,7 +89,8 @@ class Running(msgspec.Struct, frozen=True):
     """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
-    num_returned: int = 0
+    returned: frozenset[int] = frozenset()
+    """The ranks whose function has returned."""
     num_stopped: int = 0
     fewest: tuple[int, int, str] | None = None
     """Of the ranks that returned, the one with the fewest reports: rank, how many, where the last was made."""
@@ -110,6 +111,10 @@ class Running(msgspec.Struct, frozen=True):
     may_grow: bool = False
     """These workers have been left alone for long enough: if there is room for more, they join at the next commit."""
     began: float = 0.0
+
+    @property
+    def num_returned(self) -> int:
+        return len(self.returned)
 
 
 class Stopping(msgspec.Struct, frozen=True):

@@ -117,7 +117,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _failed(run, phase, failure, now)
         case Stopping() as phase, WorkerFailed(failure=failure):
             # Nearly always the echo of the first; `first_failure` decides once all have spoken.
-            if phase.ending != "failed":
+            if phase.ending != "failed" or failure in phase.failures:
                 return run, []
             return replace(run, phase=replace(phase, failures=phase.failures + (failure,))), []
 
@@ -478,9 +478,11 @@ _by_name = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
     live = _live(run)
+    if event.rank in live.returned:
+        return run, []  # Said twice.
     live = replace(
         live,
-        num_returned=live.num_returned + 1,
+        returned=live.returned | {event.rank},
         num_stopped=live.num_stopped + event.stopped,
         # A rank that was stopped on purpose is not one that reports less often.
         fewest=live.fewest if event.stopped else _fewer(live.fewest, event),
@@ -502,6 +504,8 @@ def _unfinished(live: Running) -> Ending:
 
 def _failed(run: Run, live: Running, failure: Failure, now: float) -> Step:
     """Stop at the first failure; but one that looks like the echo of a death waits for the news of that death."""
+    if failure in live.failures:
+        return run, []  # Said twice.
     failures = live.failures + (failure,)
     all_ended = len(failures) + live.num_returned >= run.size
     if all_ended or not all(failure.collateral for failure in failures):
@@ -559,6 +563,8 @@ def _preempted(run: Run, live: Running, event: PreemptionTold, now: float) -> St
 
 
 def _held(run: Run, live: Running, event: WorkerHeld, now: float) -> Step:
+    if any(rank == event.rank for rank, _ in live.held or ()):
+        return run, []  # Said twice.
     live = replace(live, held=(live.held or ()) + ((event.rank, event.seq),), asks=live.asks or event.asks)
     return _agreed(run, live, now)
 
