@@ -60,7 +60,7 @@ class _Proved(BaseException):
     """Ends the script at its `fit()`. Not an `Exception`, so that a script that catches those still ends."""
 
     def __init__(self, proof: Any) -> None:
-        super().__init__()
+        super().__init__(proof)
         self.proof = proof
 
 
