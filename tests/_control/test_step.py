@@ -611,6 +611,12 @@ def test_a_run_that_grew_is_replayed_alike_by_one_who_does_not_know_when() -> No
         assert lived.attempt == 2
 
 
+def test_workers_do_not_join_where_the_run_is_about_to_stop() -> None:
+    run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
+    run = heard(run, StopRequested(1), WorkerHeld(1, 0, 0), reported(0, 1, files=True), staged(0, 1))
+    played(run, (Committed(record(1)), Running, [AnnounceCommit(1, record(1))]))
+
+
 def test_workers_do_not_join_when_the_room_is_gone_again_by_the_commit() -> None:
     run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
     run = heard(run, CapacityChanged(1, 1), reported(0, 1, files=True), staged(0, 1), Committed(record(1)))

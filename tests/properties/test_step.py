@@ -937,7 +937,7 @@ class RunMachine(RuleBasedStateMachine):
     def one_dies_again_and_again(self, pick: int, kind: FailureKind, times: int) -> None:
         for _ in range(times):
             if self.workers.at_work:
-                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}"))
+                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}", at=2.0))
                 self.all_are_heard(first=0)
             if self.workers.may_be_gone():
                 self.workers_are_gone()
@@ -1099,7 +1099,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, num_places=places, kind=st.sampled_from(["killed", "engine", "preempted"]))
     def one_is_lost_with_its_place(self, pick: int, num_places: int, kind: FailureKind) -> None:
-        self.one_dies(pick, Failure(0, kind, "gone"))
+        self.one_dies(pick, Failure(0, kind, "gone", at=2.0))
         self.room_changes(num_places)
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.run.size < self.run.sizes[-1])
