@@ -413,6 +413,14 @@ def test_an_engine_that_never_gets_to_a_report_is_given_up_on_whatever_its_budge
     assert "without a report" in run.phase.reason
 
 
+def test_an_engine_that_gets_to_a_report_each_time_is_not_given_up_on() -> None:
+    run = running(1)
+    for attempt in range(1, 2 * ENGINE_FAILURES_IN_PLACE):
+        run = heard(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind="engine"))
+        run = heard(run, WorkersStopped(attempt))
+        assert isinstance(run.phase, Running)
+
+
 # Preemption
 
 

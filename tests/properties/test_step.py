@@ -544,6 +544,8 @@ class Model:
             "engine failures": run.num_engine_failures,
         }
         assert spent == self.spent, "another budget was charged"
+        if self.stage != "finished":
+            assert run.num_engine_failures_in_place == self.engine_failures_since_a_report
         if isinstance(run.phase, Running | Stopping):
             live = run.phase if isinstance(run.phase, Running) else run.phase.running
             assert run.size == life.size
