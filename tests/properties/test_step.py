@@ -721,7 +721,7 @@ drivers = st.builds(
     max_failures=st.sampled_from([-1, 0, 1, 1, 2]),
     max_preemption_failures=st.sampled_from([-1, -1, 0, 1]),
     controller_failure_limit=st.sampled_from([-1, -1, 0, 1]),
-    resize_every_s=st.sampled_from([0.0, 0.0, 20.0]),
+    resize_every_s=st.sampled_from([0.0, 20.0, 20.0]),
     num_places=st.sampled_from([None, None, None, 1, 2, 3]),
     retention=st.builds(
         Retention,
