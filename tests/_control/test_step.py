@@ -431,6 +431,14 @@ def test_an_engine_that_never_gets_to_a_report_is_given_up_on_whatever_its_budge
     assert "without a report" in run.phase.reason
 
 
+def test_an_engine_that_gets_to_a_report_each_time_is_not_given_up_on() -> None:
+    run = running(1)
+    for attempt in range(1, 2 * ENGINE_FAILURES_IN_PLACE):
+        run = heard(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind="engine"))
+        run = heard(run, WorkersStopped(attempt))
+        assert isinstance(run.phase, Running)
+
+
 # Preemption
 
 
@@ -627,6 +635,12 @@ def test_a_run_that_grew_is_replayed_alike_by_one_who_does_not_know_when() -> No
     for lived in (run, again):
         assert lived.phase == Restoring(record(1))
         assert lived.attempt == 2
+
+
+def test_workers_do_not_join_where_the_run_is_about_to_stop() -> None:
+    run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
+    run = heard(run, StopRequested(1), WorkerHeld(1, 0, 0), reported(0, 1, files=True), staged(0, 1))
+    played(run, (Committed(record(1)), Running, [AnnounceCommit(1, record(1))]))
 
 
 def test_workers_do_not_join_when_the_room_is_gone_again_by_the_commit() -> None:
