@@ -24,12 +24,14 @@ from paceline._control.events import (
 )
 from paceline._control.journal import JournalVersionError
 from paceline._control.recover import recovered
+from paceline._core.clock import SystemClock
 from paceline._core.codec import sealed
 from paceline._engine.messages import CheckpointRecord, Failure
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout, names_checkpoint
-from paceline._storage.lease import Lease
+from paceline._storage.lease import taken
+from paceline._storage.slots import DiskSlot
 from paceline.train import (
     Checkpoint,
     CheckpointConfig,
@@ -93,7 +95,7 @@ def readers(layout):
         return reader
 
     def recover():
-        lease = Lease(layout.lease, 0.0)
+        lease = taken(DiskSlot(layout.lease), ttl_s=30.0, clock=SystemClock(), say=lambda text: None)
         try:
             recovered(LocalFiles(), layout, 0.0).journal.close()
         finally:
@@ -124,6 +126,12 @@ def open_with_every_reader(layout):
             continue
 
 
+def _damaged_lease(layout, data):
+    path = max(layout.lease.iterdir())
+    path.write_bytes(data)
+    os.utime(path, (0, 0))
+
+
 def files_of(layout):
     return [path for path in sorted(layout.root.rglob("*")) if path.is_file()]
 
@@ -139,7 +147,7 @@ def test_a_pickle_in_the_place_of_any_file_runs_nothing(failed_run, tmp_path):
         "state.bin",
         ".manifest.json",
         ".metadata.json",
-        ".lease",
+        "000001.json",
     }
     payload = pickle.dumps(Payload(mark))
     for number, victim in enumerate([*victims, None]):
@@ -147,6 +155,7 @@ def test_a_pickle_in_the_place_of_any_file_runs_nothing(failed_run, tmp_path):
         shutil.copytree(failed_run, layout.root)
         for path in files_of(layout) if victim is None else [layout.root / victim]:
             path.write_bytes(payload)
+            os.utime(path, (0, 0))  # A lease that cannot be read is waited for until it lapses.
         open_with_every_reader(layout)
         assert not mark.exists(), f"{victim} was run"
     pickle.loads(payload)
@@ -368,7 +377,7 @@ def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
         case "state":
             (checkpoint / "state.json").write_bytes(BOMBS[bomb])
         case "lease":
-            run.lease.write_bytes(BOMBS[bomb])
+            _damaged_lease(run, BOMBS[bomb])
     open_with_every_reader(run)
 
 

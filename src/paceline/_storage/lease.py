@@ -28,6 +28,9 @@ from paceline._core.errors import RunHeldError, StorageError
 
 log = logging.getLogger("paceline")
 
+_held_here: set[str] = set()
+"""The tokens of the leases that this process holds."""
+
 SKEW_S = 300.0
 """By how much the clocks of two machines are taken to differ at most."""
 
@@ -158,6 +161,8 @@ def decided(
 
 def is_alive(holder: Holder) -> bool | None:
     """Whether the holder's process exists; None where that cannot be seen from here."""
+    if holder.pid == os.getpid() and holder.machine == system.machine_id() and holder.token not in _held_here:
+        return False  # This process has let it go, but could not write that down.
     if holder.host != socket.gethostname() or holder.machine != system.machine_id():
         return None
     return system.is_running(holder.pid, holder.started)
@@ -216,6 +221,7 @@ class Lease:
         self._lock = threading.Lock()
         """Over `holder`, `_tag` and `_lost`: the keeper, the storage thread and the controller all renew."""
         self._lost: str | None = None
+        _held_here.add(holder.token)
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="paceline-lease", daemon=True)
 
@@ -265,6 +271,7 @@ class Lease:
         self._closing.set()
         if self._keeper.ident is not None:
             self._keeper.join()
+        _held_here.discard(self.holder.token)
         if self._lost is None:
             try:
                 self._renew(released=True)

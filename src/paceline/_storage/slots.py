@@ -39,7 +39,7 @@ class DiskSlot:
                 continue  # It is removed only once there is a higher one.
             try:
                 return Seen(msgspec.structs.replace(_decode(data), number=number), "")
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError, ValueError):
                 # Being written, where there are no links, or left so by a power cut: it holds until it lapses.
                 return Seen(Holder(number, renewed_at=changed), "")
         return None
