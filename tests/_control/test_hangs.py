@@ -307,12 +307,24 @@ def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
     group = Group(action="restart")
     group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)), committing=(1,))
     own = Frame("train", "train_fn", "train.py:44", own=True)
-    committing = (own, Frame("paceline._worker.context", "_wait_committed", "context.py:1")), ""
+    committing = (own, Frame("paceline._worker.context", "report", "context.py:1")), ""
     group.doing = {0: committing, 1: committing}
     group.report()
     group.wait(100)
     assert "the checkpoint of report 1 has waited" in group.sentence
     assert group.told[-1].event.action == "warn"
+
+
+def test_ranks_that_wait_for_a_validation_wait_as_long_as_it_runs():
+    group = Group()
+    own = Frame("train", "train_fn", "train.py:44", own=True)
+    validated = (own, Frame("paceline._worker.context", "checkpoints", "context.py:1")), ""
+    group.doing = {0: validated, 1: in_collective()}
+    group.report()
+    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)), validating=(1, 1))
+    assert group.wait(3600) is None
+    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)))
+    assert group.wait(100) is not None
 
 
 def test_nothing_is_asked_of_workers_that_are_being_ended():

@@ -32,6 +32,7 @@ from paceline._control.verdict import (
     stacks_text,
     stance,
     verdict,
+    waits_for_validation,
 )
 from paceline._core.system import Condition
 from paceline._engine.messages import Joined, Sampled
@@ -151,7 +152,7 @@ class Watch:
             for rank in self._ranks:
                 rank.seen.clear()
             return self._ask(now, ())
-        if self._debugged():
+        if self._debugged() or (run.validating is not None and self._validated_for()):
             for rank in self._ranks:
                 rank.sign = now
             return None
@@ -214,6 +215,10 @@ class Watch:
 
     def _debugged(self) -> bool:
         return any(is_debugged(seen.sample, seen.condition) for rank in self._ranks for seen in rank.seen)
+
+    def _validated_for(self) -> bool:
+        """Whether a rank waits for checkpoints to be validated: that has a time limit of its own."""
+        return any(waits_for_validation(rank.seen[-1].sample) for rank in self._ranks if rank.seen)
 
     def _found_standing(self, suspects: list[int], now: float) -> list[int]:
         """Those of the suspects that are beyond doubt."""

@@ -86,6 +86,11 @@ def is_debugged(sample: Sampled | None, condition: Condition | None) -> bool:
     return sample is not None and any(_within(frame.module, _DEBUGGERS) for frame in sample.main)
 
 
+def waits_for_validation(sample: Sampled | None) -> bool:
+    """Whether a rank asks for all its checkpoints, which may mean: once they are validated."""
+    return sample is not None and any((f.module, f.function) == (_CONTEXT, "checkpoints") for f in sample.main)
+
+
 def verdict(stances: Sequence[Stance], about: Surroundings) -> Verdict:
     """Who keeps the run from going on. `stances` has every rank that has not returned."""
     standing = [stance for stance in stances if stance.stands]
@@ -104,9 +109,9 @@ def verdict(stances: Sequence[Stance], about: Surroundings) -> Verdict:
 
 def _doing(frames: Sequence[Frame], below: Sequence[Frame], own: Sequence[int], called: str) -> tuple[Doing, str]:
     ours = {frame.function for frame in below if frame.module == _CONTEXT}
-    if ours & {"_stage_now"} or any(_within(frame.module, _OURS) for frame in below):
+    if any(_within(frame.module, _OURS) for frame in below):
         return "storage", ""
-    if ours & {"_wait_committed", "finish", "checkpoints", "_count"}:
+    if ours & {"report", "finish", "checkpoints"}:
         return "report", ""
     if "join" in ours:
         return "barrier", ""
