@@ -15,13 +15,14 @@ READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format bench chaos clean
+.PHONY: help demo test lint types format bench chaos reliability clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
 	@echo "  make test ARGS='-n 2 -k journal'  hand arguments to pytest"
+	@echo "  make chaos ARGS='--chaos-scale 5' five times as many seeds"
 
 demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
@@ -45,6 +46,9 @@ bench: $(DEV_READY)  ## run the timings, ours and the peers' in one run
 
 chaos: $(DEV_READY)  ## run the long tests, with real kills
 	@$(RUN) -m pytest -m chaos $(ARGS)
+
+reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.md
+	@$(RUN) -m pytest -m chaos --fault-table docs/reliability.md $(ARGS)
 
 clean:  ## remove .venv, caches and builds
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

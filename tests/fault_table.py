@@ -1,19 +1,21 @@
 """The table of faults: what was tried, how often it was survived, how long the run stood still, what was lost.
 
 A test takes the fixture `fault_table` and records each fault it plants. The table is printed at the end of `make
-chaos`, and written as Markdown to the file that `--fault-table` names. Rows travel with the reports of their tests,
-so they are complete also where tests run in several processes.
+chaos`, and written as Markdown to the file that `--fault-table` names, between its two marks where it has them. Rows
+travel with the reports of their tests, so they are complete also where tests run in several processes.
 """
 
 import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 KEY = "fault"
+BEGIN, END = "<!-- fault table -->", "<!-- end -->"
+"""What stands between these in a page is the table, and is replaced by a new one."""
 
 
 @dataclasses.dataclass
@@ -21,11 +23,14 @@ class Trial:
     """One fault, tried once."""
 
     fault: str
-    survived: bool = True
+    survived: bool | None = True
+    """None: it could not be tried, and `lost` says why."""
     seconds: float | None = None
     """From the fault to the next report of the run."""
     lost: str = "nothing"
     """What did not come back, in the words of a user."""
+    told_s: float | None = None
+    """From the fault to the sentence about it, where it has to be noticed first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +46,17 @@ class FaultTable:
     def __init__(self, properties: list[tuple[str, Any]]) -> None:
         self._properties = properties
 
-    def record(self, fault: str, survived: bool, seconds: float | None = None, lost: str = "nothing") -> None:
-        self._properties.append((KEY, dataclasses.asdict(Trial(fault, survived, seconds, lost))))
+    def record(self, fault: str, survived: bool | None, seconds: float | None = None, lost: str = "nothing") -> None:
+        self._add(Trial(fault, survived, seconds, lost))
+
+    def skip(self, fault: str, reason: str) -> NoReturn:
+        """A fault that cannot be had here: the table says so."""
+        self.record(fault, None, lost=f"not tried: {reason}")
+        pytest.skip(reason)
 
     @contextlib.contextmanager
-    def trying(self, fault: str) -> Iterator[Trial]:
-        """Records a fault as survived unless what is inside raises."""
+    def trying(self, fault: str, times: int = 1) -> Iterator[Trial]:
+        """Records a fault, tried so many times at once, as survived unless what is inside raises."""
         trial = Trial(fault)
         try:
             yield trial
@@ -54,7 +64,11 @@ class FaultTable:
             trial.survived = False
             raise
         finally:
-            self.record(trial.fault, trial.survived, trial.seconds, trial.lost)
+            for _ in range(times):
+                self._add(trial)
+
+    def _add(self, trial: Trial) -> None:
+        self._properties.append((KEY, dataclasses.asdict(trial)))
 
 
 def rows(trials: list[Trial]) -> list[Row]:
@@ -65,13 +79,22 @@ def rows(trials: list[Trial]) -> list[Row]:
     return [
         Row(
             fault,
-            len(tried),
-            sum(trial.survived for trial in tried),
+            sum(trial.survived is not None for trial in tried),
+            sum(bool(trial.survived) for trial in tried),
             max((trial.seconds for trial in tried if trial.seconds is not None), default=None),
-            ", ".join(sorted({trial.lost for trial in tried if trial.survived})) or "not known",
+            _lost(tried),
         )
         for fault, tried in by_fault.items()
     ]
+
+
+def _lost(tried: list[Trial]) -> str:
+    lost = {trial.lost for trial in tried if trial.survived is not False}
+    if len(lost) > 1:
+        lost.discard("nothing")
+    told_s = max((trial.told_s for trial in tried if trial.told_s is not None), default=None)
+    told = f" (told within {told_s:.1f} s)" if told_s is not None else ""
+    return (", ".join(sorted(lost)) or "not known") + told
 
 
 def markdown(table: list[Row]) -> str:
@@ -93,6 +116,13 @@ def plain(table: list[Row]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
+def with_table(page: str, table: str) -> str:
+    """The page with its table replaced; a page without marks is the table."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n\n{table}\n{end}{after}" if begin and end else table
+
+
 class _Collecting:
     def __init__(self, config: pytest.Config) -> None:
         self._path: str | None = config.getoption("--fault-table")
@@ -111,11 +141,13 @@ class _Collecting:
         for line in plain(table):
             terminalreporter.write_line(line)
         if self._path is not None:
-            Path(self._path).write_text(markdown(table))
+            path = Path(self._path)
+            path.write_text(with_table(path.read_text() if path.exists() else "", markdown(table)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-table", metavar="PATH", help="write the table of faults there, as Markdown")
+    parser.addoption("--chaos-scale", type=float, default=1.0, help="how many times as many seeds as usual (1.0)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fault_table import FaultTable, Trial, markdown, plain, rows
+from fault_table import BEGIN, END, FaultTable, Trial, markdown, plain, rows, with_table
 
 
 def test_trials_of_one_fault_are_one_row_with_the_worst_time():
@@ -22,3 +22,26 @@ def test_a_fault_that_a_test_fails_in_is_tried_and_not_survived():
     table.record("b", survived=True, seconds=None, lost="the last second of metrics")
     recorded = [Trial(**value) for _, value in properties]
     assert recorded == [Trial("a", False), Trial("b", True, None, "the last second of metrics")]
+
+
+def test_what_was_lost_once_is_said_and_so_is_the_longest_time_to_a_verdict():
+    trials = [Trial("a"), Trial("a", lost="a row"), Trial("b", told_s=1.0), Trial("b", told_s=2.5)]
+    assert markdown(rows(trials)).splitlines()[2:] == [
+        "| a | 2 | 2 | - | a row |",
+        "| b | 2 | 2 | - | nothing (told within 2.5 s) |",
+    ]
+
+
+def test_a_fault_that_cannot_be_had_is_in_the_table_with_the_reason():
+    properties = []
+    with pytest.raises(pytest.skip.Exception):
+        FaultTable(properties).skip("a", "no such thing here")
+    trials = [Trial(**value) for _, value in properties]
+    assert markdown(rows(trials)).splitlines()[2:] == ["| a | 0 | 0 | - | not tried: no such thing here |"]
+
+
+def test_a_page_keeps_all_but_its_table():
+    page = f"# Title\n{BEGIN}\nold\n{END}\nafter\n"
+    assert with_table(page, "new\n") == f"# Title\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    assert with_table(with_table(page, "new\n"), "new\n") == with_table(page, "new\n")
+    assert with_table("no marks", "new\n") == "new\n"

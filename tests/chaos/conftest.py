@@ -1,4 +1,8 @@
-"""Runs of one's own: temporary files are looked for in a directory that only this test uses."""
+"""Runs of one's own: temporary files are looked for in a directory that only this test uses.
+
+`@pytest.mark.seeds(60, few=2)` runs a test with 60 seeds in `make chaos`, times `--chaos-scale`, and with 2 others in
+`make test`. The seed is in the name of the test.
+"""
 
 import dataclasses
 import tempfile
@@ -12,6 +16,19 @@ import pytest
 class Expected:
     reports: dict
     weights: list
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "seeds(many, few=1): how many in `make chaos`, and in `make test`")
+
+
+def pytest_generate_tests(metafunc):
+    mark = metafunc.definition.get_closest_marker("seeds")
+    if mark is not None:
+        few = mark.kwargs.get("few", 1)
+        many = max(1, round(mark.args[0] * metafunc.config.getoption("--chaos-scale")))
+        seeds = [pytest.param(seed, marks=pytest.mark.chaos) for seed in range(100, 100 + many)]
+        metafunc.parametrize("seed", [*range(few), *seeds])
 
 
 @pytest.fixture(autouse=True, scope="session")

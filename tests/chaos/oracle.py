@@ -1,11 +1,14 @@
 """What a run has to be after any fault: the same as one that nothing happened to.
 
 `small` is the function that the sweeps train: two ranks, a tiny model in float64 with momentum, a checkpoint in every
-second report, one kept. It needs numpy only; `small_torch` has the same steps on a process group and a data loader.
+second report, one kept. It needs numpy only; `paced` and `returning` are the same descent with other checkpoints, and
+`small_torch` has such steps on a process group and a data loader.
 """
 
 import os
+import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -29,23 +32,76 @@ from paceline.train import (
 STEPS = 8
 
 
-def small(config):
-    import numpy
+class Descent:
+    """A tiny model on its way down, from the checkpoint if there is one: the same on every rank."""
 
-    x = numpy.random.default_rng(7).normal(size=(config["steps"], 8, 3))
-    weights, momentum, step = numpy.zeros(3), numpy.zeros(3), 0
-    last = train.get_checkpoint()
-    if last is not None:
-        state = last.to_dict()
-        weights, momentum, step = state["weights"], state["momentum"], state["step"]
-    while step < config["steps"]:
-        batch = x[step]
-        error = batch @ weights - batch.sum(axis=1)
-        momentum = 0.9 * momentum + batch.T @ error / len(batch)
-        weights = weights - 0.1 * momentum
-        step += 1
-        report(step, float((error**2).mean()), {"weights": weights, "momentum": momentum, "step": step})
-    return weights.tolist()
+    def __init__(self, config):
+        import numpy
+
+        self._x = numpy.random.default_rng(7).normal(size=(config["steps"], 8, 3))
+        self._weights, self._momentum, self.step = numpy.zeros(3), numpy.zeros(3), 0
+        last = train.get_checkpoint()
+        if last is not None:
+            state = last.to_dict()
+            self._weights, self._momentum, self.step = state["weights"], state["momentum"], state["step"]
+
+    def advance(self):
+        """The loss of one more step."""
+        batch = self._x[self.step]
+        error = batch @ self._weights - batch.sum(axis=1)
+        self._momentum = 0.9 * self._momentum + batch.T @ error / len(batch)
+        self._weights = self._weights - 0.1 * self._momentum
+        self.step += 1
+        return float((error**2).mean())
+
+    @property
+    def state(self):
+        return {"weights": self._weights, "momentum": self._momentum, "step": self.step}
+
+    @property
+    def weights(self):
+        return self._weights.tolist()
+
+
+def small(config):
+    model = Descent(config)
+    while model.step < config["steps"]:
+        loss = model.advance()
+        report(model.step, loss, model.state)
+    return model.weights
+
+
+def paced(config):
+    """The same at a pace, with a checkpoint in every `every`-th report and in the last, and when it is told to stop."""
+    model = Descent(config)
+    pace_s = config["pace_s"] if train.get_context().get_world_size() > 1 else config["pace_alone_s"]
+    while model.step < config["steps"]:
+        loss = model.advance()
+        time.sleep(pace_s)
+        state = model.state
+        due = model.step % config["every"] == 0 or model.step == config["steps"]
+        train.report(
+            {"step": model.step, "loss": loss},
+            checkpoint=Checkpoint.from_dict(state) if due else None,
+            checkpoint_on_stop=lambda state=state: Checkpoint.from_dict(state),
+            checkpoint_upload_mode=CheckpointUploadMode(config.get("mode", "SYNC")),
+        )
+    return model.weights
+
+
+def returning(config):
+    """The same with a checkpoint in every report, which writes down what returned and what it began from."""
+    model = Descent(config)
+    rank = train.get_context().get_world_rank()
+    with open(f"{config['notes']}-{rank}", "ab", buffering=0) as notes:
+        notes.write(b"began %d\n" % model.step)
+        while model.step < config["steps"]:
+            loss = model.advance()
+            train.report({"step": model.step, "loss": loss}, checkpoint=Checkpoint.from_dict(model.state))
+            notes.write(b"returned %d\n" % model.step)
+            if model.step in config.get("driver_dies_after", ()) and rank == 0:
+                threading.Timer(config["delay_s"], os.kill, (config["driver"], signal.SIGKILL)).start()
+    return model.weights
 
 
 def small_torch(config):
@@ -112,16 +168,18 @@ def report(step, loss, state):
     train.report({"step": step, "loss": loss}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
 
 
-def trainer_of(kind, function, path, steps=STEPS, max_failures=20):
+def trainer_of(
+    kind, function, path, steps=STEPS, max_failures=20, *, scaling=None, num_to_keep=1, config=None, **failure_config
+):
     return kind(
         function,
-        train_loop_config={"steps": steps},
-        scaling_config=ScalingConfig(2),
+        train_loop_config={"steps": steps, **(config or {})},
+        scaling_config=scaling or ScalingConfig(2),
         run_config=RunConfig(
             name="run",
             storage_path=path,
-            failure_config=FailureConfig(max_failures=max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            failure_config=FailureConfig(max_failures=max_failures, **failure_config),
+            checkpoint_config=CheckpointConfig(num_to_keep=num_to_keep),
         ),
     )
 
@@ -138,16 +196,19 @@ def reports(path, rank):
     return rows
 
 
-def assert_same(path, expected, weights=None):
-    """The run in `path` has the reports of every rank, the parameters and the checkpoint of an undisturbed one."""
+def assert_same(path, expected, weights=None, ranks=(0, 1), broken=False):
+    """The run in `path` has the reports of these ranks, the parameters and the checkpoint of an undisturbed one.
+
+    `broken`: whether there was a checkpoint to set aside.
+    """
     result = train.Result.from_path(path)
-    for rank in (0, 1):
+    for rank in ranks:
         assert reports(path, rank) == expected.reports[rank], f"rank {rank}: contiguous, each once, the same values"
     assert (weights if weights is not None else result.return_value) == expected.weights, "bit for bit"
     result.checkpoint.verify()
     assert result.checkpoint.to_dict()["step"] == len(expected.reports[0])
     left = sorted(entry.name for entry in Path(path).iterdir() if entry.name in (".staging", ".trash", ".broken"))
-    assert left == [], "nothing half done is left"
+    assert left == [".broken"] * broken, "nothing half done is left"
 
 
 def weights_of(path):
@@ -165,12 +226,18 @@ def causes(path):
     return [(first.rank, first.kind) for first in firsts]
 
 
-def seconds_to_next_report(path, strike):
-    """From a strike to the first report that counts after it; None where there was nothing left to report."""
+def worst_stand(path, faults):
+    """The longest time from a strike to the first report of an attempt after it."""
+    stood = [seconds_to_next_report(path, strike.at) for _, strike in faults.fired(path)]
+    return max((seconds for seconds in stood if seconds is not None), default=None)
+
+
+def seconds_to_next_report(path, at):
+    """From a moment to the first report of a later attempt; None where there was nothing left to report."""
     events = [event for event in history_of(Layout(Path(path)))[1] if isinstance(event, Reported)]
-    before = max((event.attempt for event in events if event.at <= strike.at), default=0)
-    after = [event.at for event in events if event.at > strike.at and event.attempt > before]
-    return min(after) - strike.at if after else None
+    before = max((event.attempt for event in events if event.at <= at), default=0)
+    after = [event.at for event in events if event.at > at and event.attempt > before]
+    return min(after) - at if after else None
 
 
 class Surroundings:

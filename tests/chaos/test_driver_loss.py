@@ -5,67 +5,36 @@ as one that nothing happened to.
 import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import oracle
 import psutil
 import pytest
+from lives import Script
 
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer
 
-SCRIPT = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import cloudpickle
-import oracle
-from paceline.testing import At, Faults
-from paceline.train import DataParallelTrainer
-
-cloudpickle.register_pickle_by_value(oracle)
-faults = eval(sys.argv[1], {{"At": At, "Faults": Faults}})
-faults.applied_to(oracle.trainer_of(DataParallelTrainer, oracle.small, "runs", steps=int(sys.argv[2]))).fit()
-"""
 STEPS = 4
 SEED = 20
-
-
-def lived(tmp_path, faults, steps):
-    """Run the script once, and return its exit code."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    with (tmp_path / "err").open("ab") as err:
-        return subprocess.run(
-            [sys.executable, str(script), faults, str(steps)],
-            cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
-            stdout=subprocess.DEVNULL,
-            stderr=err,
-            timeout=100,
-        ).returncode
 
 
 def survive(tmp_path, faults, steps, undisturbed, fault_table, processes_in, name):
     """Run the script again and again until it ends by itself; then compare."""
     expected = undisturbed(DataParallelTrainer, oracle.small, steps)
-    path = tmp_path / "runs" / "run"
+    script = Script(tmp_path, faults=faults, steps=steps)
+    path = script.path
     value = eval(faults, {"At": At, "Faults": Faults})
     num_lost = 0
     with fault_table.trying(name) as trial:
-        while (code := lived(tmp_path, faults, steps)) != 0:
-            assert code == -signal.SIGKILL, (tmp_path / "err").read_text()[-3000:]
+        while (code := script.lived()) != 0:
+            assert code == -signal.SIGKILL, script.said
             _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
             assert alive == [], "processes two seconds after the driver was killed"
             assert os.listdir(tmp_path / "tmp") == [], "temporary files after the driver was killed"
             num_lost += 1
             assert num_lost <= len(value.all)
         oracle.assert_same(path, expected, weights=oracle.weights_of(path))
-        struck = value.fired(path)
-        trial.seconds = max(
-            (seconds for _, strike in struck if (seconds := oracle.seconds_to_next_report(path, strike))), default=None
-        )
+        trial.seconds = oracle.worst_stand(path, value)
     return num_lost
 
 

@@ -43,10 +43,7 @@ def survive(faults, kind, function, path, undisturbed, fault_table, name):
         oracle.assert_same(result.path, expected)
         struck = faults.fired(result.path)
         assert oracle.causes(result.path) == [(fault.rank, "killed") for fault, _ in struck], "the cause is named"
-        trial.seconds = max(
-            (seconds for _, strike in struck if (seconds := oracle.seconds_to_next_report(result.path, strike))),
-            default=None,
-        )
+        trial.seconds = oracle.worst_stand(result.path, faults)
 
 
 def killed(rank, at):

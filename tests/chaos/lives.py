@@ -1,0 +1,90 @@
+"""A script as people run it, in a process of its own: started, watched by the journal it writes, run again.
+
+What happens to it from outside is the test's to do: a signal, a second one beside it, a file taken away between two
+of its lives.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from paceline._control import journal
+from paceline._control.events import Reported, WorkerReady
+
+SCRIPT = f"""
+import json, os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import cloudpickle
+import oracle
+from paceline.testing import At, Faults
+from paceline.train import DataParallelTrainer
+
+cloudpickle.register_pickle_by_value(oracle)
+function, options = getattr(oracle, sys.argv[1]), json.loads(sys.argv[2])
+options["config"] = {{**options.get("config", {{}}), "driver": os.getpid()}}
+trainer = oracle.trainer_of(DataParallelTrainer, function, "runs", **options)
+faults = eval(sys.argv[3], {{"At": At, "Faults": Faults}})
+(faults.applied_to(trainer) if faults.all else trainer).fit()
+"""
+
+
+class Script:
+    """`options` are those of `oracle.trainer_of`; `faults` is an expression."""
+
+    def __init__(self, directory, function="small", faults="Faults()", env=None, **options):
+        self.path = directory / "runs" / "run"
+        self._directory = directory
+        self._env = {**os.environ, "TMPDIR": str(directory / "tmp"), **(env or {})}
+        (directory / "tmp").mkdir(exist_ok=True)
+        (directory / "script.py").write_text(SCRIPT)
+        self._command = [sys.executable, "script.py", function, json.dumps(options), faults]
+
+    def started(self):
+        with (self._directory / "err").open("ab") as err:
+            return subprocess.Popen(
+                self._command, cwd=self._directory, env=self._env, stdout=subprocess.DEVNULL, stderr=err
+            )
+
+    def lived(self, timeout=100):
+        """Run it to its end, and return its exit code."""
+        return self.started().wait(timeout)
+
+    @property
+    def said(self):
+        return (self._directory / "err").read_text()[-3000:]
+
+    def await_lines(self, num, process):
+        """Until the journal has so many lines, while the process lives."""
+        deadline = time.monotonic() + 60
+        while num_lines(self.path) < num:
+            assert process.poll() is None, f"it ended before line {num}: {self.said}"
+            assert time.monotonic() < deadline, f"line {num} never came: {self.said}"
+            time.sleep(0.0005)
+
+    def await_pid(self, rank, process):
+        """The process of a rank, once it is known."""
+        while (pid := pids(self.path).get(rank)) is None:
+            self.await_lines(num_lines(self.path) + 1, process)
+        return pid
+
+
+def num_lines(path):
+    try:
+        return (path / "journal.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def pids(path):
+    """The workers of the last attempt that are known, by rank."""
+    ready = [event for event in journal.read(path / "journal.jsonl") if isinstance(event, WorkerReady)]
+    return {event.rank: event.pid for event in ready if event.attempt == ready[-1].attempt}
+
+
+def first_report_since(path, at):
+    """When the first report after a moment was made; None where there was nothing left to report."""
+    made = [event.at for event in journal.read(path / "journal.jsonl") if isinstance(event, Reported)]
+    return min((made_at for made_at in made if made_at > at), default=None)

@@ -1,0 +1,118 @@
+"""What the machine does to a run: memory that is gone, and a clock that somebody sets."""
+
+import os
+import random
+from pathlib import Path
+
+import oracle
+import pytest
+
+from paceline._core.clock import SystemClock
+from paceline.testing import At, Faults
+from paceline.train import DataParallelTrainer
+from paceline.train.drive import Seams
+
+OOM = "a worker killed by the kernel, out of memory"
+V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def small_group(fault_table):
+    """A control group with 300 MB, for a worker to put itself into."""
+    v1 = (V1 / "memory.limit_in_bytes").exists()
+    path = (V1 if v1 else V2) / f"paceline-chaos-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
+    except OSError as problem:
+        if path.exists():
+            path.rmdir()
+        fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
+    yield path
+    path.rmdir()
+
+
+def hungry(config):
+    """`small`, one rank of which takes all memory there is, once."""
+    model = oracle.Descent(config)
+    from paceline import train
+
+    once, rank = Path(config["once"]), train.get_context().get_world_rank()
+    while model.step < config["steps"]:
+        loss = model.advance()
+        if rank == config["rank"] and model.step == config["at"] and not once.exists():
+            once.touch()
+            (Path(config["group"]) / "cgroup.procs").write_text(str(os.getpid()))
+            held = []
+            while True:
+                held.append(os.urandom(8 << 20))
+        oracle.report(model.step, loss, model.state)
+    return model.weights
+
+
+@pytest.mark.seeds(4)
+def test_a_worker_that_the_kernel_ends_is_told_as_that_and_replaced(
+    tmp_path, temporary, seed, small_group, undisturbed, fault_table
+):
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    dice = random.Random(f"memory {seed}")
+    config = {
+        "group": str(small_group),
+        "once": str(tmp_path / "once"),
+        "rank": dice.choice((0, 1)),
+        "at": dice.randint(2, 7),
+    }
+    surroundings = oracle.Surroundings()
+    with fault_table.trying(OOM) as trial:
+        result = oracle.trainer_of(DataParallelTrainer, hungry, tmp_path, config=config).fit()
+        surroundings.assert_nothing_is_left()
+        oracle.assert_same(result.path, expected)
+        assert oracle.causes(result.path) == [(config["rank"], "memory")]
+        trial.seconds = oracle.seconds_to_next_report(result.path, Path(config["once"]).stat().st_mtime)
+
+
+class SetClock(SystemClock):
+    """Somebody sets it, now and then, by up to an hour to either side. What only moves forward stays as it is."""
+
+    def __init__(self, seed):
+        self._dice = random.Random(f"clock {seed}")
+        self._by_s = 0.0
+
+    def wall(self):
+        if self._dice.random() < 0.3:
+            self._by_s = self._dice.uniform(-3600, 3600)
+        return super().wall() + self._by_s
+
+
+def unsteady(config):
+    """`small` in a worker whose wall clock is set in every step."""
+    import time
+
+    real, dice = time.time, random.Random(f"worker clock {os.getpid()}")
+    model = oracle.Descent(config)
+    try:
+        while model.step < config["steps"]:
+            by_s = dice.uniform(-3600, 3600)
+            time.time = lambda by_s=by_s: real() + by_s
+            loss = model.advance()
+            oracle.report(model.step, loss, model.state)
+    finally:
+        time.time = real
+    return model.weights
+
+
+@pytest.mark.seeds(10)
+def test_nothing_is_decided_by_the_wall_clock(tmp_path, temporary, seed, undisturbed, fault_table):
+    """Neither which checkpoint is the newest, nor whose lease it is, nor whether a rank hangs."""
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    dice = random.Random(f"jumps {seed}")
+    faults = Faults(seed=seed).kill(dice.choice((0, 1)), At("step", dice.randint(3, 8)))
+    surroundings = oracle.Surroundings()
+    with fault_table.trying("wall clock set by up to an hour, in the driver and the workers, rank killed"):
+        trainer = oracle.trainer_of(DataParallelTrainer, unsteady, tmp_path, hang_timeout_s=30)
+        trainer._seams = Seams(clock=SetClock(seed))
+        result = faults.applied_to(trainer).fit()
+        assert faults.unfired(result.path) == []
+        surroundings.assert_nothing_is_left()
+        oracle.assert_same(result.path, expected)
+        assert [kind for _, kind in oracle.causes(result.path)] == ["killed"]

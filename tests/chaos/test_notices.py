@@ -1,0 +1,105 @@
+"""The machine is taken away at random moments: all ranks stop at one report, and the script, run again, ends as one
+that nothing happened to, without a step made twice.
+"""
+
+import os
+import random
+import signal
+import time
+
+import oracle
+import psutil
+import pytest
+from lives import Script, first_report_since
+
+from paceline._control import journal
+from paceline._control.events import Reported
+from paceline.train import DataParallelTrainer, Result
+
+STEPS = 40
+CONFIG = {"pace_s": 0.01, "every": STEPS}
+PREEMPTED = 75
+
+
+def notified(script, process, whom, signum):
+    """Send the notice to the driver, to one rank or to the whole job, as a scheduler does."""
+    if whom == "driver":
+        process.send_signal(signum)
+    elif whom == "all":
+        job = psutil.Process(process.pid)
+        for each in [job, *job.children(recursive=True)]:
+            each.send_signal(signum)
+    else:
+        os.kill(script.await_pid(whom, process), signum)
+
+
+def num_made(path):
+    """How many reports each rank made, over all lives of the run."""
+    made = [event.rank for event in journal.read(path / "journal.jsonl") if isinstance(event, Reported)]
+    return [made.count(rank) for rank in (0, 1)]
+
+
+@pytest.mark.seeds(60, few=2)
+def test_a_run_preempted_at_a_random_moment_loses_no_step(
+    tmp_path, temporary, seed, undisturbed, fault_table, processes_in
+):
+    expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)
+    dice = random.Random(f"notices {seed}")
+    whom, signum = dice.choice((0, 1, "driver", "all")), dice.choice((signal.SIGTERM, signal.SIGUSR1))
+    line, delay_s = dice.randint(1, 2 * STEPS - 20), dice.uniform(0, 0.02)
+    script = Script(tmp_path, "paced", steps=STEPS, max_failures=0, config=CONFIG)
+    who = f"rank {whom}" if isinstance(whom, int) else {"all": "the whole job"}.get(whom, whom)
+    with fault_table.trying(f"{signal.Signals(signum).name} to {who}") as trial:
+        process = script.started()
+        script.await_lines(line, process)
+        time.sleep(delay_s)
+        at = time.time()
+        notified(script, process, whom, signum)
+        assert process.wait(60) == PREEMPTED, script.said
+        _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+        assert alive == []
+        stopped = [seq for rank in (0, 1) for seq, _ in oracle.reports(script.path, rank)[-1:]]
+        assert len(set(stopped)) == 1, "all at one report"
+        assert Result.from_path(script.path).checkpoint.to_dict()["step"] == stopped[0], "with a checkpoint there"
+
+        again = time.time()
+        assert script.lived() == 0, script.said
+        oracle.assert_same(script.path, expected)
+        assert num_made(script.path) == [STEPS, STEPS], "none is made twice"
+        trial.seconds = first_report_since(script.path, again) - at
+        trial.lost = "nothing, and no step is made twice"
+
+
+@pytest.mark.seeds(6)
+def test_a_preemption_too_short_for_a_save_keeps_the_one_before(
+    tmp_path, temporary, seed, undisturbed, fault_table, processes_in
+):
+    expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)
+    dice = random.Random(f"short notices {seed}")
+    whom, past = dice.choice((0, 1, "driver", "all")), dice.randint(2, 8)
+    script = Script(
+        tmp_path,
+        "paced",
+        faults="Faults().slow_write('*state.bin', delay_s=0.6)",
+        env={"PACELINE_PREEMPTION_GRACE_S": "0.3"},
+        steps=STEPS,
+        max_failures=0,
+        config={**CONFIG, "every": 10},
+    )
+    with fault_table.trying("notice shorter than a save takes") as trial:
+        process = script.started()
+        # Two are ready, two times ten reports and two parts of a checkpoint later it is committed.
+        script.await_lines(1 + 2 + 20 + 2 + 1 + past, process)
+        at = time.time()
+        notified(script, process, whom, signal.SIGTERM)
+        assert process.wait(60) == PREEMPTED, script.said
+        checkpoint = Result.from_path(script.path).checkpoint
+        checkpoint.verify()
+        kept = checkpoint.to_dict()["step"]
+        assert kept % 10 == 0, "a save that could not finish was not begun"
+        assert kept >= 10
+
+        again = time.time()
+        assert script.lived() == 0, script.said
+        oracle.assert_same(script.path, expected)
+        trial.seconds = first_report_since(script.path, again) - at
