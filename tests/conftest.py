@@ -22,6 +22,12 @@ from typing import Any, BinaryIO
 import psutil
 import pytest
 
+from faulty_proxy import s3_proxy
+from servers import gcs_server, s3_environment, s3_server
+
+__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
+"""Fixtures of other modules that every test may ask for."""
+
 GRACE_S = 5.0
 """How long processes, threads and shared memory may take to go once a test has ended."""
 
