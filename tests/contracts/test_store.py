@@ -16,6 +16,7 @@ import xxhash
 
 from paceline._storage import address
 from paceline._storage.address import store_at
+from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.store import CHUNK, Entry, Store
 from servers import BUCKET, Server
 
@@ -197,6 +198,25 @@ class TestStore:
             store.delete(key)
         assert store.entries() == []
 
+    @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a", "a/..", "a\0b"])
+    def test_a_key_that_leads_out_of_the_store_is_refused_by_every_call(
+        self, store: Store, tmp_path: Path, key: str
+    ) -> None:
+        (tmp_path / "source").write_bytes(b"x")
+        for call in (
+            lambda: store.read(key),
+            lambda: store.write(key, b"x"),
+            lambda: store.create(key, b"x"),
+            lambda: store.replace(key, b"x", "tag"),
+            lambda: store.upload(tmp_path / "source", key),
+            lambda: store.download(key, tmp_path / "target"),
+            lambda: store.entries(key),
+            lambda: store.delete(key),
+            lambda: store.delete_all(key),
+        ):
+            with pytest.raises(ValueError, match="leads out of the store"):
+                call()
+
     def test_a_listing_has_everything_below_a_prefix_and_nothing_beside_it(self, store: Store) -> None:
         for key in ("a/1", "a/b/2", "ab/3", "c"):
             store.write(key, b"12345")
@@ -250,6 +270,21 @@ class TestConditionalPuts:
 @pytest.mark.parametrize("name", [name for name in STORES if name not in ("s3", "azure")])
 def test_a_store_without_conditional_puts_says_so(name: str, request: pytest.FixtureRequest) -> None:
     assert not request.getfixturevalue(name)("x").conditional
+
+
+def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> None:
+    from pyarrow.fs import LocalFileSystem
+
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"x")
+    bare = ArrowStore(LocalFileSystem(), str(tmp_path / "run"), "run")
+    for store in (bare, store_at(str(tmp_path / "run"), LocalFileSystem())):
+        for key in ("../outside", str(outside)):
+            for delete in (store.delete, store.delete_all):
+                with pytest.raises(ValueError, match="leads out of the store"):
+                    delete(key)
+    assert (outside / "file").read_bytes() == b"x"
 
 
 def _at_once(number: int, call: Callable[[int], object]) -> list:

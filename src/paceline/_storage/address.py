@@ -17,10 +17,12 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
+from paceline._core.errors import StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
 from paceline._storage.retrying import PATIENCE, Patience, RetryingStore
 from paceline._storage.store import Store
+from paceline._storage.trouble import in_short
 
 log = logging.getLogger("paceline")
 
@@ -31,7 +33,14 @@ _GCS_RETRIES = timedelta(seconds=20)
 
 def store_at(storage_path: str, filesystem: Any = None, patience: Patience = PATIENCE) -> RetryingStore:
     """The store that a path leads to; nothing is asked of it yet."""
-    return RetryingStore(_bare(storage_path, filesystem), patience)
+    try:
+        store = _bare(storage_path, filesystem)
+    except (ValueError, TypeError, ImportError):
+        raise
+    except Exception as error:
+        shown = _Address.parsed(storage_path, {}).uri
+        raise StorageError(f"{shown} cannot be opened: {in_short(error)}") from error
+    return RetryingStore(store, patience)
 
 
 def is_remote(storage_path: str, filesystem: Any = None) -> bool:

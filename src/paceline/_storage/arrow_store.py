@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._engine.messages import FileEntry
-from paceline._storage.store import CHUNK, Entry, Moved, Tally, chunks, unwatched
+from paceline._storage.store import CHUNK, Entry, Moved, Tally, chunks, own_key, unwatched
 
 _BUCKETS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "cos", "oci"})
 _WHOLE_PUTS = _BUCKETS | {"memory"}
@@ -100,7 +100,7 @@ class ArrowStore:
                 self.filesystem.delete_dir(self._at(prefix))
 
     def _at(self, key: str) -> str:
-        return posixpath.join(self.path, key) if key else self.path
+        return posixpath.join(self.path, own_key(key)) if key else self.path
 
     @contextlib.contextmanager
     def _put(self, key: str) -> Any:

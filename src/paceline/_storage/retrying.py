@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import StorageError
 from paceline._engine.messages import FileEntry
-from paceline._storage.store import Entry, Moved, Store, unwatched
+from paceline._storage.store import Entry, Moved, Store, own_key, unwatched
 from paceline._storage.trouble import in_short, is_refusal, may_pass
 
 T = TypeVar("T")
@@ -109,6 +109,7 @@ class RetryingStore:
 
     def _tried(self, done: str, key: str, call: Callable[[Moved], T]) -> tuple[T, int]:
         """What the call answers, and how often it failed before."""
+        own_key(key)
         progress = _Progress(self._clock)
         began = self._clock.now()
         num_failed = 0

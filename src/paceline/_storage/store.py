@@ -81,6 +81,13 @@ class Store(Protocol):
     def delete_all(self, prefix: str) -> None: ...
 
 
+def own_key(key: str) -> str:
+    """The key, if it stays below the store's root: joined to a path, one that does not would reach other files."""
+    if key.startswith("/") or "\0" in key or any(part in (".", "..") for part in key.split("/")):
+        raise ValueError(f"{key!r} is not a key: it leads out of the store")
+    return key
+
+
 class Tally:
     """Size and hash of what has gone by."""
 
