@@ -5,9 +5,10 @@ import pytest
 
 from paceline._control import journal
 from paceline._control.controller import Controller
-from paceline._control.events import DriverStarted, Reported, StopRequested
+from paceline._control.events import CommitFailed, DriverStarted, Reported, StopRequested
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.messages import (
     Begin,
@@ -20,12 +21,14 @@ from paceline._engine.messages import (
     WorkerHeld,
     WorkerReturned,
 )
+from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
+from paceline._storage.lease import UNFENCED
 from paceline.testing import FakeClock, FakeEngine
 
 
-def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None):
+def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None, fence=UNFENCED):
     layout = Layout(tmp_path)
     clock = FakeClock()
     engine = FakeEngine(worker, clock)
@@ -47,6 +50,7 @@ def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None
         group=group,
         clock=clock,
         observers=observers,
+        fence=fence,
     )
     if before is not None:
         before(controller)
@@ -236,3 +240,83 @@ def test_deaths_are_retried_within_the_budget(tmp_path, max_failures):
     run, _, engine = drive(tmp_path, worker, max_failures=max_failures)
     assert run.phase.ending == "failed"
     assert len(engine.groups) == max_failures + 1
+
+
+class Fence:
+    """A lease that is lost at its check of a number, or when it is told so."""
+
+    number = 7
+
+    def __init__(self, lost_at=None):
+        self.lost_at = lost_at
+        self.num_checks = 0
+        self.lost = False
+
+    def check(self):
+        self.num_checks += 1
+        self.lost = self.lost or self.num_checks == self.lost_at
+        self.raise_if_lost()
+
+    def raise_if_lost(self):
+        if self.lost:
+            raise RunHeldError("taken over")
+
+
+def one_checkpoint(begin):
+    yield reported(begin, 1, "checkpoint_000001")
+    yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, (), in_place=True))
+    told = None
+    while told is None:
+        told = yield None
+    yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+
+def test_a_driver_that_lost_the_run_ends_at_each_thing_it_would_do(tmp_path):
+    """To start workers, to commit, to tell of the commit, to call the run complete: it asks before each."""
+    for lost_at in (1, 2, 3, 4):
+        path = tmp_path / str(lost_at)
+        (path / "checkpoint_000001").mkdir(parents=True)
+        fence = Fence(lost_at)
+        with pytest.raises(RunHeldError):
+            drive(path, one_checkpoint, fence=fence)
+        assert fence.num_checks == lost_at
+        written = [type(event).__name__ for event in journal.read(path / "journal.jsonl")]
+        assert ("Committed" in written) == (lost_at == 4)
+        assert (path / "checkpoint_000001" / ".manifest.json").exists() == (lost_at > 2)
+    path = tmp_path / "kept"
+    (path / "checkpoint_000001").mkdir(parents=True)
+    fence = Fence()
+    run, _, _ = drive(path, one_checkpoint, fence=fence)
+    assert run.phase == Finished("complete")
+    assert fence.num_checks == 4
+    assert commit.read_manifest(path / "checkpoint_000001").lease == 7
+
+
+def test_a_loss_that_was_noticed_elsewhere_ends_the_run_and_nothing_more_is_written(tmp_path):
+    fence = Fence()
+
+    def worker(begin):
+        yield reported(begin, 1)
+        fence.lost = True
+        yield None
+        yield reported(begin, 2)
+        while True:
+            yield None
+
+    with pytest.raises(RunHeldError):
+        drive(tmp_path, worker, size=1, fence=fence)
+    assert [e.seq for e in journal.read(tmp_path / "journal.jsonl") if isinstance(e, Reported)] == [1]
+
+
+def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp_path):
+    class Unsure(Fence):
+        def check(self):
+            self.num_checks += 1
+            if self.num_checks == 2:
+                raise StorageError("the lease could not be renewed")
+
+    (tmp_path / "checkpoint_000001").mkdir()
+    run, events, _ = drive(tmp_path, one_checkpoint, fence=Unsure())
+    assert run.phase == Finished("complete")
+    assert run.checkpoints == ()
+    assert [e.error for e in events if isinstance(e, CommitFailed)] == ["StorageError: the lease could not be renewed"]

@@ -11,6 +11,7 @@ import pytest
 from paceline._control import events, journal
 from paceline._control.events import (
     JOURNAL_VERSION,
+    CapacityChanged,
     CheckpointBroken,
     CheckpointsFound,
     CheckpointVerified,
@@ -19,6 +20,7 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    PreemptionTold,
     Retention,
     StopRequested,
     WorkersStopped,
@@ -51,6 +53,8 @@ STORY: list[Event] = [
     Committed(RECORD),
     CommitFailed(2, 2, "OSError: no space left"),
     StopRequested(2),
+    PreemptionTold(2, 30.0, (1,), whole=False),
+    CapacityChanged(2, 1),
     WorkerHeld(2, 0, 2),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
     DeadlinePassed(2),

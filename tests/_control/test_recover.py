@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import msgspec
 import pytest
 
 from paceline import train
@@ -128,12 +129,46 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
     manifest = commit.read_manifest(source)
     old = manifest.record.__class__(2, "checkpoint_000002", 1, manifest.record.metrics)
     shutil.copytree(source, layout.checkpoint(old.name))
-    import msgspec
-
     data = msgspec.json.encode(msgspec.structs.replace(manifest, record=old))
     (layout.checkpoint(old.name) / ".manifest.json").write_bytes(data)
     found_again(layout)
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
+
+
+def commit_late(layout, lease):
+    """As a driver that was paused until now would: in the journal there is no word of it."""
+    source = layout.checkpoint("checkpoint_000005")
+    manifest = commit.read_manifest(source)
+    late = msgspec.structs.replace(manifest.record, seq=6, name="checkpoint_000006")
+    shutil.copytree(source, layout.checkpoint(late.name))
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=late, lease=lease))
+    (layout.checkpoint(late.name) / ".manifest.json").write_bytes(data)
+
+
+@pytest.mark.parametrize(("lease", "counts"), [(0, True), (6, False), (7, True), (8, True)])
+def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver_had_been_followed(
+    layout, lease, counts
+):
+    with layout.journal.open("ab") as file:
+        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
+    commit_late(layout, lease)
+    assert (history_of(layout)[0].latest.seq == 6) == counts, "for a reader"
+    assert (found_again(layout).run.latest.seq == 6) == counts, "for the next driver"
+    assert ("checkpoint_000006" in on_disk(layout)) == counts
+    assert "checkpoint_000005" in on_disk(layout) or counts
+
+
+def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(layout):
+    with layout.journal.open("ab") as file:
+        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
+    commit_late(layout, 6)
+    shutil.rmtree(layout.checkpoint("checkpoint_000005"))
+    layout.checkpoint("checkpoint_000006").rename(layout.checkpoint("checkpoint_000005"))
+    manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
+    manifest.write_text(manifest.read_text().replace("checkpoint_000006", "checkpoint_000005"))
+    assert history_of(layout)[0].latest.seq == 4
+    assert found_again(layout).run.latest.seq == 4
+    assert on_disk(layout) == {"checkpoint_000004"}
 
 
 def test_a_reader_changes_nothing(layout):

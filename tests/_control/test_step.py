@@ -20,6 +20,7 @@ from paceline._control.commands import (
     VerifyCheckpoint,
 )
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CheckpointsFound,
     CheckpointVerified,
@@ -32,14 +33,15 @@ from paceline._control.events import (
     StopRequested,
     WorkersStopped,
 )
-from paceline._control.policy import first_failure, may_retry
-from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Unopened
+from paceline._control.policy import ENGINE_FAILURES_IN_PLACE, GiveUp, Retry, decided, first_failure
+from paceline._control.run import Finished, Phase, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
 from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
     Failure,
     FileEntry,
+    PreemptionTold,
     Reported,
     Staged,
     WorkerFailed,
@@ -230,10 +232,10 @@ def test_a_spent_budget_ends_the_run() -> None:
         running(1, max_failures=1),
         (failed(0), Stopping, [StopWorkers(1, kill=True)]),
         (WorkersStopped(1), Running, [StartWorkers(2, 1, None)]),
-        (failed(0, attempt=2), Stopping, [StopWorkers(2, kill=True)]),
+        (failed(0, attempt=2, kind="killed"), Stopping, [StopWorkers(2, kill=True)]),
         (WorkersStopped(2), Finished, []),
     )
-    assert run.phase == Finished("failed", (failed(0, attempt=2).failure,))
+    assert run.phase == Finished("failed", (failed(0, attempt=2, kind="killed").failure,), "max_failures=1")
 
 
 def test_a_budget_of_minus_one_is_never_spent() -> None:
@@ -241,7 +243,7 @@ def test_a_budget_of_minus_one_is_never_spent() -> None:
     for attempt in range(1, 20):
         run = played(
             run,
-            (failed(0, attempt=attempt), Stopping, [StopWorkers(attempt, kill=True)]),
+            (failed(0, attempt=attempt, kind="killed"), Stopping, [StopWorkers(attempt, kill=True)]),
             (WorkersStopped(attempt), Running, [StartWorkers(attempt + 1, 1, None)]),
         )
 
@@ -312,7 +314,7 @@ def test_an_echo_that_nothing_follows_ends_the_attempt_after_a_while() -> None:
     run, _ = step(running(2), echo, 100.0)
     assert deadline(run) == 100.0 + ECHO_GRACE_S
     run = played(run, (DeadlinePassed(1), Stopping, [StopWorkers(1, kill=True)]), (WorkersStopped(1), Finished, []))
-    assert run.phase == Finished("failed", (echo.failure,))
+    assert run.phase == Finished("failed", (echo.failure,), "max_failures=0")
 
 
 def test_an_echo_is_not_waited_on_when_nobody_is_left_to_explain_it() -> None:
@@ -348,8 +350,225 @@ def test_whether_to_retry_is_decided_by_the_cause_alone() -> None:
     hopeless = failed(0, at=1.0, retriable=False).failure
     ordinary = failed(1, at=2.0).failure
     run = running(2, max_failures=5)
-    assert not may_retry(run, [ordinary, hopeless])
-    assert may_retry(run, [ordinary, failed(0, at=3.0, retriable=False).failure])
+    assert isinstance(decided(run, [ordinary, hopeless], "here"), GiveUp)
+    assert decided(run, [ordinary, failed(0, at=3.0, retriable=False).failure], "here") == Retry("failures")
+
+
+def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time() -> None:
+    run = heard(running(1, max_failures=9), reported(0, 1), failed(0), WorkersStopped(1))
+    assert isinstance(run.phase, Running)
+    run = heard(run, reported(0, 1, attempt=2), failed(0, attempt=2), WorkersStopped(2))
+    assert isinstance(run.phase, Finished)
+    assert "deterministic" in run.phase.reason
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"message": "KeyError: rank 0"},
+        {"frames": ("train.py:7 in train_fn",)},
+        {"transient": True},
+        {"kind": "killed"},
+        {"collateral": True},
+    ],
+)
+def test_another_exception_another_place_or_one_of_the_world_around_is_tried_again(second: dict[str, object]) -> None:
+    run = heard(running(1, max_failures=9), failed(0, **second), WorkersStopped(1))
+    run = heard(run, failed(0, attempt=2), WorkersStopped(2))
+    run = heard(run, failed(0, attempt=3, **second), WorkersStopped(3))
+    run = heard(run, failed(0, attempt=4), WorkersStopped(4))
+    assert isinstance(run.phase, Running)
+
+
+def test_the_same_exception_a_report_later_is_another_place() -> None:
+    run = heard(running(1, max_failures=9), failed(0), WorkersStopped(1))
+    run = heard(run, reported(0, 1, attempt=2), failed(0, attempt=2), WorkersStopped(2))
+    assert isinstance(run.phase, Running)
+
+
+def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
+    run = heard(Run(), DriverStarted(1, 1, max_preemption_failures=1, controller_failure_limit=1))
+    kinds = ["killed", "preempted", "engine"]
+    for attempt, kind in enumerate(kinds, start=1):
+        run = heard(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind=kind))
+        run = heard(run, WorkersStopped(attempt))
+        assert isinstance(run.phase, Running), kind
+    for kind, limit in (
+        ("user", "max_failures=1"),
+        ("preempted", "max_preemption_failures=1"),
+        ("engine", "controller_failure_limit=1"),
+    ):
+        ended = heard(run, reported(0, 1, attempt=4), failed(0, attempt=4, kind=kind), WorkersStopped(4))
+        assert isinstance(ended.phase, Finished)
+        assert ended.phase.reason == limit
+
+
+def test_an_engine_that_never_gets_to_a_report_is_given_up_on_whatever_its_budget() -> None:
+    run = running(1)
+    for attempt in range(1, ENGINE_FAILURES_IN_PLACE + 1):
+        assert isinstance(run.phase, Running)
+        run = heard(run, failed(0, attempt=attempt, kind="engine"), WorkersStopped(attempt))
+    assert isinstance(run.phase, Finished)
+    assert "without a report" in run.phase.reason
+
+
+# Preemption
+
+
+def preempted_at(run: Run, now: float, grace_s: float, **about: object) -> tuple[Run, list[Command]]:
+    return step(run, PreemptionTold(run.attempt, grace_s, **about), now)
+
+
+def test_all_ranks_stop_at_one_report_before_the_machine_goes() -> None:
+    run, commands = preempted_at(heard(running(2), reported(0, 1)), 100.0, 30.0, ranks=(1,))
+    assert commands == [HoldWorkers(1)]
+    assert deadline(run) == 130.0
+    run = played(
+        run,
+        (WorkerHeld(1, 0, 1), Running, []),
+        (WorkerHeld(1, 1, 0), Running, [StopWorkersAt(1, 2)]),
+        (returned(0, 2, stopped=True), Running, []),
+        (returned(1, 2, stopped=True), Stopping, [StopWorkers(1, kill=False)]),
+        (WorkersStopped(1), Finished, []),
+    )
+    assert run.phase == Finished("preempted")
+
+
+def test_code_that_looks_for_the_notice_gets_a_whole_step_in_which_all_ranks_see_it() -> None:
+    run, _ = preempted_at(running(2), 0.0, 30.0)
+    _, commands = step(heard(run, WorkerHeld(1, 0, 4, asks=True)), WorkerHeld(1, 1, 3))
+    assert commands == [StopWorkersAt(1, 6, True, Preemption((), 30.0))]
+
+
+@pytest.mark.parametrize(("grace_s", "save"), [(40.0, True), (20.0, False)])
+def test_no_checkpoint_is_begun_that_the_last_one_says_would_not_be_finished(grace_s: float, save: bool) -> None:
+    run, _ = step(running(1), reported(0, 1, files=True), 0.0)
+    run, _ = step(run, staged(0, 1), 10.0)
+    run, _ = step(run, Committed(record(1)), 20.0)
+    assert run.last_save_s == 20.0
+    run, _ = preempted_at(run, 50.0, grace_s)
+    _, commands = step(run, WorkerHeld(1, 0, 1), 50.0)
+    assert commands == [StopWorkersAt(1, 2, save)]
+
+
+def test_ranks_that_do_not_come_to_the_report_in_time_are_ended_and_the_run_is_preempted() -> None:
+    run, _ = preempted_at(running(1), 0.0, 5.0)
+    run = heard(run, WorkerHeld(1, 0, 0), DeadlinePassed(1), WorkersStopped(1))
+    assert run.phase == Finished("preempted")
+
+
+def test_where_only_some_machines_go_the_run_goes_on_without_charge_to_max_failures() -> None:
+    run = heard(Run(), DriverStarted(1, 0, max_preemption_failures=1))
+    for attempt in (1, 2):
+        run, _ = preempted_at(run, 0.0, 5.0, ranks=(0,), whole=False)
+        run = heard(run, WorkerHeld(attempt, 0, 0), returned(0, 1, attempt=attempt, stopped=True))
+        run = heard(run, WorkersStopped(attempt))
+        if attempt == 1:
+            assert isinstance(run.phase, Running)
+            assert run.num_failures == 0
+    assert run.phase == Finished("preempted")
+
+
+def test_a_second_notice_moves_the_deadline_forward_only() -> None:
+    run, _ = preempted_at(running(2), 0.0, 30.0, ranks=(1,))
+    run, commands = preempted_at(run, 1.0, 100.0, ranks=(0,))
+    assert commands == []
+    assert deadline(run) == 30.0
+    run, _ = preempted_at(run, 2.0, 5.0)
+    assert deadline(run) == 7.0
+    assert isinstance(run.phase, Running)
+    assert run.phase.preemption == Preemption((0, 1), 7.0)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("killed", "preempted"), ("user", "failed")])
+def test_workers_that_die_with_the_machine_are_preempted_but_a_bug_stays_a_bug(kind: str, ending: str) -> None:
+    run, _ = preempted_at(running(1, max_failures=5), 0.0, 5.0)
+    run = heard(run, failed(0, kind=kind), WorkersStopped(1))
+    assert isinstance(run.phase, Finished)
+    assert run.phase.ending == ending
+
+
+def test_a_notice_while_workers_end_or_a_checkpoint_is_checked_leaves_no_further_attempt() -> None:
+    run = heard(with_commits(running(1, max_failures=5), 1), failed(0, kind="killed"))
+    assert heard(run, PreemptionTold(1, 5.0), WorkersStopped(1)).phase.ending == "preempted"
+    run = heard(run, WorkersStopped(1))
+    assert isinstance(run.phase, Restoring)
+    assert heard(run, PreemptionTold(2, 5.0)).phase == Finished("preempted")
+
+
+# More workers and fewer
+
+
+def elastic(*sizes: int, places: int | None = None, **about: object) -> Run:
+    run = heard(Run(), DriverStarted(sizes[-1], 0, sizes=sizes, **about))
+    return heard(run, CapacityChanged(1, places)) if places is not None else run
+
+
+def test_a_lost_place_costs_no_failure_and_the_run_goes_on_with_fewer() -> None:
+    run = with_commits_of(elastic(1, 2), 1)
+    run = played(
+        run,
+        (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]),
+        (CapacityChanged(1, 1), Stopping, []),
+        (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, record(1, num_parts=2))]),
+        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, record(1, num_parts=2))]),
+    )
+    assert (run.size, run.num_failures) == (1, 0)
+
+
+def test_a_bug_is_charged_though_a_place_was_lost_too() -> None:
+    run = heard(elastic(1, 2), failed(1), CapacityChanged(1, 1), WorkersStopped(1))
+    assert isinstance(run.phase, Finished)
+
+
+def test_workers_join_at_the_next_commit() -> None:
+    run = heard(elastic(1, 2), failed(1, kind="killed"), CapacityChanged(1, 1), WorkersStopped(1))
+    assert run.size == 1
+    run = played(
+        run,
+        (reported(0, 1, files=True, attempt=2), Running, []),
+        (CapacityChanged(2, 2), Running, []),
+        (staged(0, 1, attempt=2), Running, [CommitCheckpoint(record(1, attempt=2), (part(0),))]),
+        (
+            Committed(record(1, attempt=2)),
+            Stopping,
+            [AnnounceCommit(2, record(1, attempt=2)), StopWorkers(2, kill=True)],
+        ),
+        (WorkersStopped(2), Restoring, [VerifyCheckpoint(3, record(1, attempt=2))]),
+        (CheckpointVerified(3, 1), Running, [StartWorkers(3, 2, record(1, attempt=2))]),
+    )
+    assert (run.size, run.num_failures) == (2, 0)
+
+
+def test_a_run_is_not_resized_more_often_than_asked_for() -> None:
+    run = elastic(1, 2, resize_every_s=60.0)
+    run = heard(run, failed(1, kind="killed"), CapacityChanged(1, 1))
+    run, _ = step(run, WorkersStopped(1), 100.0)
+    run, _ = step(run, CapacityChanged(2, 2), 110.0)
+    for seq, now, phase in ((1, 130.0, Running), (2, 161.0, Stopping)):
+        run = heard(run, reported(0, seq, files=True, attempt=2), staged(0, seq, attempt=2))
+        run, _ = step(run, Committed(record(seq, attempt=2)), now)
+        assert isinstance(run.phase, phase)
+
+
+def test_with_no_room_for_the_fewest_the_run_waits_until_there_is() -> None:
+    run = heard(elastic(2, 4), failed(1, kind="killed"), CapacityChanged(1, 1), WorkersStopped(1))
+    assert isinstance(run.phase, Waiting)
+    assert heard(run, StopRequested(2)).phase == Finished("interrupted")
+    run = played(run, (CapacityChanged(2, 3), Running, [StartWorkers(2, 2, None)]))
+    assert run.size == 2
+
+
+def test_only_sizes_that_are_allowed_are_used() -> None:
+    run = heard(elastic(1, 2, 4), failed(1, kind="killed"), CapacityChanged(1, 3), WorkersStopped(1))
+    assert run.size == 2
+
+
+def with_commits_of(run: Run, seq: int) -> Run:
+    """A run of two ranks that has committed this."""
+    for rank in (0, 1):
+        run = heard(run, reported(rank, seq, files=True), staged(rank, seq))
+    return heard(run, Committed(record(seq, num_parts=2)))
 
 
 # Ranks that report different numbers of times

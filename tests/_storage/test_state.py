@@ -81,7 +81,7 @@ def raw(tensor: torch.Tensor) -> bytes:
         *(0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, True, None, 0.1, 5e-324, math.inf, -math.inf),
         *("", "naïve\0", "\ud800 alone", b"", b"\0\xff", complex(-0.0, math.inf)),
         *([], (), {}, set(), frozenset(), [[]], ([],), {"a": {}}),
-        *({1, 2.5, "x", None, (1, "y")}, frozenset({frozenset({1}), b"z"})),
+        *({1, 2.5, "x", None, (1, "y")}, frozenset({frozenset({1})})),
         *({"$dict": 1}, {"$": [{"$leaf": 0}]}, {"a": 1, "$b": 2}),
         {1: "int", 2.5: "float", None: "none", (1, ("x", None)): "tuple", b"k": "bytes", "s": "str"},
         {True: 1, False: 0},

@@ -144,14 +144,17 @@ class Life:
                 return Mismatch(self.announced(seq), short)
         return None
 
-    def may_be_retried(self) -> bool:
-        """What the first failure in time that is no echo allows; a mismatch comes again."""
+    def cause(self) -> Failure | None:
+        """The first failure in time that is no echo; None for a mismatch."""
         own = [failure for failure in self.failures if isinstance(failure, Failure)]
         if len(own) < len(self.failures):
-            return False
+            return None
         causes = [failure for failure in own if not failure.collateral] or own
         start = min(failure.at for failure in causes)
-        first = {failure.rank: failure.retriable for failure in causes if failure.at == start}
+        first: dict[int, Failure] = {}
+        for failure in causes:
+            if failure.at == start:
+                first.setdefault(failure.rank, failure)
         return first[min(first)]
 
 
@@ -165,6 +168,8 @@ class Model:
         self.driver = DriverStarted(1, 0)
         self.num_failures = 0
         self.starts = 0
+        self.struck: tuple[int, int] | None = None
+        """Whose exception the last failure was, and after how many reports."""
         self.stop_wanted = False
         self.kept: list[CheckpointRecord] = []
         self.life = Life(0, 0, None)
@@ -194,6 +199,7 @@ class Model:
             return []
         self.driver = event
         self.num_failures = self.starts = 0
+        self.struck = None
         self.stop_wanted = False
         return self._next_attempt()
 
@@ -348,12 +354,24 @@ class Model:
         life = self.life
         if self.stage != "stopping" or not life.stopped or life.unanswered:
             return []
-        budget_left = self.driver.max_failures < 0 or self.num_failures < self.driver.max_failures
-        if life.ending == "failed" and life.may_be_retried() and budget_left and not self.stop_wanted:
+        if life.ending == "failed" and not self.stop_wanted and self._may_be_retried():
             self.num_failures += 1
             return self._next_attempt()
         self.stage, self.ending = "finished", life.ending
         return []
+
+    def _may_be_retried(self) -> bool:
+        """A mismatch comes again, and so does a user's exception that came twice at one place."""
+        cause = self.life.cause()
+        if cause is None or not cause.retriable:
+            return False
+        struck = None
+        if cause.kind == "user" and not cause.transient and not cause.collateral:
+            struck = (cause.rank, self.life.count(cause.rank))
+        before, self.struck = self.struck, struck
+        if struck is not None and struck == before:
+            return False
+        return self.driver.max_failures < 0 or self.num_failures < self.driver.max_failures
 
     def _next_attempt(self) -> list[Command]:
         self.attempt += 1
@@ -536,6 +554,7 @@ failures = st.builds(
     at=st.sampled_from([1.0, 2.0, 3.0]),
     collateral=st.booleans(),
     retriable=st.sampled_from([True, True, True, False]),
+    transient=st.booleans(),
 )
 
 

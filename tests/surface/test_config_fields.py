@@ -16,6 +16,8 @@ FIELDS = {
         "resources_per_worker=None",
         "placement_strategy='PACK'",
         "accelerator_type=None",
+        "elastic_resize_monitor_interval_s=60.0",
+        "global_batch_size=None",
     ],
     "paceline.train.RunConfig": [
         "name=None",
@@ -24,7 +26,7 @@ FIELDS = {
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
     ],
-    "paceline.train.FailureConfig": ["max_failures=0"],
+    "paceline.train.FailureConfig": ["max_failures=0", "max_preemption_failures=-1", "controller_failure_limit=-1"],
     "paceline.train.CheckpointConfig": [
         "num_to_keep=None",
         "checkpoint_score_attribute=None",

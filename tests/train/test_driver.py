@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -144,6 +145,140 @@ def test_a_second_driver_is_told_who_holds_the_run(tmp_path):
     driver = os.getpid()
     result = DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
     assert result.return_value == "refused"
+
+
+HELD = """
+import os, sys, time
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig
+
+def function(config):
+    last = train.get_checkpoint()
+    start = last.to_dict()["i"] + 1 if last else 0
+    for i in range(start, 8):
+        train.report({"i": i, "by": config["by"]}, checkpoint=Checkpoint.from_dict({"i": i, "by": config["by"]}))
+        if i == 2 and config["by"] == "first":
+            print("at", i, flush=True)
+            sys.stdin = open("gate")  # until somebody opens its other end
+            sys.stdin.read()
+    return config["by"]
+
+result = DataParallelTrainer(
+    function, train_loop_config={"by": sys.argv[1]}, run_config=RunConfig(name="run", storage_path="runs")
+).fit()
+print("value", result.return_value)
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Starts a driver whose worker waits after its third checkpoint until the gate is opened."""
+    (tmp_path / "held.py").write_text(HELD)
+    os.mkfifo(tmp_path / "gate")
+    started = []
+
+    def start(ttl_s, by="first"):
+        process = subprocess.Popen(
+            [sys.executable, "held.py", by],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PACELINE_LEASE_TTL_S": str(ttl_s)},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_paused_driver_is_taken_over_and_can_change_nothing_when_it_wakes(held, tmp_path):
+    first = held(ttl_s=1)
+    assert first.stdout.readline() == "[rank 0] at 2\n"
+    first.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)
+
+    root = tmp_path / "runs" / "run"
+    deadline = time.monotonic() + 30
+    while True:
+        second = held(ttl_s=1, by="second")
+        out, err = second.communicate(timeout=60)
+        if "is being written by" not in err:
+            break
+        assert time.monotonic() < deadline, "its lease never lapsed"
+    assert second.returncode == 0, err
+    assert "continues, from checkpoint_000003" in err
+    assert "value second" in out
+    before = run_directory(root)
+
+    with (tmp_path / "gate").open("w"):
+        pass  # The worker of the first makes its next report, with a checkpoint.
+    first.send_signal(signal.SIGCONT)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert f"RunHeldError: run 'run' was taken over by process {second.pid} on " in err
+    assert run_directory(root) == before
+    result = Result.from_path(root)
+    assert result.metrics == {"i": 7, "by": "second"}
+    assert result.metrics_dataframe["i"].tolist() == list(range(8))
+    assert result.metrics_dataframe["by"].tolist() == ["first"] * 3 + ["second"] * 5
+    assert {checkpoint.to_dict()["by"] for checkpoint, _ in result.best_checkpoints[3:]} == {"second"}
+
+
+def run_directory(root):
+    """Every file of the run but those that a worker writes for itself, with what is in it."""
+    own = {root / "reports" / "attempt_1", root / "logs" / "attempt_1", root / ".lease", root / ".staging"}
+    return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file() and not own & set(p.parents)}
+
+
+def test_a_second_script_is_refused_within_a_second_while_the_first_is_alive(held, tmp_path):
+    first = held(ttl_s=30)
+    assert first.stdout.readline() == "[rank 0] at 2\n"
+    began = time.monotonic()
+    with pytest.raises(RunHeldError, match=rf"process {first.pid} on .*, since 20[^$]*kill {first.pid}"):
+        DataParallelTrainer(print, run_config=RunConfig(name="run", storage_path=tmp_path / "runs")).fit()
+    assert time.monotonic() - began < 1
+    assert Result.from_path(tmp_path / "runs" / "run").metrics["i"] == 2, "reading takes no lease"
+    with (tmp_path / "gate").open("w"):
+        pass
+    out, err = first.communicate(timeout=60)
+    assert "value first" in out, err
+
+
+def test_of_scripts_started_at_the_same_instant_one_holds_the_run(tmp_path):
+    """Twenty times, two processes that wait for one signal."""
+    script = """
+import sys
+import time
+from pathlib import Path
+from paceline._core.clock import SystemClock
+from paceline._core.errors import RunHeldError
+from paceline._storage.lease import taken
+from paceline._storage.slots import DiskSlot
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        lease = taken(DiskSlot(Path(line.strip())), ttl_s=30, clock=SystemClock(), say=print)
+        print("won", flush=True)
+    except RunHeldError:
+        print("refused", flush=True)
+"""
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
+        assert (one.stdout.readline(), other.stdout.readline()) == ("ready\n", "ready\n")
+        for number in range(20):
+            (tmp_path / f"run{number}").mkdir()
+            for process in (one, other):
+                process.stdin.write(f"{tmp_path}/run{number}/.lease\n")
+            one.stdin.flush()
+            other.stdin.flush()
+            answers = sorted([one.stdout.readline(), other.stdout.readline()])
+            assert answers == ["refused\n", "won\n"], f"round {number}"
 
 
 def test_a_script_without_a_main_guard_works_and_runs_once(run_script):

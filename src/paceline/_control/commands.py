@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from paceline._control.run import Preemption
 from paceline._engine.messages import CheckpointRecord, Staged
 
 
@@ -56,6 +57,9 @@ class HoldWorkers:
 class StopWorkersAt:
     attempt: int
     seq: int
+    save: bool = True
+    preemption: Preemption | None = None
+    """What code that looks for it is told."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from paceline._control.background import Background
 from paceline._control.barriers import Barriers
 from paceline._control.commands import (
@@ -26,37 +28,44 @@ from paceline._control.commands import (
     VerifyCheckpoint,
 )
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CheckpointVerified,
     CommitFailed,
     Committed,
     DeadlinePassed,
     Event,
+    PreemptionTold,
     StopRequested,
     WorkerFailed,
     WorkerReturned,
+    WorkersStopped,
 )
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, step
 from paceline._core.clock import Clock
-from paceline._engine.base import Engine, Group
+from paceline._core.errors import RunHeldError
+from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
     Hold,
     Joined,
+    Notice,
     StopAt,
     ToWorker,
 )
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
+from paceline._storage.lease import UNFENCED, Fence
 
 log = logging.getLogger("paceline")
 
 TICK_S = 0.1
+LOOK_FOR_ROOM_EVERY_S = 1.0
 SYNC_EVERY_S = 1.0
 
 
@@ -81,7 +90,9 @@ class Controller:
         layout: Layout,
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
+        needs: Needs | None = None,
         observers: Sequence[Observer] = (),
+        fence: Fence = UNFENCED,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -90,30 +101,50 @@ class Controller:
         self._layout = layout
         self._group = group
         self._clock = clock
+        self._needs = needs if needs is not None else Needs()
+        self._looked_at = clock.now()
         self._observers = list(observers)
+        self._fence = fence
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
         self._background = Background(engine.wake)
 
     def drive(self, first: Event) -> Run:
-        """Play the run from its first event to its end."""
+        """Play the run from its first event to its end; `RunHeldError` where another driver took it over."""
+        try:
+            self._play(first)
+        except RunHeldError:
+            # What this driver still has to tell is no part of the run any more.
+            self._journal.abandon()
+            raise
+        return self.run
+
+    def _play(self, first: Event) -> None:
         try:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
                 self._take(self._next_events())
+                self._fence.raise_if_lost()
                 self._sync_journal_now_and_then()
                 for observer in list(self._observers):
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
         finally:
             self._background.close()
+            self._fence.raise_if_lost()
             self._take(self._background.taken())
             self._journal.sync()
-        return self.run
+        # Asked after the last line is written: whoever takes over from here on has read it.
+        self._fence.check()
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to end, at the next report or at once. For signal handlers and other threads."""
         self._inbox.append(StopRequested(self.run.attempt, now))
+        self._engine.wake()
+
+    def request_preemption(self, grace_s: float) -> None:
+        """This machine will be gone in so many seconds. For signal handlers and other threads."""
+        self._inbox.append(PreemptionTold(self.run.attempt, grace_s))
         self._engine.wake()
 
     def _sync_journal_now_and_then(self) -> None:
@@ -140,21 +171,31 @@ class Controller:
             mismatch = self._barriers.mismatch(self._clock.wall())
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
-        events += self._background.taken()
+        events = self._changes_of_capacity(events) + events + self._background.taken()
         while self._inbox:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
             events.append(DeadlinePassed(self.run.attempt))
         return events
 
+    def _changes_of_capacity(self, news: list[Event]) -> list[Event]:
+        """Looked for now and then, and when workers are gone, since that decides how many are started next."""
+        run, now = self.run, self._clock.now()
+        gone = any(isinstance(event, WorkersStopped) for event in news)
+        if len(run.sizes) < 2 or not (gone or now - self._looked_at >= LOOK_FOR_ROOM_EVERY_S):
+            return []
+        self._looked_at = now
+        num_places = self._engine.capacity(self._needs, run.sizes[0], run.sizes[-1])
+        return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else []
+
     def _take(self, events: list[Event]) -> None:
         commands: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self._clock.now()
         for event in events:
-            if isinstance(event, StopRequested):
+            if isinstance(event, StopRequested | PreemptionTold):
                 # Meant for whichever attempt is under way when its turn comes.
-                event = StopRequested(self.run.attempt, event.now)
+                event = replace(event, attempt=self.run.attempt)
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue
@@ -174,6 +215,9 @@ class Controller:
             case VerifyCheckpoint(attempt=attempt, record=record):
                 self._background.submit(lambda: self._verified(attempt, record))
             case StartWorkers():
+                # After its line in the journal: a driver that takes over has either read it, and gives its workers
+                # a later attempt, or is noticed here. So no two groups share an attempt, and its files.
+                self._fence.check()
                 self._barriers = Barriers(command.size)
                 self._engine.start(self._group(command, self.run))
             case CommitCheckpoint():
@@ -187,10 +231,17 @@ class Controller:
                 self._tell_all(CheckpointRefused(seq, error))
             case HoldWorkers():
                 self._tell_all(Hold())
-            case StopWorkersAt(seq=seq):
-                self._tell_all(StopAt(seq))
+            case StopWorkersAt():
+                self._tell_all(self._stop_at(command))
             case StopWorkers(kill=kill):
                 self._engine.stop(kill=kill)
+
+    def _stop_at(self, command: StopWorkersAt) -> StopAt:
+        told = command.preemption
+        if told is None:
+            return StopAt(command.seq, command.save)
+        deadline = self._clock.wall() + told.deadline - self._clock.now()
+        return StopAt(command.seq, command.save, Notice(told.ranks, deadline))
 
     def _tell_all(self, message: ToWorker) -> None:
         for rank in range(self.run.size):
@@ -216,7 +267,7 @@ class Controller:
         if problem is None:
             return CheckpointVerified(attempt, record.seq)
         if self._layout.checkpoint(record.name).exists():
-            aside = commit.set_aside(self._files, self._layout, record.name)
+            aside = commit.set_aside(self._files, self._layout, record.name, self._fence)
             problem = f"{problem}; set aside as {aside}"
         return CheckpointBroken(attempt, record.seq, problem)
 
@@ -230,7 +281,12 @@ class Controller:
                 command.parts,
                 world_size=self.run.size,
                 created_at=self._clock.wall(),
+                fence=self._fence,
             )
+            # Asked again before anybody is told: a driver that takes over from here on finds the checkpoint.
+            self._fence.check()
+        except RunHeldError:
+            raise
         except OSError as error:
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
@@ -243,6 +299,8 @@ class Controller:
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:
-            commit.delete(self._files, self._layout, record)
+            commit.delete(self._files, self._layout, record, self._fence)
+        except RunHeldError:
+            raise
         except OSError as error:
             log.warning("%s could not be deleted: %s", record.name, error)

@@ -10,6 +10,7 @@ from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
     Failure,
+    PreemptionTold,
     Reported,
     WorkerFailed,
     WorkerHeld,
@@ -39,6 +40,15 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     version: int = JOURNAL_VERSION
     initial: str | None = None
     """A checkpoint from outside the run, for as long as the run has none of its own."""
+    max_preemption_failures: int = -1
+    controller_failure_limit: int = -1
+    sizes: tuple[int, ...] = ()
+    """How many workers there may be, in rising order; `size` alone if empty."""
+    resize_every_s: float = 0.0
+    num_places: int | None = None
+    """How many workers there is room for, where that was asked."""
+    lease: int = 0
+    """The number under which it holds the run: what an older one does from here on is void."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -82,6 +92,13 @@ class StopRequested(msgspec.Struct, frozen=True, tag=True):
     now: bool = False
 
 
+class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
+    """The engine has room for more workers than before, or for fewer."""
+
+    attempt: int
+    num_places: int
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
@@ -101,6 +118,8 @@ Event = (
     | WorkerFailed
     | WorkersStopped
     | StopRequested
+    | PreemptionTold
+    | CapacityChanged
     | DeadlinePassed
 )
 
@@ -108,6 +127,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Event).decode
 
 __all__ = [
+    "CapacityChanged",
     "CheckpointBroken",
     "CheckpointRecord",
     "CheckpointStaged",
@@ -120,6 +140,7 @@ __all__ = [
     "Event",
     "Failure",
     "JOURNAL_VERSION",
+    "PreemptionTold",
     "Reported",
     "Retention",
     "StopRequested",

@@ -14,6 +14,7 @@ from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import sealed, valid_prefix
 from paceline._engine.messages import WorkerFailed, WorkerReturned
+from paceline._storage.lease import UNFENCED, Fence
 
 
 class JournalVersionError(Exception):
@@ -26,7 +27,7 @@ class Journal:
         self.unsynced = False
         """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Event) -> None:
         self._unwritten += sealed(events.encode(_without_pickle(event)))
@@ -45,9 +46,24 @@ class Journal:
         """Make what was flushed survive the power. May be called from another thread."""
         os.fsync(self._fd)
 
+    def cut(self, length: int) -> None:
+        """Set aside what follows the valid prefix."""
+        # By its descriptor: at its path there may be the journal of a driver that took over.
+        size = os.fstat(self._fd).st_size
+        if size > length:
+            with self.path.with_name(f"{self.path.name}.torn").open("ab") as aside:
+                aside.write(os.pread(self._fd, size - length, length))
+            os.ftruncate(self._fd, length)
+            os.fsync(self._fd)
+
     def close(self) -> None:
         if self._fd >= 0:
             self.sync()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without writing what is left: the run belongs to another driver."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
@@ -57,12 +73,24 @@ def read(path: Path) -> list[Event]:
     return _decoded(path)[0]
 
 
-def reopened(path: Path) -> tuple[Journal, list[Event]]:
-    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside."""
+def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tuple[Journal, list[Event]]:
+    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside.
+
+    `apart`: in a new file, because a driver that was not seen to end may still have the old one open. The check comes
+    after opening and before any change: a driver that takes over later does so apart from what was opened here.
+    """
     found, length = _decoded(path)
-    if path.exists() and path.stat().st_size > length:
-        _set_aside_tail(path, length)
-    return Journal(path), found
+    if apart and path.exists():
+        fence.check()
+        _replace_by_copy(path, length)
+    book = Journal(path)
+    try:
+        fence.check()
+        book.cut(length)
+    except BaseException:
+        book.abandon()
+        raise
+    return book, found
 
 
 def _decoded(path: Path) -> tuple[list[Event], int]:
@@ -88,14 +116,19 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
     return found, length
 
 
-def _set_aside_tail(path: Path, length: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(length)
-        tail = file.read()
-        with path.with_name(f"{path.name}.torn").open("ab") as aside:
-            aside.write(tail)
-        file.truncate(length)
-        os.fsync(file.fileno())
+def _replace_by_copy(path: Path, length: int) -> None:
+    copy = path.with_name(f"{path.name}.part")
+    with path.open("rb") as old, copy.open("wb") as new:
+        new.write(old.read(length))
+        new.flush()
+        os.fsync(new.fileno())
+    copy.chmod(0o600)
+    copy.rename(path)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _without_pickle(event: Event) -> Event:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 from paceline._control import events, journal
 from paceline._control.commands import CommitCheckpoint
-from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, Event, Reported
+from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.codec import valid_prefix
+from paceline._core.errors import RunHeldError
 from paceline._storage import commit
 from paceline._storage.files import Files
 from paceline._storage.layout import Layout
+from paceline._storage.lease import UNFENCED, Fence
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Recovered:
     journal: Journal
     history: tuple[Event, ...]
     """Every event so far, those that recovery itself added included."""
+    fence: Fence = UNFENCED
 
 
 def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
@@ -37,10 +40,23 @@ def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
     return run, {seq: command for seq, command in asked.items() if seq in run.committing}
 
 
-def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
-    """Open a run for writing, whatever state the last driver left it in. The caller holds the lease."""
-    commit.recover(files, layout)
-    book, history = journal.reopened(layout.journal)
+def recovered(files: Files, layout: Layout, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> Recovered:
+    """Open a run for writing, whatever state the last driver left it in. The caller holds the lease.
+
+    `apart`: an earlier driver may come back, and must not be able to write to this one's journal.
+    """
+    commit.recover(files, layout, fence)
+    book, history = journal.reopened(layout.journal, fence, apart=apart)
+    try:
+        return _completed(files, layout, wall, fence, book, history)
+    except BaseException:
+        book.abandon()
+        raise
+
+
+def _completed(
+    files: Files, layout: Layout, wall: float, fence: Fence, book: Journal, history: list[Event]
+) -> Recovered:
     run, asked = replayed(history)
 
     def learn(event: Event) -> None:
@@ -57,12 +73,12 @@ def recovered(files: Files, layout: Layout, wall: float) -> Recovered:
 
     for event in _unread_reports(layout, run):
         learn(event)
-    _finish_commits(files, layout, run, asked, wall)
+    _finish_commits(files, layout, run, asked, wall, fence)
     learn(_surveyed(layout, run, history))
-    _delete_forgotten(files, layout, run)
-    files.remove_tree(layout.staging)
+    _delete_forgotten(files, layout, run, fence)
+    commit.clear_staging(files, layout, fence)
     book.sync()
-    return Recovered(run, book, tuple(history))
+    return Recovered(run, book, tuple(history), fence)
 
 
 def history_of(layout: Layout) -> tuple[Run, list[Event]]:
@@ -95,12 +111,18 @@ def _unread_reports(layout: Layout, run: Run) -> list[Event]:
     return unread
 
 
-def _finish_commits(files: Files, layout: Layout, run: Run, asked: dict[int, CommitCheckpoint], wall: float) -> None:
+def _finish_commits(
+    files: Files, layout: Layout, run: Run, asked: dict[int, CommitCheckpoint], wall: float, fence: Fence
+) -> None:
     """All ranks had said it and all files were durable: only the last act was missing."""
     for seq in run.committing:
         command = asked[seq]
         try:
-            commit.commit(files, layout, command.record, command.parts, world_size=run.size, created_at=wall)
+            commit.commit(
+                files, layout, command.record, command.parts, world_size=run.size, created_at=wall, fence=fence
+            )
+        except RunHeldError:
+            raise
         except OSError:
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
@@ -111,20 +133,23 @@ def _surveyed(layout: Layout, run: Run, history: list[Event]) -> CheckpointsFoun
     for event in history:
         if isinstance(event, CheckpointsFound):
             told |= {(record.seq, record.attempt) for record in event.records}
-    records = [manifest.record for manifest in commit.manifests(layout)]
+    lease = next((event.lease for event in reversed(history) if isinstance(event, DriverStarted)), 0)
+    untold = [m for m in commit.manifests(layout) if (m.record.seq, m.record.attempt) not in told]
+    # Too late: by a driver that was paused between asking whether the run is still its own and this last act.
+    void = {manifest.record.name for manifest in untold if 0 < manifest.lease < lease}
     return CheckpointsFound(
-        tuple(record for record in records if (record.seq, record.attempt) not in told),
+        tuple(manifest.record for manifest in untold if manifest.record.name not in void),
         # One that is there but cannot be read stays: it is set aside, and said so, when its turn comes.
-        tuple(r.seq for r in run.checkpoints if not commit.has_manifest(layout.checkpoint(r.name))),
+        tuple(r.seq for r in run.checkpoints if r.name in void or not commit.has_manifest(layout.checkpoint(r.name))),
     )
 
 
-def _delete_forgotten(files: Files, layout: Layout, run: Run) -> None:
-    """Retention had decided on these and the driver died before it got to them."""
+def _delete_forgotten(files: Files, layout: Layout, run: Run, fence: Fence) -> None:
+    """Retention had decided on these and the driver died before it got to them; or they came too late to count."""
     kept = {record.name for record in run.checkpoints}
     for manifest in list(commit.manifests(layout)):
         if manifest.record.name not in kept:
-            commit.delete(files, layout, manifest.record)
+            commit.delete(files, layout, manifest.record, fence)
 
 
 def is_complete(run: Run) -> bool:

@@ -15,7 +15,8 @@ from paceline._engine.messages import CheckpointRecord, Failure, Staged
 RECENT = 64
 _CHUNK = 64
 
-Ending = Literal["complete", "interrupted", "failed"]
+Ending = Literal["complete", "interrupted", "failed", "preempted", "resized"]
+"""How an attempt ends. A run ends in the first four ways; `resized` is followed by another attempt."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -65,6 +66,17 @@ class Pending(msgspec.Struct, frozen=True):
     since: float = 0.0
 
 
+class Preemption(msgspec.Struct, frozen=True):
+    """Some machine is about to be taken away."""
+
+    ranks: tuple[int, ...]
+    """Those that were told; all of them where the whole run has to go."""
+    deadline: float
+    """By the controller's clock."""
+    whole: bool = True
+    """The driver goes too: there is nowhere to go on."""
+
+
 class Running(msgspec.Struct, frozen=True):
     """Workers were asked for and have not all ended."""
 
@@ -79,12 +91,19 @@ class Running(msgspec.Struct, frozen=True):
     """Of the ranks that returned, the one with the fewest reports: rank, how many, where the last was made."""
     held: tuple[tuple[int, int], ...] | None = None
     """Once a stop was requested: (rank, its own count) of those at work, as far as they have answered."""
+    asks: bool = False
+    """Some rank's code looks for notices of preemption, so all must see this one before the last step."""
     stop_at: int | None = None
     """The report after which all ranks stop, once it is agreed."""
+    preemption: Preemption | None = None
+    """What is known of the machine's end, if that is why the ranks stop."""
     failures: tuple[Failure, ...] = ()
     """Broken connections that the death behind them is not yet known of."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
+    grow_after: float | None = None
+    """There is room for more workers: the next commit after this moment is where they join."""
+    began: float = 0.0
 
 
 class Stopping(msgspec.Struct, frozen=True):
@@ -102,32 +121,60 @@ class Restoring(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """There is no room for as many workers as the run needs at least."""
+
+    resume: CheckpointRecord | None
+
+
 class Finished(msgspec.Struct, frozen=True):
     ending: Ending
     failures: tuple[Failure, ...] = ()
+    reason: str = ""
+    """Why there was no further attempt, where workers failed."""
 
 
 class Unopened(msgspec.Struct, frozen=True):
     """No driver has taken the run in hand yet."""
 
 
-Phase = Unopened | Restoring | Running | Stopping | Finished
+Phase = Unopened | Restoring | Waiting | Running | Stopping | Finished
 
 
 class Run(msgspec.Struct, frozen=True):
     size: int = 1
+    """How many workers there are, or were last."""
+    sizes: tuple[int, ...] = (1,)
+    """How many there may be, in rising order."""
+    num_places: int | None = None
+    """How many the engine has room for, where that was asked."""
+    resize_every_s: float = 0.0
     max_failures: int = 0
+    max_preemption_failures: int = -1
+    controller_failure_limit: int = -1
     retention: Retention = Retention()
     initial: str | None = None
     phase: Phase = Unopened()
     attempt: int = 0
     num_failures: int = 0
+    num_preemptions: int = 0
+    num_engine_failures: int = 0
+    num_engine_failures_in_place: int = 0
+    """Those since the last report of any rank."""
+    last_place: str = ""
+    """Where the last failure struck; see `policy.place_of`."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     """Committed and kept, oldest first."""
     committing: tuple[int, ...] = ()
+    saves: tuple[tuple[int, float], ...] = ()
+    """Of those being committed: their number, and when the first rank announced them."""
+    last_save_s: float | None = None
+    """How long the last checkpoint took, from its announcement to its commit."""
     num_reports: int = 0
     """The number of the last report of rank 0 that still counts."""
     stop_requested: bool = False
+    preempted: bool = False
+    """The driver's own machine goes: there is no further attempt."""
 
     @property
     def latest(self) -> CheckpointRecord | None:

@@ -24,6 +24,7 @@ from paceline._control.commands import (
     VerifyCheckpoint,
 )
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CheckpointRecord,
     CheckpointsFound,
@@ -35,6 +36,7 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     Failure,
+    PreemptionTold,
     Reported,
     StopRequested,
     WorkerFailed,
@@ -43,18 +45,20 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
-from paceline._control.policy import may_retry
+from paceline._control.policy import Budget, Retry, decided, first_failure, place_of
 from paceline._control.run import (
     RECENT,
     Ending,
     Finished,
     Pending,
+    Preemption,
     Progress,
     Restoring,
     Run,
     Running,
     Stopping,
     Unopened,
+    Waiting,
 )
 from paceline._storage.retention import kept
 
@@ -62,6 +66,8 @@ STOP_GRACE_S = 10.0
 """How long ranks may differ in coming to the report at which they were asked to stop."""
 ECHO_GRACE_S = 0.5
 """How long a broken connection may be known before the death that broke it."""
+SAVE_MARGIN = 1.5
+"""How much longer than the last one a checkpoint may take, when there is a deadline."""
 
 Step = tuple[Run, list[Command]]
 
@@ -72,7 +78,7 @@ class InvalidTransition(Exception):
 
 def step(run: Run, event: Event, now: float = 0.0) -> Step:
     if isinstance(event, DriverStarted):
-        return _opened(run, event)
+        return _opened(run, event, now)
     if isinstance(event, CheckpointsFound):
         return _found(run, event), []
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
@@ -84,10 +90,9 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running() | Stopping(), CheckpointStaged():
             return _staged(run, event)
         case Running() | Stopping(), Committed():
-            return _committed(run, event)
+            return _committed(run, event, now)
         case Running() | Stopping(), CommitFailed(seq=seq, error=error):
-            run = replace(run, committing=tuple(s for s in run.committing if s != seq))
-            run, commands = _settled(run)
+            run, commands = _settled(_no_longer_committing(run, seq), now)
             return run, [AnnounceRefusal(event.attempt, seq, error), *commands]
 
         case Running() as phase, WorkerReady():
@@ -105,27 +110,35 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running(), StopRequested(now=False):
             return _stop_requested(run)
         case Running() as phase, StopRequested(now=True):
-            return _stopping(replace(run, stop_requested=True), phase, "interrupted")
+            return _stopping(replace(run, stop_requested=True), phase, _unfinished(phase))
+        case Running() as phase, PreemptionTold():
+            return _preempted(run, phase, event, now)
+        case Running() | Stopping() | Restoring() | Waiting(), CapacityChanged(num_places=num_places):
+            return _capacity_changed(replace(run, num_places=num_places), now)
         case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
             run = replace(run, stop_requested=True)
             return run, [StopWorkers(run.attempt, kill=True)]
         case Running() as phase, WorkerHeld():
-            return _held(run, phase, event)
+            return _held(run, phase, event, now)
         case Running() as phase, DeadlinePassed():
-            return _stopping(run, phase, "failed" if phase.failures else "interrupted", phase.failures)
+            return _stopping(run, phase, "failed" if phase.failures else _unfinished(phase), phase.failures)
         case Stopping() as phase, WorkersStopped():
-            return _settled(replace(run, phase=replace(phase, stopped=True)))
+            return _settled(replace(run, phase=replace(phase, stopped=True)), now)
 
         case Restoring(record=record), CheckpointVerified():
-            return _running(run, record)
+            return _running(run, record, now)
         case Restoring(record=record), CheckpointBroken():
-            return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)))
-        case Restoring(), StopRequested():
-            return replace(run, phase=Finished("interrupted"), stop_requested=True), []
+            return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
+        case Restoring() | Waiting(), StopRequested():
+            return _finished(replace(run, stop_requested=True), "interrupted")
+        case Restoring() | Waiting(), PreemptionTold():
+            return _finished(replace(run, preempted=True), "preempted")
 
         case Stopping(), StopRequested():
             # The processes are ending anyway, but there must be no further attempt.
             return (run if run.stop_requested else replace(run, stop_requested=True)), []
+        case Stopping(), PreemptionTold(whole=whole):
+            return (run if run.preempted or not whole else replace(run, preempted=True)), []
 
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
             return run, []
@@ -138,23 +151,35 @@ def deadline(run: Run) -> float | None:
     return run.phase.stop_by if isinstance(run.phase, Running) else None
 
 
-def _opened(run: Run, event: DriverStarted) -> Step:
+def _opened(run: Run, event: DriverStarted, now: float) -> Step:
     """A driver begins, or takes over from one that was lost, with budgets of its own."""
     if isinstance(run.phase, Finished) and run.phase.ending == "complete":
         return run, []
     run = replace(
         run,
         size=event.size,
+        sizes=event.sizes or (event.size,),
+        num_places=event.num_places,
+        resize_every_s=event.resize_every_s,
         max_failures=event.max_failures,
+        max_preemption_failures=event.max_preemption_failures,
+        controller_failure_limit=event.controller_failure_limit,
         retention=event.retention,
         initial=event.initial,
         phase=Unopened(),
         attempt=run.attempt + 1,
         num_failures=0,
+        num_preemptions=0,
+        num_engine_failures=0,
+        num_engine_failures_in_place=0,
+        last_place="",
         committing=(),
+        saves=(),
+        last_save_s=None,
         stop_requested=False,
+        preempted=False,
     )
-    return _restored(run)
+    return _restored(run, now)
 
 
 def _found(run: Run, event: CheckpointsFound) -> Run:
@@ -175,20 +200,41 @@ def _found(run: Run, event: CheckpointsFound) -> Run:
         run,
         checkpoints=tuple(sorted((*still, *new), key=lambda record: record.seq)),
         committing=(),  # What is not there by now was refused, or its name has been used again since.
+        saves=(),
     )
 
 
-def _restored(run: Run) -> Step:
+def _restored(run: Run, now: float) -> Step:
     """Begin the attempt, from the newest checkpoint once it is known to be whole."""
     if run.latest is None:
-        return _running(run, None)
+        return _running(run, None, now)
     return replace(run, phase=Restoring(run.latest)), [VerifyCheckpoint(run.attempt, run.latest)]
 
 
-def _running(run: Run, resume: CheckpointRecord | None) -> Step:
+def _running(run: Run, resume: CheckpointRecord | None, now: float) -> Step:
     seq = resume.seq if resume else 0
-    run = replace(run, phase=Running(Progress.of(run.size, seq)), num_reports=seq)
-    return run, [StartWorkers(run.attempt, run.size, resume)]
+    size = _fitting(run)
+    if size is None:
+        return replace(run, phase=Waiting(resume), num_reports=seq), []
+    run = replace(run, size=size, phase=Running(Progress.of(size, seq), began=now), num_reports=seq)
+    return run, [StartWorkers(run.attempt, size, resume)]
+
+
+def _fitting(run: Run) -> int | None:
+    """The most workers that are allowed and that there is room for."""
+    return max((size for size in run.sizes if run.num_places is None or size <= run.num_places), default=None)
+
+
+def _capacity_changed(run: Run, now: float) -> Step:
+    match run.phase:
+        case Waiting(resume=resume):
+            return _running(run, resume, now)
+        case Running() as live:
+            fitting = _fitting(run)
+            more = fitting is not None and fitting > run.size
+            grow_after = max(now, live.began + run.resize_every_s) if more else None
+            return replace(run, phase=replace(live, grow_after=grow_after)), []
+    return run, []
 
 
 def _live(run: Run) -> Running:
@@ -207,6 +253,8 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
     if seq <= live.progress[rank]:
         return run, []  # Said twice: read back from the worker's file, or sent again by the wire.
     live = replace(live, progress=live.progress.advanced(rank, seq))
+    if run.num_engine_failures_in_place:
+        run = replace(run, num_engine_failures_in_place=0)
     if rank == 0:
         live = replace(
             live,
@@ -255,23 +303,48 @@ def _commits(run: Run) -> Step:
         parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
         num_bytes = sum(file.size for part in parts for file in part.files)
         record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes)
-        run = replace(run, committing=run.committing + (pending.seq,))
+        run = replace(
+            run,
+            committing=run.committing + (pending.seq,),
+            saves=run.saves + ((pending.seq, pending.since),),
+        )
         commands.append(CommitCheckpoint(record, parts))
     return (_with_live(run, live), commands) if commands else (run, [])
 
 
-def _committed(run: Run, event: Committed) -> Step:
+def _no_longer_committing(run: Run, seq: int) -> Run:
+    return replace(
+        run,
+        committing=tuple(s for s in run.committing if s != seq),
+        saves=tuple(save for save in run.saves if save[0] != seq),
+    )
+
+
+def _committed(run: Run, event: Committed, now: float) -> Step:
     record = event.record
     replaced = tuple(c for c in run.checkpoints if c.name == record.name)
     checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
     keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
     gone = tuple(c for c in checkpoints if c.seq not in {stays.seq for stays in keep})
-    run = replace(run, checkpoints=keep, committing=tuple(s for s in run.committing if s != record.seq))
+    since = next((since for seq, since in run.saves if seq == record.seq), None)
+    run = replace(
+        _no_longer_committing(run, record.seq),
+        checkpoints=keep,
+        last_save_s=now - since if since is not None else run.last_save_s,
+    )
     removed = tuple(c.seq for c in (*replaced, *gone))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
     commands += [DeleteCheckpoint(c) for c in gone]
-    run, more = _settled(run)
+    run, more = _grown(run, now) if isinstance(run.phase, Running) else _settled(run, now)
     return run, commands + more
+
+
+def _grown(run: Run, now: float) -> Step:
+    """After a commit, workers for whom there is room now may join: no step is lost that was saved."""
+    live = _live(run)
+    if live.grow_after is None or now < live.grow_after or live.held is not None or live.failures or live.num_returned:
+        return run, []
+    return _stopping(run, live, "resized")
 
 
 def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
@@ -289,9 +362,13 @@ def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
     if live.fewest is not None and any(p.seq > live.fewest[1] for p in live.pending):
         return _mismatched(run, live)
     if live.num_returned == run.size:
-        ending: Ending = "interrupted" if live.num_stopped else "complete"
-        return _stopping(run, live, ending, kill=False)
-    return _agreed(run, live)
+        return _stopping(run, live, _unfinished(live) if live.num_stopped else "complete", kill=False)
+    return _agreed(run, live, now)
+
+
+def _unfinished(live: Running) -> Ending:
+    """How an attempt ends that was asked to."""
+    return "preempted" if live.preemption is not None else "interrupted"
 
 
 def _failed(run: Run, live: Running, failure: Failure, now: float) -> Step:
@@ -332,16 +409,43 @@ def _stop_requested(run: Run) -> Step:
     return run, [HoldWorkers(run.attempt)]
 
 
-def _held(run: Run, live: Running, event: WorkerHeld) -> Step:
-    return _agreed(run, replace(live, held=(live.held or ()) + ((event.rank, event.seq),)))
+def _preempted(run: Run, live: Running, event: PreemptionTold, now: float) -> Step:
+    """All ranks stop at one report, as when a stop is requested; but there is a deadline."""
+    told = live.preemption or Preemption((), math.inf, whole=False)
+    told = Preemption(
+        tuple(sorted({*told.ranks, *event.ranks})),
+        min(told.deadline, now + event.grace_s),
+        told.whole or event.whole,
+    )
+    first = live.held is None
+    live = replace(
+        live,
+        preemption=told,
+        held=() if first else live.held,
+        stop_by=min(told.deadline, live.stop_by if live.stop_by is not None else math.inf),
+    )
+    run = replace(run, phase=live, preempted=run.preempted or event.whole)
+    return run, [HoldWorkers(run.attempt)] if first else []
 
 
-def _agreed(run: Run, live: Running) -> Step:
-    """Once every rank still at work has said its count, all stop at the report after the highest."""
+def _held(run: Run, live: Running, event: WorkerHeld, now: float) -> Step:
+    live = replace(live, held=(live.held or ()) + ((event.rank, event.seq),), asks=live.asks or event.asks)
+    return _agreed(run, live, now)
+
+
+def _agreed(run: Run, live: Running, now: float) -> Step:
+    """Once every rank still at work has said its count, all stop at the report after the highest.
+
+    Where the code looks for notices of preemption it is one report more: until all know where they stop, none gets
+    past the report after the highest, so in the step after that one all see the notice, and none saw it before.
+    """
     if not live.held or live.stop_at is not None or len(live.held) + live.num_returned < run.size:
         return replace(run, phase=live), []
-    stop_at = max(seq for _, seq in live.held) + 1
-    return replace(run, phase=replace(live, stop_at=stop_at)), [StopWorkersAt(run.attempt, stop_at)]
+    told = live.preemption
+    stop_at = max(seq for _, seq in live.held) + (2 if told is not None and live.asks else 1)
+    save = told is None or run.last_save_s is None or now + SAVE_MARGIN * run.last_save_s < told.deadline
+    run = replace(run, phase=replace(live, stop_at=stop_at))
+    return run, [StopWorkersAt(run.attempt, stop_at, save, told if live.asks else None)]
 
 
 def _stopping(
@@ -350,12 +454,44 @@ def _stopping(
     return replace(run, phase=Stopping(live, ending, failures)), [StopWorkers(run.attempt, kill)]
 
 
-def _settled(run: Run) -> Step:
+def _settled(run: Run, now: float) -> Step:
     """Finish or try again, once the workers are gone and no commit is in flight."""
-    match run.phase:
-        case Stopping(ending=ending, failures=failures, stopped=True) if not run.committing:
-            if ending == "failed" and not run.stop_requested and may_retry(run, failures):
-                run = replace(run, attempt=run.attempt + 1, num_failures=run.num_failures + 1)
-                return _restored(run)
-            return replace(run, phase=Finished(ending, failures)), []
-    return run, []
+    phase = run.phase
+    if not isinstance(phase, Stopping) or not phase.stopped or run.committing:
+        return run, []
+    goes_on = not run.stop_requested and not run.preempted
+    match phase.ending:
+        case "resized" if goes_on:
+            return _again(run, None, now)
+        case "resized":
+            return _finished(run, "preempted" if run.preempted else "interrupted")
+        case "preempted" if goes_on and not 0 <= run.max_preemption_failures <= run.num_preemptions:
+            return _again(run, "preemptions", now)
+        case "failed" if goes_on:
+            cause = first_failure(phase.failures)
+            place = place_of(cause, phase.running.progress[cause.rank])
+            decision = decided(run, phase.failures, place)
+            if isinstance(decision, Retry):
+                return _again(replace(run, last_place=place), decision.charged, now)
+            return _finished(run, "failed", phase.failures, decision.reason)
+        case "failed" if run.preempted and first_failure(phase.failures).kind in ("killed", "preempted", "exited"):
+            # The machine took them before they came to the agreed report.
+            return _finished(run, "preempted", phase.failures)
+    return _finished(run, phase.ending, phase.failures)
+
+
+def _again(run: Run, charged: Budget | None, now: float) -> Step:
+    run = replace(
+        run,
+        attempt=run.attempt + 1,
+        num_failures=run.num_failures + (charged == "failures"),
+        num_preemptions=run.num_preemptions + (charged == "preemptions"),
+        num_engine_failures=run.num_engine_failures + (charged == "engine failures"),
+        num_engine_failures_in_place=run.num_engine_failures_in_place + (charged == "engine failures"),
+    )
+    return _restored(run, now)
+
+
+def _finished(run: Run, ending: Ending, failures: tuple[Failure, ...] = (), reason: str = "") -> Step:
+    # No time outlives the driver whose clock it was taken from.
+    return replace(run, phase=Finished(ending, failures, reason), last_save_s=None), []

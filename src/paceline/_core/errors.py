@@ -3,7 +3,8 @@
     PacelineError
     ├── TrainingFailedError          fit() could not finish; `.result` has what was reached
     │   ├── WorkerGroupError         a worker failed; `.worker_failures` has the exception of each rank
-    │   └── ControllerError          the driver's side failed
+    │   ├── ControllerError          the driver's side failed
+    │   └── PreemptionError          the machine was taken away; a script that lets it pass ends with exit code 75
     ├── StorageError                 a file could not be written, read or trusted
     │   ├── CheckpointCorruptError   files of a committed checkpoint are missing or altered
     │   └── RunHeldError             another driver writes this run
@@ -53,6 +54,24 @@ class ControllerError(TrainingFailedError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.controller_failure, self.result)
+
+
+class PreemptionError(TrainingFailedError, SystemExit):
+    """The machine is being taken away, and the run has stopped to be continued elsewhere.
+
+    A script that does not catch it ends with exit code 75, by which a scheduler can tell that it is to be started
+    again.
+    """
+
+    EXIT_CODE = 75
+
+    def __init__(self, message: str = "", result: Any = None, preemption_info: Any = None) -> None:
+        super().__init__(message, result)
+        self.code = self.EXIT_CODE
+        self.preemption_info = preemption_info
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.result, self.preemption_info)
 
 
 class StorageError(PacelineError, OSError):

@@ -28,6 +28,10 @@ class Settings:
     """0: only errors. 1: one line for each thing that happened. 2: also every report of rank 0."""
     report_notice_s: float = 30.0
     """How long a checkpoint may wait for the report of another rank before that is said on the terminal."""
+    preemption_grace_s: float = 30.0
+    """How long after SIGTERM or SIGUSR1 the machine stays: what the cluster's scheduler gives a job to end."""
+    lease_ttl_s: float = 30.0
+    """How long a driver may be silent before another one may take over its run."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -40,6 +44,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         portable=_flag(environ, "PACELINE_PORTABLE", default.portable),
         verbosity=int(_one_of(environ, "PACELINE_VERBOSITY", ("0", "1", "2"), str(default.verbosity))),
         report_notice_s=_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
+        preemption_grace_s=_seconds(environ, "PACELINE_PREEMPTION_GRACE_S", default.preemption_grace_s),
+        lease_ttl_s=_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
     )
 
 

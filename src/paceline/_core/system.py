@@ -70,6 +70,49 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def machine_id() -> str:
+    """One boot of one machine, seen from one process namespace; empty where the system does not say.
+
+    Two processes that agree on this and on the host's name see each other's process ids and share a monotonic clock.
+    """
+    if not on_linux():
+        return ""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def process_started(pid: int) -> int:
+    """When a process was started, in ticks since the machine was; 0 where it is gone or the system does not say."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields is not None else 0
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that was started then still runs: not another of its number, and not one that has ended."""
+    if on_linux():
+        fields = _stat_fields(pid)
+        return fields is not None and fields[0] not in ("Z", "X") and int(fields[19]) == started
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Of a process, its state and what follows; None where it is gone or the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
 def num_oom_kills() -> int:
     """How many processes the kernel has killed for want of memory, in any control group; 0 where it does not say."""
     try:

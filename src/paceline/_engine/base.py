@@ -29,7 +29,22 @@ class Group:
     start_method: str = "fork"
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What one worker asks for."""
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+
+
 class Engine(Protocol):
+    def capacity(self, needs: Needs, least: int, most: int) -> int:
+        """How many workers there is room for now, those at work included; looked at only up to `most`.
+
+        A machine that could take `least` workers one over the other, on shared cores, has room for them.
+        """
+        ...
+
     def start(self, group: Group) -> None:
         """Begin to start the workers; what becomes of them is told by `wait`."""
         ...

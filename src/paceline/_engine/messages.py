@@ -5,12 +5,14 @@ alike in the worker's own file, on the wire and in the journal. A pickle is carr
 from storage: the job, from driver to worker, and a value or exception that has no plain form, from worker to driver.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine"]
+FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
 PROTOCOL = 1
 
@@ -56,6 +58,8 @@ class Failure(msgspec.Struct, frozen=True):
     collateral: bool = False
     """Probably the echo of another rank's end, such as a connection closed by a peer."""
     retriable: bool = True
+    transient: bool = False
+    """An error of the world around (a connection, a file, a time-out), which may be gone the next time."""
 
 
 # What a worker says
@@ -92,6 +96,19 @@ class WorkerHeld(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     rank: int
     seq: int
+    asks: bool = False
+    """Its code looks for notices of preemption."""
+
+
+class PreemptionTold(msgspec.Struct, frozen=True, tag=True):
+    """A machine of the run is about to be taken away. Said by a worker that got the signal, or by the engine."""
+
+    attempt: int
+    grace_s: float
+    ranks: tuple[int, ...] = ()
+    """The workers on that machine, where they are known."""
+    whole: bool = True
+    """The driver is on it too."""
 
 
 class WorkerReturned(msgspec.Struct, frozen=True, tag=True):
@@ -129,7 +146,9 @@ class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-FromWorker = WorkerReady | Reported | CheckpointStaged | WorkerHeld | WorkerReturned | WorkerFailed | Joined
+FromWorker = (
+    WorkerReady | Reported | CheckpointStaged | WorkerHeld | PreemptionTold | WorkerReturned | WorkerFailed | Joined
+)
 
 
 # What a worker is told
@@ -156,6 +175,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     resume: CheckpointRecord | None = None
     score_attribute: str | None = None
     score_order: str = "max"
+    global_batch_size: int | None = None
     protocol: int = PROTOCOL
 
 
@@ -169,12 +189,25 @@ class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """Which workers lose their machine, and when, in seconds since the epoch."""
+
+    ranks: tuple[int, ...]
+    deadline: float
+
+
 class Hold(msgspec.Struct, frozen=True, tag=True):
     """Answer with `WorkerHeld`, and let no report return before `StopAt` has come."""
 
 
 class StopAt(msgspec.Struct, frozen=True, tag=True):
+    """Report `seq` is the last."""
+
     seq: int
+    save: bool = True
+    """Whether there is time for a checkpoint there."""
+    preemption: Notice | None = None
+    """Why, if it is because a machine is taken away."""
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):

@@ -7,6 +7,7 @@ which the checkpoint exists. Readers take a directory for a checkpoint only if i
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from paceline._core.errors import StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage.files import Files, hash_file
 from paceline._storage.layout import MANIFEST, METADATA, Layout
+from paceline._storage.lease import UNFENCED, Fence
 
 MANIFEST_VERSION = 1
 
@@ -28,6 +30,8 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[FileEntry, ...]
     created_at: float
     version: int = MANIFEST_VERSION
+    lease: int = 0
+    """The number under which a driver made it a checkpoint; 0 where nobody else could have."""
 
 
 def files_below(directory: Path) -> list[str]:
@@ -78,13 +82,15 @@ def commit(
     *,
     world_size: int,
     created_at: float,
+    fence: Fence = UNFENCED,
 ) -> list[str]:
     """Bring a checkpoint into existence, and name the files that several ranks wrote differently.
 
     May be called again after a crash at any point: whatever was already moved is taken from where it is.
     """
     chosen, differing = _merged(parts)
-    manifest = Manifest(record, world_size, tuple(e for _, e in chosen if e.path != METADATA), created_at)
+    entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
+    manifest = Manifest(record, world_size, entries, created_at, lease=fence.number)
     final = layout.checkpoint(record.name)
     there = _readable_manifest(final)
     if there is not None and _age(there.record) >= _age(record):
@@ -94,6 +100,7 @@ def commit(
             raise StorageError(
                 f"{record.name}: some ranks reported with NO_UPLOAD and others not; use one mode on all ranks"
             )
+        fence.check()
         _write_manifest(files, final, manifest)
         files.sync_dir(layout.root)
         return differing
@@ -102,24 +109,34 @@ def commit(
     gathered = staged / "gathered"
     _gather(files, layout, record, chosen, gathered)
     _write_manifest(files, gathered, manifest)
-    if final.exists():
+    fence.check()
+    # Under a name of this driver's own: another one neither puts it back nor removes it by mistake.
+    aside = layout.trash / f"{fence.number}-{record.name}"
+    older = final.exists()
+    if older:
         # A name that the user chose again: the older one steps aside and is restored if we die before the next line.
         files.make_dir(layout.trash)
-        files.remove_tree(layout.trash / record.name)
-        files.rename(final, layout.trash / record.name)
-    files.rename(gathered, final)
+        files.remove_tree(aside)
+        files.rename(final, aside)
+    try:
+        files.rename(gathered, final)
+    except OSError:
+        if older:
+            files.rename(aside, final)
+        raise
     files.sync_dir(layout.root)
-    files.remove_tree(layout.trash / record.name)
+    files.remove_tree(aside)
     files.remove_tree(staged)
     return differing
 
 
-def delete(files: Files, layout: Layout, record: CheckpointRecord) -> None:
+def delete(files: Files, layout: Layout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
     """Remove a checkpoint, its manifest first, so that half of one is never taken for a whole.
 
     A name may have been used again since: a newer checkpoint in its place stays.
     """
     directory = layout.checkpoint(record.name)
+    fence.check()
     there = _readable_manifest(directory)
     if there is not None and _age(there.record) != _age(record):
         return
@@ -127,8 +144,9 @@ def delete(files: Files, layout: Layout, record: CheckpointRecord) -> None:
     files.remove_tree(directory)
 
 
-def set_aside(files: Files, layout: Layout, name: str) -> Path:
+def set_aside(files: Files, layout: Layout, name: str, fence: Fence = UNFENCED) -> Path:
     """Move a checkpoint that cannot be trusted to where no reader looks."""
+    fence.check()
     files.make_dir(layout.broken)
     target = layout.broken / name
     files.remove_tree(target)
@@ -196,15 +214,39 @@ def manifests(layout: Layout) -> Iterator[Manifest]:
     yield from sorted(found, key=lambda manifest: manifest.record.seq)
 
 
-def recover(files: Files, layout: Layout) -> None:
+def recover(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:
     """Undo what a crash left half done: put back what stepped aside for a commit that never came."""
     if not layout.trash.exists():
         return
-    for aside in sorted(layout.trash.iterdir()):
-        if (aside / MANIFEST).exists() and not layout.checkpoint(aside.name).exists():
-            files.rename(aside, layout.checkpoint(aside.name))
+    asides = [(aside, _readable_manifest(aside)) for aside in layout.trash.iterdir()]
+    known = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
+    fence.check()
+    for aside, record in sorted(known, key=lambda pair: _age(pair[1]), reverse=True):
+        final = layout.checkpoint(record.name)
+        if not final.exists():
+            try:
+                files.rename(aside, final)
+            except OSError:
+                if not final.exists():
+                    raise
+                # A driver that was only paused has finished its commit meanwhile.
             files.sync_dir(layout.root)
     files.remove_tree(layout.trash)
+
+
+def clear_staging(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:
+    """Remove what was staged and never committed.
+
+    Looked for before the check: what a driver after this one stages is never among it.
+    """
+    if not layout.staging.exists():
+        return
+    found = sorted(layout.staging.iterdir())
+    fence.check()
+    for directory in found:
+        files.remove_tree(directory)
+    with contextlib.suppress(OSError):  # Somebody stages again: the directory is theirs.
+        layout.staging.rmdir()
 
 
 def _readable_manifest(directory: Path) -> Manifest | None:

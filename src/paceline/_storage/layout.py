@@ -7,7 +7,7 @@
     reports/attempt_1/rank_0.jsonl              what a worker reported, written before it was sent
     .staging/attempt_1/checkpoint_000012/...    files that are not yet a checkpoint
     .trash/                                     on its way out
-    .lease                                      who writes the run
+    .lease/000003.json                          who writes the run: the highest number does
 """
 
 from dataclasses import dataclass

@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
 from msgspec import Raw
 
+from paceline._core import settings
 from paceline._core.codec import sealed
 from paceline._core.errors import StorageError
 from paceline._core.plain import plain
@@ -28,6 +30,8 @@ from paceline._engine.messages import (
     Failure,
     Hold,
     Joined,
+    Notice,
+    PreemptionTold,
     Release,
     Reported,
     Staged,
@@ -41,6 +45,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
 from paceline._worker.link import Link
+from paceline._worker.signals import NOTICES
 from paceline._worker.upload import Source, Uploader
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
@@ -75,7 +80,9 @@ class Context:
         self._announced: set[int] = set()
         self._released: dict[int, bytes] = {}
         self._held = False
-        self._stop_at: int | None = None
+        self._asks = False
+        self._stop: StopAt | None = None
+        self._notified = False
         self._may_exit = False
 
     def take(self, message: ToWorker) -> None:
@@ -94,14 +101,30 @@ class Context:
                     self._announced.discard(seq)
                 case Hold():
                     self._held = True
-                    self._link.send(WorkerHeld(self.begin.attempt, self.begin.rank, self.num_reports))
-                case StopAt(seq=seq):
-                    self._stop_at = seq
+                    begin = self.begin
+                    self._link.send(WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._asks))
+                case StopAt():
+                    self._stop = message
                 case Release(number=number, data=data):
                     self._released[number] = data
                 case Exit():
                     self._may_exit = True
             self._changed.notify_all()
+
+    def signalled(self, signum: int) -> None:
+        """A signal has come. On the listening thread, while the user's may be busy."""
+        if signum in NOTICES and not self._notified:
+            self._notified = True
+            begin = self.begin
+            grace_s = settings.load().preemption_grace_s
+            self._link.send(PreemptionTold(begin.attempt, grace_s, (begin.rank,)))
+
+    def notice(self) -> Notice | None:
+        """What is known of a preemption: the same on all ranks, in the step before the last report and from then on."""
+        with self._changed:
+            self._asks = True
+            stop = self._stop
+            return stop.preemption if stop is not None and self.num_reports >= stop.seq - 1 else None
 
     def report(
         self,
@@ -110,13 +133,23 @@ class Context:
         *,
         name: str | None = None,
         wait: bool = True,
+        on_stop: Callable[[], Source] | None = None,
     ) -> None:
-        """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later."""
+        """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
+
+        `on_stop` makes a checkpoint where there is none and the run stops at this report.
+        """
         self._raise_refused()
         values = Raw(encode(plain(metrics)))
         where = self.call_site()
         self._count()
         seq = self.num_reports
+        stop = self._stop if self._stop is not None and seq >= self._stop.seq else None
+        if stop is not None:
+            if not stop.save:
+                source = None
+            elif source is None and on_stop is not None:
+                source = on_stop()
         self.last_where = where
         begin = self.begin
         named = (name or checkpoint_name(seq)) if source is not None else None
@@ -129,7 +162,7 @@ class Context:
                 self._wait_committed(seq)
             else:
                 self.uploader.upload_later(seq, source, lambda outcome: self._staged_later(seq, outcome))
-        if self._stop_at is not None and seq >= self._stop_at:
+        if stop is not None:
             raise StopTraining
 
     def next_checkpoint_name(self) -> str:
@@ -176,7 +209,7 @@ class Context:
     def _count(self) -> None:
         with self._changed:
             # Between these two lines no `Hold` can come: the count it is told is the count we go on with.
-            self._changed.wait_for(lambda: not self._held or self._stop_at is not None)
+            self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
 
     def _record(self, payload: bytes) -> None:

@@ -24,12 +24,14 @@ class Link:
         self._end = end
         self._gone = gone
         self._thread: threading.Thread | None = None
+        self._signalled: Callable[[int], None] | None = None
         self._frames = FrameReader()
         self._first: list[bytes] = []
         self._unsent: deque[memoryview] = deque()
         self._num_unsent = 0
         self._lock = threading.Condition()  # protects `_unsent`, `_num_unsent` and the order of sending
         self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_w, False)
 
     def receive(self) -> ToWorker:
         """The next message, waited for; only before `listen`."""
@@ -40,9 +42,22 @@ class Link:
             self._first += self._frames.feed(data)
         return decode_to_worker(self._first.pop(0))
 
-    def listen(self, take: Callable[[ToWorker], None]) -> None:
+    def listen(self, take: Callable[[ToWorker], None], signalled: Callable[[int], None] | None = None) -> None:
+        """Pass on what is heard, and the signals that `wake` is called with, on a thread of its own."""
+        self._signalled = signalled
         self._thread = threading.Thread(target=self._listen, args=(take,), name="paceline-link", daemon=True)
         self._thread.start()
+
+    @property
+    def wake_fd(self) -> int:
+        """Where the number of a signal may be written, from a signal handler or by the system itself."""
+        return self._wake_w
+
+    def wake(self, signum: int = 0) -> None:
+        try:
+            os.write(self._wake_w, bytes((signum,)))
+        except BlockingIOError:
+            pass  # It is full of wakes already.
 
     def close(self) -> None:
         """Once the driver has closed its side."""
@@ -75,7 +90,7 @@ class Link:
             self._num_unsent += len(data)
             if first:
                 # After it is in the queue: the listening thread looks there once, when it wakes.
-                os.write(self._wake_w, b"\0")
+                self.wake()
 
     def flush(self) -> None:
         """Wait until the driver's side of the socket has everything."""
@@ -99,7 +114,9 @@ class Link:
         poll.register(self._end, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         ready = dict(poll.poll())
         if self._wake_r in ready:
-            os.read(self._wake_r, 4096)
+            for signum in set(os.read(self._wake_r, 4096)) - {0}:
+                if self._signalled is not None:
+                    self._signalled(signum)
         events = ready.get(self._end.fileno(), 0)
         if events & select.POLLOUT:
             self._send_unsent()

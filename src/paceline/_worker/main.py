@@ -42,6 +42,7 @@ from paceline._engine.messages import (
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining, shown_path
 from paceline._worker.link import Link
+from paceline._worker.signals import noticing
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _MAX_TEXT = 100_000
@@ -71,8 +72,9 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     begin = link.receive()
     assert isinstance(begin, Begin)
     context = Context(begin, link)
-    link.listen(context.take)
-    code = work(context, link, lambda: _loaded(job_fd))
+    link.listen(context.take, context.signalled)
+    with noticing(link):
+        code = work(context, link, lambda: _loaded(job_fd))
     if code == 0:
         # What an interpreter does when it ends, without taking every module apart.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -158,6 +160,7 @@ def _failure(begin: Begin, error: BaseException) -> Failure:
         frames=user_frames(error),
         traceback=_safe_traceback(error),
         collateral=_is_echo(error),
+        transient=isinstance(error, OSError),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 
-from paceline._engine.base import Group
+from paceline._engine.base import Group, Needs
 from paceline._engine.messages import (
     Begin,
     Exit,
@@ -76,6 +76,11 @@ class FakeEngine:
         self._woken = False
         self.groups: list[Group] = []
         """What `start` was called with."""
+        self.num_places: int | None = None
+        """How many workers there is room for; None: any number."""
+
+    def capacity(self, needs: Needs, least: int, most: int) -> int:
+        return most if self.num_places is None else min(self.num_places, most)
 
     def start(self, group: Group) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"

@@ -60,19 +60,42 @@ class ScalingConfig:
 
     `ScalingConfig(4, use_gpu=True)` is four workers with a GPU each. `num_workers=0` runs the function in this very
     process, for a debugger. Without `resources_per_worker` a worker gets one GPU if `use_gpu`, else one CPU.
+
+    `num_workers=(2, 8)` is as many as there is room for, from two to eight: the run goes on with fewer when a place is
+    lost, and takes in more at a checkpoint when there is room again, at most every `elastic_resize_monitor_interval_s`.
+    With `global_batch_size`, loaders that `prepare_data_loader` made give the same global batches in the same order
+    whatever the number of workers; only numbers that divide it are used.
     """
 
-    num_workers: int = 1
+    num_workers: int | tuple[int, int] = 1
     use_gpu: bool = False
     resources_per_worker: Mapping[str, float] | None = None
     placement_strategy: str = "PACK"
     accelerator_type: str | None = None
+    elastic_resize_monitor_interval_s: float = 60.0
+    global_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
-            raise ValueError(f"num_workers={self.num_workers!r} is not a whole number of workers")
-        if self.num_workers < 0:
+        if isinstance(self.num_workers, list | tuple):
+            object.__setattr__(self, "num_workers", _elastic(self.num_workers))
+        elif isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
+            raise ValueError(
+                f"num_workers={self.num_workers!r} is neither a whole number of workers nor the fewest and the most "
+                "of them, such as (1, 4)"
+            )
+        elif self.num_workers < 0:
             raise ValueError(f"num_workers={self.num_workers} is negative: use 1 or more, or 0 for this process")
+        interval = self.elastic_resize_monitor_interval_s
+        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval >= 0:
+            raise ValueError(f"elastic_resize_monitor_interval_s={interval!r} is not a number of seconds of 0 or more")
+        batch = self.global_batch_size
+        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+            raise ValueError(f"global_batch_size={batch!r} is not a whole number of 1 or more, or None")
+        if not self.sizes:
+            raise ValueError(
+                f"global_batch_size={batch} cannot be divided among num_workers={self.num_workers}: "
+                "use a multiple of the number of workers"
+            )
         if not isinstance(self.use_gpu, bool):
             raise ValueError(f"use_gpu={self.use_gpu!r} is not True or False")
         if self.placement_strategy not in _STRATEGIES:
@@ -96,6 +119,24 @@ class ScalingConfig:
                 raise ValueError(f"resources_per_worker['GPU']={gpus} is neither below 1 nor a whole number")
 
     @property
+    def elasticity_enabled(self) -> bool:
+        return isinstance(self.num_workers, tuple)
+
+    @property
+    def min_workers(self) -> int:
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every number of workers that the run may have, in rising order."""
+        sizes = range(max(1, self.min_workers), max(1, self.max_workers) + 1)
+        return tuple(size for size in sizes if self.global_batch_size is None or self.global_batch_size % size == 0)
+
+    @property
     def num_gpus_per_worker(self) -> float:
         if not self.use_gpu:
             return 0.0
@@ -112,7 +153,7 @@ class ScalingConfig:
         """What all workers together ask for."""
         per_worker = {"CPU": self.num_cpus_per_worker, "GPU": self.num_gpus_per_worker}
         per_worker |= {k: float(v) for k, v in (self.resources_per_worker or {}).items()}
-        return {name: amount * self.num_workers for name, amount in per_worker.items() if amount}
+        return {name: amount * self.max_workers for name, amount in per_worker.items() if amount}
 
     @property
     def additional_resources_per_worker(self) -> dict[str, float]:
@@ -155,13 +196,22 @@ class CheckpointConfig:
 @_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:
-    """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit."""
+    """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit.
+
+    `max_failures` counts what the code or its environment did: exceptions, memory, deaths, storage. An exception that
+    comes twice at the same place is not tried a third time. `max_preemption_failures` counts workers whose machine was
+    taken away, and `controller_failure_limit` failures to start workers; three of those in a row always end the run.
+    """
 
     max_failures: int = 0
+    max_preemption_failures: int = -1
+    controller_failure_limit: int = -1
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_failures, bool) or not isinstance(self.max_failures, int) or self.max_failures < -1:
-            raise ValueError(f"max_failures={self.max_failures!r} is not 0 or more, or -1 for no limit")
+        for name in ("max_failures", "max_preemption_failures", "controller_failure_limit"):
+            limit = getattr(self, name)
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
+                raise ValueError(f"{name}={limit!r} is not 0 or more, or -1 for no limit")
 
     def __repr__(self) -> str:
         return _short_repr(self)
@@ -217,6 +267,16 @@ def as_config(kind: type[Any], value: Any, argument: str) -> Any:
         f"Invalid `{kind.__name__}` type: {argument}={value!r} is a {type(value).__name__}; "
         f"use paceline.train.{kind.__name__} or a dict of its fields"
     )
+
+
+def _elastic(bounds: Any) -> tuple[int, int]:
+    """The fewest and the most workers."""
+    whole = len(bounds) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in bounds)
+    if not whole or not 1 <= bounds[0] <= bounds[1]:
+        raise ValueError(
+            f"num_workers={bounds!r} is not the fewest and the most workers, such as (1, 4), with 1 or more of them"
+        )
+    return bounds[0], bounds[1]
 
 
 def _storage_path(path: Any) -> str:

@@ -60,11 +60,11 @@ class Collector:
 class CallbackObserver:
     """Tells one user callback of reports and failures."""
 
-    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout, size: int) -> None:
+    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout) -> None:
         self._callback = callback
         self._about = about
         self._layout = layout
-        self._size = size
+        self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._committed: set[int] = set()
         self._attempt = 0
@@ -75,6 +75,7 @@ class CallbackObserver:
             self._attempt = run.attempt
             self._reports.clear()
             self._committed.clear()
+        self._size = run.size
         if isinstance(event, Reported):
             self._reports.setdefault(event.seq, {})[event.rank] = event
             self._pass_on()
@@ -139,7 +140,9 @@ def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str
     of = f" on attempt {run.attempt}"
     if run.num_failures:
         of = f" on attempt {run.num_failures + 1} of {run.max_failures + 1}" if run.max_failures > 0 else of
-    lines = [f"{len(others) + 1} of {run.size} workers failed{of} (max_failures={run.max_failures})", ""]
+    reason = run.phase.reason if isinstance(run.phase, Finished) else ""
+    limit = reason if "=" in reason else f"max_failures={run.max_failures}{'; ' + reason if reason else ''}"
+    lines = [f"{len(others) + 1} of {run.size} workers failed{of} ({limit})", ""]
     at = ", ".join(
         part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
     )

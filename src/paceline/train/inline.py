@@ -12,6 +12,7 @@ from paceline._engine.messages import Begin
 from paceline._worker.context import Context
 from paceline._worker.link import Link
 from paceline._worker.main import Job, work
+from paceline._worker.signals import noticing
 
 
 def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> Run:
@@ -32,8 +33,9 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> 
             begin = link.receive()
             assert isinstance(begin, Begin)
             context = Context(begin, link)
-            link.listen(context.take)
-            code = work(context, link, lambda: job)
+            link.listen(context.take, context.signalled)
+            with noticing(link):
+                code = work(context, link, lambda: job)
             interrupted(context)
             launcher.ended(code)
             link.close()

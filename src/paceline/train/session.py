@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,23 @@ class ReportedCheckpoint:
     status: ReportedCheckpointStatus = ReportedCheckpointStatus.COMMITTED
 
 
+@dataclass(frozen=True)
+class PreemptionInfo:
+    """A machine of the run is about to be taken away."""
+
+    deadline_ms: int
+    """When, in milliseconds since the epoch."""
+    preempted_node_to_ranks: dict[str, list[int]]
+
+    @property
+    def preempted_node_ids(self) -> list[str]:
+        return sorted(self.preempted_node_to_ranks)
+
+    @property
+    def preempted_ranks(self) -> list[int]:
+        return sorted(rank for ranks in self.preempted_node_to_ranks.values() for rank in ranks)
+
+
 class TrainContext:
     """Who this worker is."""
 
@@ -78,6 +96,10 @@ class TrainContext:
 
     def get_node_rank(self) -> int:
         return self._begin.node_rank
+
+    def get_global_batch_size(self) -> int | None:
+        """What `ScalingConfig(global_batch_size=...)` says."""
+        return self._begin.global_batch_size
 
     def get_storage(self) -> StorageContext:
         return StorageContext(self._begin.run_path)
@@ -107,11 +129,16 @@ def report(
     delete_local_checkpoint_after_upload: bool | None = None,
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
     validation: bool = False,
+    *,
+    checkpoint_on_stop: Callable[[], Checkpoint] | None = None,
 ) -> None:
     """Record metrics, and optionally a checkpoint.
 
     Metrics alone never wait for anybody. A checkpoint is made of what all ranks gave in their report of the same
     number: every rank calls `report` equally often, with files or without, and the metrics of rank 0 go with it.
+
+    `checkpoint_on_stop` is called on all ranks alike when the run is asked to stop at this very report (Ctrl-C, or the
+    machine is being taken away) and no checkpoint was given: so not a step is lost.
     """
     context = _context("report")
     if not isinstance(metrics, dict):
@@ -119,7 +146,8 @@ def report(
     if checkpoint is None:
         if validation:
             raise ValueError("Validation requires a checkpoint to be provided.")
-        context.report(metrics)
+        on_stop = checkpoint_on_stop
+        context.report(metrics, on_stop=(lambda: _source(context, on_stop())) if on_stop is not None else None)
         return
     if validation:
         raise ValueError("`validation_config` was not set on the trainer, but a validation was requested.")
@@ -132,10 +160,8 @@ def report(
     if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
         source = _uploaded(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
         checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
-    elif checkpoint.state is not None:
-        source = State(checkpoint.state, checkpoint.allow_pickle)
     else:
-        source = _directory(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
+        source = _source(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
     context.report(metrics, source, name=checkpoint_dir_name, wait=mode is not CheckpointUploadMode.ASYNC)
 
 
@@ -151,6 +177,18 @@ def get_checkpoint() -> Checkpoint | None:
     if record is not None:
         return _checkpoint(context.layout, record)
     return Checkpoint(context.begin.initial) if context.begin.initial else None
+
+
+def get_preemption_info() -> PreemptionInfo | None:
+    """What is known of the machine being taken away; None as long as there is no such notice.
+
+    All ranks see it in the same step: the one whose `report` will be the last. Give that one a checkpoint.
+    """
+    context = _context("get_preemption_info")
+    notice = context.notice()
+    if notice is None:
+        return None
+    return PreemptionInfo(int(notice.deadline * 1000), {socket.gethostname(): list(notice.ranks)})
 
 
 def get_all_reported_checkpoints(
@@ -194,6 +232,14 @@ def _check_dir_name(name: str | None) -> None:
     parts = Path(name).parts if isinstance(name, str) else ()
     if len(parts) != 1 or parts[0] in ("..", "/") or name.startswith(".") or name in ("logs", "reports"):
         raise ValueError(f"checkpoint_dir_name={name!r} is not a plain directory name")
+
+
+def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> Source:
+    if not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+    if checkpoint.state is not None:
+        return State(checkpoint.state, checkpoint.allow_pickle)
+    return _directory(context, checkpoint, delete)
 
 
 def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Directory:

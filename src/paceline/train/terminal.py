@@ -15,17 +15,19 @@ from typing import TextIO
 import msgspec
 
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CommitFailed,
     Committed,
     Event,
     Failure,
+    PreemptionTold,
     Reported,
     StopRequested,
     WorkerFailed,
 )
 from paceline._control.policy import first_failure
-from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping
+from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Waiting
 from paceline._core.plain import unplain
 from paceline._storage.layout import Layout
 
@@ -42,7 +44,7 @@ class Terminal:
         self._notice_s = notice_s
         self._out = out if out is not None else sys.stderr
         self._tail: LogTail | None = None
-        self._attempt = 0
+        self._attempt = self._size = 0
         self._failed = 0
         self._began = time.monotonic()
         self._noticed: set[tuple[int, int]] = set()
@@ -67,8 +69,15 @@ class Terminal:
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
                 self._failed = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))
+            case PreemptionTold(grace_s=grace_s):
+                self.say(
+                    "this machine is about to be taken away: stopping at the next report, "
+                    f"for which there are {grace_s:.0f} s"
+                )
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
+            case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
+                self.say(f"waiting for room: {counted(run.sizes[0], 'worker')} are needed, {num_places} fit")
         if isinstance(run.phase, Finished | Restoring | Stopping):
             self._read_tail()
 
@@ -88,9 +97,14 @@ class Terminal:
         self._read_tail(final=True)
         if self._attempt:
             since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
-            self.say(f"attempt {run.attempt}, from {since}")
-        self._attempt = run.attempt
+            self.say(f"attempt {run.attempt}, from {since}{self._resized(run)}")
+        self._attempt, self._size = run.attempt, run.size
         self._tail = LogTail(self._layout.log(run.attempt, 0), "[rank 0] ") if self._verbosity >= 1 else None
+
+    def _resized(self, run: Run) -> str:
+        if run.size == self._size:
+            return ""
+        return f", with {counted(run.size, 'worker')} where there were {self._size}"
 
     def _show_failure(self, run: Run, failure: Failure) -> None:
         """The last that the failing rank printed, its traceback included."""
@@ -159,3 +173,7 @@ def _size(num_bytes: int) -> str:
             return f"{num_bytes:.0f} {unit}"
         num_bytes //= 1000
     return f"{num_bytes} GB"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

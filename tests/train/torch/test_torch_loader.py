@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 from paceline.train.torch import enable_reproducibility, prepare_data_loader
+from paceline.train.torch.loader import GlobalBatches
 
 ROWS = range(16)
 
@@ -162,8 +163,6 @@ def test_a_prepared_loader_is_still_what_it_was(on_each):
         assert type(prepared).__name__ == "Loader"
         assert (prepared.note, prepared.batch_size, len(prepared), len(prepared.dataset)) == ("mine", 4, 2, 16)
         assert prepare_data_loader(prepared) is prepared
-        plain = type(iter(DataLoader(range(16))))
-        assert type(iter(prepared)) is plain, "on the CPU nothing stands between torch and the user"
         with pytest.raises(TypeError, match=r"is not a torch\.utils\.data\.DataLoader"):
             prepare_data_loader([1, 2])
 
@@ -296,3 +295,61 @@ def test_the_seed_decides_the_shuffle_where_the_loader_has_none(on_each):
         return [int(row) for row in prepare_data_loader(DataLoader(range(16), shuffle=True))]
 
     assert on_each(function) == [plain_order(rank, 0, seed=3) for rank in range(2)]
+
+
+def test_a_loader_goes_on_from_where_its_loop_stood(on_each):
+    def function():
+        def made():
+            return prepare_data_loader(DataLoader(range(40), batch_size=3, shuffle=True, num_workers=1))
+
+        loader = made()
+        assert loader.state_dict() == {"epoch": 0, "num_batches": 0}
+        whole = [[batch.tolist() for batch in loader] for _ in range(2)]
+        assert loader.state_dict() == {"epoch": 2, "num_batches": 0}
+        loader, seen = made(), []
+        for _ in loader:
+            pass
+        for batch in loader:
+            seen.append(batch.tolist())
+            if len(seen) == 3:
+                break
+        state = loader.state_dict()
+        assert state == {"epoch": 1, "num_batches": 3}
+        loader = made()
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        assert seen + [batch.tolist() for batch in loader] == whole[1]
+
+    on_each(function)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_global_batches_do_not_depend_on_the_number_of_ranks(shuffle, drop_last):
+    for length in range(1, 30):
+        for epoch in (0, 3):
+            alone = batches_of(length, 0, 1, shuffle, drop_last, epoch)
+            for world_size in (2, 3, 6):
+                ranks = range(world_size)
+                parts = [batches_of(length, rank, world_size, shuffle, drop_last, epoch) for rank in ranks]
+                together = [[*itertools.chain(*batch)] for batch in zip(*parts, strict=True)]
+                assert together == alone
+            seen = [index for batch in alone for index in batch]
+            assert len(seen) % 6 == 0
+            if drop_last:
+                assert len(set(seen)) == len(seen) == length // 6 * 6
+            else:
+                assert set(seen) == set(range(length))
+
+
+def batches_of(length, rank, world_size, shuffle, drop_last, epoch):
+    sampler = GlobalBatches(
+        length, 6, rank=rank, world_size=world_size, seed=7 if shuffle else None, drop_last=drop_last
+    )
+    sampler.set_epoch(epoch)
+    assert len(list(sampler)) == len(sampler)
+    whole = list(sampler)
+    if len(sampler) > 1:
+        sampler.first = 1
+        assert list(sampler) == whole[1:]
+    return whole

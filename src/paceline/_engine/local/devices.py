@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._core import system
+from paceline._engine.base import Needs
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ def shares(machine: Machine, num_workers: int, *, cpus_per_worker: float, gpus_p
     else:
         num_threads = _threads_from_environment(num_threads)
     return tuple(Share(num_threads, _devices(rank, gpus_per_worker), env) for rank in range(num_workers))
+
+
+def capacity(machine: Machine, needs: Needs, least: int, most: int) -> int:
+    """How many workers this machine has room for: strict about GPUs, and about cores beyond the least."""
+    by_cores = max(least, int(machine.num_cores // max(needs.num_cpus, 1.0))) if needs.num_cpus else most
+    by_gpus = most
+    while by_gpus and gpus_needed(by_gpus, needs.num_gpus) > len(machine.gpus):
+        by_gpus -= 1
+    return min(by_cores, by_gpus, most)
 
 
 def gpus_needed(num_workers: int, gpus_per_worker: float) -> int:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
-from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.base import Group, Needs, WorkerSpec
+from paceline._engine.local.devices import capacity, this_machine
 from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, ZygoteLauncher
 from paceline._engine.local.vitals import Vitals
 from paceline._engine.messages import (
@@ -67,6 +68,9 @@ class LocalEngine:
         self._vitals = Vitals()
         self._ripen: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
+
+    def capacity(self, needs: Needs, least: int, most: int) -> int:
+        return capacity(this_machine(), needs, least, most)
 
     def start(self, group: Group) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"
@@ -242,6 +246,8 @@ class LocalEngine:
             return Failure(rank, "engine", message, at=ended.at, host=self._host)
         if ended.code == -signal.SIGKILL and (starved := self._vitals.out_of_memory(rank)) is not None:
             return Failure(rank, "memory", starved, at=ended.at, host=self._host)
+        if ended.code == -signal.SIGTERM:
+            return Failure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
             return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host)

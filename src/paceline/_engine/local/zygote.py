@@ -28,6 +28,8 @@ from paceline._core.codec import FrameReader, frame
 NUM_FDS = 3
 """What comes with each request to fork: the control socket, the log file, the job."""
 
+_DRIVER_DIED = signal.SIGHUP
+
 
 class Channel:
     """One engine's line to this process: its requests, and the workers it asked for."""
@@ -70,8 +72,7 @@ class Zygote:
     def serve(self) -> None:
         """Work until the driver is gone."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, _leave)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer.
+        signal.signal(_DRIVER_DIED, _leave)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
         system.adopt_orphans()
         self._selector.register(self._wake_r, selectors.EVENT_READ)
@@ -175,7 +176,7 @@ class Zygote:
             if os.getppid() != parent:
                 os._exit(70)
             self._forget()
-            for signum in (signal.SIGCHLD, signal.SIGTERM):
+            for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.clear()
@@ -233,9 +234,12 @@ def _leave(*_: object) -> NoReturn:
 def main() -> None:
     """Arguments: the descriptor of the driver's socket, its pid, and `bound` to be told of its death by signal."""
     system.in_worker = True
+    # Ctrl-C and notices of preemption go to the whole job, and are the driver's and the workers' to answer.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)
     fd, driver_pid, *bound = sys.argv[1:]
     if bound:
-        system.die_with_parent(signal.SIGTERM)
+        system.die_with_parent(_DRIVER_DIED)
     if os.getppid() != int(driver_pid):
         return
     zygote = Zygote(socket.socket(fileno=int(fd)), int(driver_pid))

@@ -7,10 +7,11 @@ attributes. Arguments are not listed and passed on again, so none can be forgott
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from paceline.train.session import _context
 from paceline.train.torch.devices import get_device
@@ -42,6 +43,11 @@ def prepare_data_loader(
     Each iteration is an epoch: the sampler's `set_epoch` is called with 0, 1, 2 and so on, so all ranks iterate
     equally often. Call `loader.sampler.set_epoch(n)` yourself and the next iteration is epoch n, the one after n + 1.
 
+    With `ScalingConfig(global_batch_size=...)` that is the size of a batch over all ranks, whatever the loader says,
+    and what is in the n-th of an epoch does not depend on the number of workers; a short last one is filled up from
+    the beginning of the epoch, unless the loader drops it. `loader.state_dict()` says where the loader stands, and
+    `load_state_dict` goes on from there.
+
     `auto_transfer`: on a GPU the next batch is copied while one is used; give the loader `pin_memory=True` for that.
     """
     begin = _context("prepare_data_loader").begin
@@ -52,7 +58,7 @@ def prepare_data_loader(
     if isinstance(data_loader, _Prepared):
         return data_loader
     twin = _twin(data_loader)
-    if add_dist_sampler and begin.world_size > 1:
+    if add_dist_sampler and (begin.world_size > 1 or begin.global_batch_size is not None):
         _shard(twin, begin)
     device = get_device() if move_to_device else None
     twin._feed = _Feed(
@@ -81,18 +87,103 @@ class _Prepared:
     """Stands before the class of a loader."""
 
     _feed: _Feed
+    _position: Position | None = None
 
     def __iter__(self) -> Iterator[Any]:
         feed = self._feed
+        position, self._position = self._position, None
+        if position is not None:
+            feed.epochs(position.epoch)
         epoch = feed.epochs.begin()
+        first = position.num_batches if position is not None else 0
         if feed.reseed is not None:
             feed.reseed(epoch)
+        skips = _skips_batches(self, first)
         batches: Iterator[Any] = super().__iter__()  # type: ignore[misc]
-        if feed.device is None:
-            return batches
-        if feed.ahead:
-            return moved_ahead(batches, feed.device)
-        return (moved(batch, feed.device) for batch in batches)
+        if not skips:
+            for _ in itertools.islice(batches, first):
+                pass
+        if feed.device is not None:
+            ahead = feed.ahead
+            batches = moved_ahead(batches, feed.device) if ahead else (moved(b, feed.device) for b in batches)
+        return self._counted(batches, epoch, first)
+
+    def _counted(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
+        """Note where the user stands, not where the loader has read to."""
+        self._stands = Position(epoch, num_batches)
+        for batch in batches:
+            num_batches += 1
+            self._stands = Position(epoch, num_batches)
+            yield batch
+        self._stands = Position(epoch + 1, 0)
+
+    _stands: Position | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loop over this loader stands: the epoch, and how many of its batches have been handed out."""
+        stands = self._position or self._stands or Position(self._feed.epochs.next, 0)
+        return {"epoch": stands.epoch, "num_batches": stands.num_batches}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Let the next iteration go on from where `state_dict` was taken."""
+        self._position = Position(state["epoch"], state["num_batches"])
+
+
+class Position(NamedTuple):
+    epoch: int
+    num_batches: int
+
+
+def _skips_batches(loader: Any, num_batches: int) -> bool:
+    """Whether the sampler passes over batches without anything being loaded."""
+    if isinstance(loader.batch_sampler, GlobalBatches):
+        loader.batch_sampler.first = num_batches
+        return True
+    return False
+
+
+class GlobalBatches:
+    """A batch sampler that gives one rank its part of batches that do not depend on the number of ranks."""
+
+    def __init__(
+        self, length: int, batch_size: int, *, rank: int, world_size: int, seed: int | None, drop_last: bool
+    ) -> None:
+        """`seed`: None for the order of the dataset."""
+        self._length = length
+        self._batch_size = batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._seed = seed
+        self._drop_last = drop_last
+        self.epoch = 0
+        self.first = 0
+        """The batch that the next iteration begins with."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self._length, self._batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order()
+        first, self.first = self.first, 0
+        share = self._batch_size // self._world_size
+        for number in range(first, len(self)):
+            start = number * self._batch_size + self._rank * share
+            # Past the end it goes on at the beginning: every batch is full, so that every rank weighs the same.
+            yield [order[at % self._length] for at in range(start, start + share)]
+
+    def _order(self) -> list[int]:
+        import torch
+
+        if self._seed is None:
+            return list(range(self._length))
+        generator = torch.Generator()
+        generator.manual_seed((self._seed + self.epoch) % (1 << 63))
+        order: list[int] = torch.randperm(self._length, generator=generator).tolist()
+        return order
 
 
 class _Epochs:
@@ -100,16 +191,16 @@ class _Epochs:
 
     def __init__(self, set_epoch: Callable[[int], object], first: int) -> None:
         self._set_epoch = set_epoch
-        self._next = first
+        self.next = first
 
     def __call__(self, epoch: int) -> None:
         self._set_epoch(epoch)
-        self._next = epoch
+        self.next = epoch
 
     def begin(self) -> int:
-        epoch = self._next
+        epoch = self.next
         self(epoch)
-        self._next = epoch + 1
+        self.next = epoch + 1
         return epoch
 
 
@@ -137,6 +228,10 @@ def _shard(twin: Any, begin: Begin) -> None:
         if begin.rank == 0:
             _say_what_is_kept(twin)
         return
+    if begin.global_batch_size is not None:
+        batches = _global_batches(twin, begin, begin.global_batch_size)
+        twin.__dict__.update(batch_sampler=batches, sampler=batches, batch_size=None, drop_last=False)
+        return
     sampler = _part_sampler(twin, begin)
     twin.__dict__["sampler"] = sampler
     if twin.batch_sampler is not None:
@@ -156,16 +251,33 @@ def _has_default_samplers(loader: Any) -> bool:
 def _part_sampler(loader: Any, begin: Begin) -> DistributedSampler[Any]:
     from torch.utils.data import DistributedSampler, RandomSampler
 
-    generator = getattr(loader.sampler, "generator", None) or loader.generator
-    seed = generator.initial_seed() if generator is not None else enabled_seed() or 0
     return DistributedSampler(
         loader.dataset,
         num_replicas=begin.world_size,
         rank=begin.rank,
         shuffle=isinstance(loader.sampler, RandomSampler),
-        # The sampler adds the epoch to it, and a generator takes no more than 64 bits.
-        seed=seed % (1 << 63),
+        seed=_seed_of(loader),
     )
+
+
+def _global_batches(loader: Any, begin: Begin, size: int) -> GlobalBatches:
+    from torch.utils.data import RandomSampler
+
+    return GlobalBatches(
+        len(loader.dataset),
+        size,
+        rank=begin.rank,
+        world_size=begin.world_size,
+        seed=_seed_of(loader) if isinstance(loader.sampler, RandomSampler) else None,
+        drop_last=loader.drop_last,
+    )
+
+
+def _seed_of(loader: Any) -> int:
+    generator = getattr(loader.sampler, "generator", None) or loader.generator
+    seed: int = generator.initial_seed() if generator is not None else enabled_seed() or 0
+    # The epoch is added to it, and a generator takes no more than 64 bits.
+    return seed % (1 << 63)
 
 
 def _say_what_is_kept(loader: Any) -> None:

@@ -1,0 +1,261 @@
+"""A run on its way: its directory opened and held, the controller driven, interrupts heard, its end told.
+
+What a run acts through (engine, files, clock) is a value, `Seams`, so that tests can give others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline._control.commands import StartWorkers
+from paceline._control.controller import Controller, Observer
+from paceline._control.events import DriverStarted, Retention
+from paceline._control.recover import Recovered, recovered
+from paceline._control.run import Finished, Run
+from paceline._core import settings
+from paceline._core.clock import Clock, SystemClock
+from paceline._core.errors import ControllerError, PreemptionError, StorageError
+from paceline._engine.base import Engine, Group, Needs, WorkerSpec
+from paceline._engine.local.devices import Share
+from paceline._engine.local.engine import LocalEngine
+from paceline._engine.local.inline import InlineLauncher
+from paceline._engine.messages import Begin
+from paceline._storage import commit
+from paceline._storage.files import Files, LocalFiles
+from paceline._storage.layout import Layout
+from paceline._storage.lease import taken as lease_taken
+from paceline._storage.slots import DiskSlot
+from paceline._worker.main import Job
+from paceline.train.callbacks import TrainRunContext
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.failures import CallbackObserver, Collector, training_error
+from paceline.train.inline import run_inline
+from paceline.train.result import Result, result_of
+from paceline.train.terminal import Terminal, counted
+
+
+@dataclass(frozen=True)
+class Seams:
+    """What a run acts through."""
+
+    engine: Callable[[InlineLauncher | None], Engine] = LocalEngine
+    files: Files = field(default_factory=LocalFiles)
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a trainer was asked to do, checked and ready to be driven."""
+
+    parts: Job
+    """The user's function, what it is called with, and the backend around it."""
+    job: bytes
+    """The same, pickled."""
+    run_config: RunConfig
+    about: TrainRunContext
+    scaling: ScalingConfig
+    place: Callable[[int], tuple[Share, ...]]
+    """What each of so many workers gets."""
+    inline: bool
+    """In this process, for a debugger."""
+    initial: Checkpoint | None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
+
+def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
+    """Play the run to its end, and return or raise what came of it."""
+    collector = Collector(found.history, found.run)
+    observers: list[Observer] = [collector, terminal]
+    observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
+    inline = InlineLauncher() if asked.inline else None
+    engine = seams.engine(inline)
+    controller = Controller(
+        found.run,
+        journal=found.journal,
+        engine=engine,
+        files=seams.files,
+        layout=layout,
+        group=lambda command, run: _group(asked, layout, command, run),
+        clock=seams.clock,
+        needs=asked.needs,
+        observers=observers,
+        fence=found.fence,
+    )
+
+    def drive() -> Run:
+        with contextlib.closing(engine):
+            return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
+
+    interrupts = _Interrupts(controller)
+    try:
+        if inline is not None:
+            run = run_inline(inline, drive, asked.parts)
+        else:
+            with interrupts:
+                run = drive()
+    except OSError as problem:
+        result = result_of(layout, controller.run, found.history)
+        raise ControllerError(problem, result) from problem
+    finally:
+        terminal.close()
+    return _ended(layout, run, collector, terminal, interrupts)
+
+
+def _room(asked: Asked, engine: Engine) -> int | None:
+    sizes = asked.scaling.sizes
+    return engine.capacity(asked.needs, sizes[0], sizes[-1]) if len(sizes) > 1 else None
+
+
+@contextlib.contextmanager
+def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
+    """The run's directory, held by this driver alone."""
+    try:
+        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
+    except OSError as problem:
+        if isinstance(problem, StorageError):
+            raise
+        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
+    with contextlib.closing(lease):
+        lease.keep()
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        with contextlib.closing(found.journal):
+            lease.settle()
+            try:
+                yield found
+            finally:
+                if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                    commit.clear_staging(seams.files, layout, lease)
+
+
+def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:
+    checkpoints, failures = asked.run_config.checkpoint_config, asked.run_config.failure_config
+    return DriverStarted(
+        size=asked.scaling.sizes[-1],
+        sizes=asked.scaling.sizes,
+        num_places=_room(asked, engine),
+        resize_every_s=asked.scaling.elastic_resize_monitor_interval_s,
+        max_failures=failures.max_failures,
+        max_preemption_failures=failures.max_preemption_failures,
+        controller_failure_limit=failures.controller_failure_limit,
+        retention=Retention(
+            checkpoints.num_to_keep,
+            checkpoints.checkpoint_score_attribute,
+            checkpoints.checkpoint_score_order,
+        ),
+        at=clock.wall(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        initial=asked.initial.path if asked.initial is not None else None,
+        lease=lease,
+    )
+
+
+def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:
+    _, _, backend = asked.parts
+    workers = []
+    for rank, share in enumerate(asked.place(command.size)):
+        begin = Begin(
+            run_name=layout.root.name,
+            run_path=str(layout.root),
+            attempt=command.attempt,
+            rank=rank,
+            world_size=command.size,
+            local_rank=rank,
+            local_world_size=command.size,
+            node_rank=0,
+            first_seq=command.resume.seq if command.resume else 0,
+            num_threads=share.num_threads,
+            devices=share.devices,
+            checkpoints=run.checkpoints,
+            initial=run.initial,
+            resume=command.resume,
+            score_attribute=run.retention.score_attribute,
+            score_order=run.retention.score_order,
+            global_batch_size=asked.scaling.global_batch_size,
+        )
+        workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
+    return Group(
+        command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
+    )
+
+
+class _Interrupts:
+    """Signals while a run is driven, in the main thread.
+
+    Ctrl-C once asks for a stop at the next report, twice for one now. SIGTERM and SIGUSR1 say that the machine is about
+    to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self.count = 0
+        self._num_notices = 0
+        self._controller = controller
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
+            for signum in (signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(signum) is signal.SIG_DFL:
+                    self._before[signum] = signal.signal(signum, self._take_notice)
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _take(self, *_: object) -> None:
+        self.count += 1
+        self._controller.request_stop(now=self.count > 1)
+
+    def _take_notice(self, signum: int, _: object) -> None:
+        self._num_notices += signum == signal.SIGTERM
+        if self._num_notices > 1:
+            self._controller.request_stop(now=True)
+        else:
+            self._controller.request_preemption(settings.load().preemption_grace_s)
+
+
+def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
+    assert isinstance(run.phase, Finished)
+    result = result_of(layout, run, ())
+    result.metrics = collector.metrics
+    result.return_value = collector.return_value
+    if run.phase.ending == "failed":
+        error = training_error(layout, run, collector.failures, result)
+        result.error = error
+        raise error
+    if interrupts.count > 1:
+        raise KeyboardInterrupt
+    if run.phase.ending == "preempted":
+        result.error = PreemptionError(_preempted_text(layout, run), result)
+        terminal.say(str(result.error), error=True)
+        raise result.error
+    if run.phase.ending == "interrupted":
+        terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
+    else:
+        terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")
+    return result
+
+
+def _preempted_text(layout: Layout, run: Run) -> str:
+    lost = run.num_reports - (run.latest.seq if run.latest is not None else 0)
+    since = f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
+    behind = f"; {counted(lost, 'report')} after it will be made again" if lost else ""
+    return (
+        f"run {layout.root.name} was preempted after {counted(run.num_reports, 'report')}\n\n"
+        "hint: run the script again with the same RunConfig(storage_path=..., name=...) "
+        f"to continue from {since}{behind}"
+    )

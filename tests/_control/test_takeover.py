@@ -1,0 +1,303 @@
+"""A driver paused at every single act of a commit, and another that takes over: what counts, and for whom.
+
+Both are the real code, one of them on a thread that stops where it is told. Three things must hold. What the first
+driver has announced is found by the second. The run, for readers and for a third driver, is what the second driver says
+it is. And nothing that the first does afterwards changes that.
+"""
+
+import itertools
+import os
+import shutil
+import threading
+
+import msgspec
+import pytest
+
+from paceline._control import journal
+from paceline._control.events import CheckpointStaged, CheckpointVerified, Committed, DriverStarted, Reported
+from paceline._control.recover import history_of, recovered
+from paceline._control.step import step
+from paceline._core.errors import RunHeldError
+from paceline._engine.messages import CheckpointRecord, Staged
+from paceline._storage import commit
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+from paceline._storage.lease import taken
+from paceline._storage.slots import DiskSlot
+from paceline.testing import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+class Halting(LocalFiles):
+    """Calls `halt` before the act of a number, of those that change files."""
+
+    def __init__(self, at, halt):
+        self.left = at
+        self.halt = halt
+
+    def act(self):
+        self.left -= 1
+        if self.left == -1:
+            self.halt()
+
+
+def _halting(name):
+    def method(self, *args):
+        self.act()
+        return getattr(LocalFiles, name)(self, *args)
+
+    return method
+
+
+for _name in ("make_dir", "write", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree"):
+    setattr(Halting, _name, _halting(_name))
+
+
+class HaltingFence:
+    """A lease whose checks count as acts, before and after."""
+
+    def __init__(self, lease, files):
+        self.lease = lease
+        self.files = files
+        self.number = lease.number
+
+    def check(self):
+        self.files.act()
+        self.lease.check()
+        self.files.act()
+
+    def raise_if_lost(self):
+        self.lease.raise_if_lost()
+
+
+class Driver:
+    """What a driver does to storage, in the order in which the controller does it."""
+
+    def __init__(self, layout, clock, name, *, files=None):
+        self.layout = layout
+        self.name = name
+        self.files = files or LocalFiles()
+        self.lease = taken(
+            DiskSlot(layout.lease), ttl_s=30, clock=clock, say=pytest.fail, wait=pytest.fail, alive=lambda holder: True
+        )
+        self.fence = HaltingFence(self.lease, self.files) if files else self.lease
+        found = recovered(self.files, layout, 0.0, self.fence, apart=not self.lease.holder.alone)
+        self.lease.settle()
+        self.found = found.run
+        self.run = found.run
+        self.book = found.journal
+        self.take(DriverStarted(1, 0, lease=self.lease.number))
+        if self.run.latest:
+            self.take(CheckpointVerified(self.run.attempt, self.run.latest.seq))
+        self.announced = []
+
+    def take(self, event):
+        self.run, _ = step(self.run, event)
+        self.book.append(event)
+        self.book.flush()
+
+    def staged(self):
+        """A checkpoint that waits only for its commit."""
+        seq = self.run.latest.seq + 1 if self.run.latest else 1
+        attempt = self.run.attempt
+        name = self.name or f"checkpoint_{seq:06d}"
+        target = self.layout.staged_rank(attempt, seq, 0)
+        target.mkdir(parents=True)
+        (target / "model").write_text(f"by lease {self.lease.number}")
+        parts = Staged(0, commit.sealed_in_place(LocalFiles(), target))
+        self.take(Reported(attempt, 0, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1", name))
+        self.take(CheckpointStaged(attempt, seq, parts))
+        return CheckpointRecord(seq, name, attempt, msgspec.Raw(b"{}"), sum(e.size for e in parts.files)), [parts]
+
+    def commit(self, record, parts, files=None):
+        files = files or self.files
+        fence = HaltingFence(self.lease, files) if isinstance(files, Halting) else self.lease
+        commit.commit(files, self.layout, record, parts, world_size=1, created_at=0.0, fence=fence)
+        fence.check()
+        self.take(Committed(record))
+        self.announced.append(record)
+
+    def close(self):
+        self.book.abandon()
+        self.lease.close()
+
+
+def seen(layout):
+    """What a reader sees, and that it is whole."""
+    run, _ = history_of(layout)
+    for record in run.checkpoints:
+        assert commit.problem_with(layout.checkpoint(record.name)) is None
+        assert commit.read_manifest(layout.checkpoint(record.name)).record.attempt == record.attempt
+    return [(record.seq, record.attempt) for record in run.checkpoints]
+
+
+def known(run):
+    return [(record.seq, record.attempt) for record in run.checkpoints]
+
+
+def judge(layout, clock, first, second, where):
+    """The run is the second driver's, whatever the first has done since."""
+    found = second.found.checkpoints
+    for record in first.announced:
+        assert any(
+            (other.seq, other.attempt) == (record.seq, record.attempt)
+            or (other.name == record.name and other.seq > record.seq)
+            for other in found
+        ), f"{where}: an announced checkpoint was not found"
+    assert seen(layout) == known(second.run), f"{where}: a reader sees something else"
+    lines = journal.read(layout.journal)
+    started = [event.lease for event in lines if isinstance(event, DriverStarted)]
+    assert started[-1] == second.lease.number
+    with pytest.raises(RunHeldError):
+        first.lease.check()
+    second.close()
+    third = Driver(layout, clock, None)
+    assert known(third.found) == known(second.run), f"{where}: the next driver finds something else"
+    # Whatever is a checkpoint on storage is one of the run: what came too late is gone.
+    assert {m.record.name for m in commit.manifests(layout)} == {record.name for record in third.found.checkpoints}
+    third.close()
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    def make():
+        root = tmp_path / "run"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir()
+        return Layout(root), FakeClock()
+
+    return make
+
+
+@pytest.mark.parametrize("name", [None, "last"])
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_driver_paused_at_any_act_of_a_commit_changes_nothing_once_another_took_over(fresh, name, commits):
+    """The second driver does all its work while the first is paused: takes over, recovers, commits (or not)."""
+    outcomes = set()
+    for at in itertools.count():
+        layout, clock = fresh()
+        first = Driver(layout, clock, name)
+        first.commit(*first.staged())
+        second = []
+
+        def take_over(layout=layout, clock=clock, second=second):
+            clock.advance(31)
+            second.append(Driver(layout, clock, name))
+            if commits:
+                second[0].commit(*second[0].staged())
+
+        halting = Halting(at, take_over)
+        outcome = "announced"
+        try:
+            first.commit(*first.staged(), files=halting)
+        except RunHeldError:
+            outcome = "refused"
+        except OSError:
+            outcome = "failed"
+        if not second:
+            break
+        outcomes.add(outcome)
+        judge(layout, clock, first, second[0], f"paused before act {at}, {outcome}")
+        first.close()
+    assert at > 8, "the commit has that many acts"
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize("name", [None, "last"])
+def test_a_driver_that_wakes_at_any_act_of_the_one_that_takes_over_changes_nothing(fresh, name):
+    """Paused at each act of its commit, it goes on at each act of the other driver's recovery and first commit."""
+    num_pairs = 0
+    for paused_at in itertools.count():
+        for woken_at in itertools.count(paused_at % 3, 3):  # a third of the pairs, with each act of both in some
+            layout, clock = fresh()
+            first = Driver(layout, clock, name)
+            first.commit(*first.staged())
+            paused, go_on = threading.Event(), threading.Event()
+
+            def pause(paused=paused, go_on=go_on):
+                paused.set()
+                go_on.wait()
+
+            def late(first=first, paused=paused, pause=pause, paused_at=paused_at):
+                try:
+                    first.commit(*first.staged(), files=Halting(paused_at, pause))
+                except OSError:
+                    pass
+                finally:
+                    paused.set()
+
+            thread = threading.Thread(target=late)
+            thread.start()
+            paused.wait()
+            if not thread.is_alive() or len(first.announced) == 2:
+                thread.join()
+                assert num_pairs > 50, "many acts, at many acts"
+                return
+            clock.advance(31)
+
+            def wake(go_on=go_on, thread=thread):
+                go_on.set()
+                thread.join()
+
+            halting = Halting(woken_at, wake)
+            second = Driver(layout, clock, name, files=halting)
+            try:
+                second.commit(*second.staged())
+            finally:
+                reached = go_on.is_set()
+                go_on.set()
+                thread.join()
+            judge(layout, clock, first, second, f"paused before act {paused_at}, woken before {woken_at}")
+            first.close()
+            num_pairs += 1
+            if not reached:
+                break
+
+
+def test_a_paused_driver_writes_to_a_journal_that_nobody_reads(fresh):
+    layout, clock = fresh()
+    first = Driver(layout, clock, None)
+    clock.advance(31)
+    second = Driver(layout, clock, None)
+    before = layout.journal.read_bytes()
+    first.staged()
+    assert layout.journal.read_bytes() == before
+    assert os.stat(layout.journal).st_mode & 0o777 == 0o600
+    first.close()
+    second.close()
+
+
+def test_a_driver_paused_while_it_opens_the_journal_does_not_cut_the_next_ones(fresh):
+    layout, clock = fresh()
+    Driver(layout, clock, None).close()
+    with layout.journal.open("ab") as file:
+        file.write(b"torn")
+    second = []
+
+    def take_over():
+        clock.advance(31)
+        second.append(Driver(layout, clock, None))
+
+    for at in itertools.count():
+        num_before = len(second)
+        try:
+            Driver(layout, clock, None, files=Halting(at, take_over)).close()
+        except RunHeldError:
+            pass
+        if len(second) == num_before:
+            break
+        assert journal.read(layout.journal)[-1].lease == second[-1].lease.number, f"paused before act {at}"
+        second[-1].close()
+    assert at > 1
+
+
+def test_the_journal_of_a_driver_that_ended_is_continued_in_place(fresh):
+    layout, clock = fresh()
+    Driver(layout, clock, None).close()
+    inode = layout.journal.stat().st_ino
+    Driver(layout, clock, None).close()
+    assert layout.journal.stat().st_ino == inode

@@ -1,0 +1,328 @@
+"""Who may write a run: in a directory and in a store, with clocks that move when they are told to."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import msgspec
+import pytest
+
+from paceline._core import system
+from paceline._core.clock import SystemClock
+from paceline._core.errors import RunHeldError, StorageError
+from paceline._storage.lease import Holder, is_alive, taken
+from paceline._storage.slots import DiskSlot, StoreSlot
+from paceline.testing import FakeClock
+
+TTL_S = 30.0
+
+
+class MemoryStore:
+    """Objects with conditional puts. `lose_answers`: that many puts succeed and seem to fail."""
+
+    def __init__(self):
+        self.objects = {}
+        self.lock = threading.Lock()
+        self.tags = 0
+        self.lose_answers = 0
+        self.broken = False
+
+    def read_tagged(self, key):
+        with self.lock:
+            if key not in self.objects:
+                raise FileNotFoundError(key)
+            return self.objects[key]
+
+    def create(self, key, data):
+        with self.lock:
+            if key in self.objects:
+                return False
+            return self._put(key, data) is not None
+
+    def replace(self, key, data, tag):
+        with self.lock:
+            if self.broken:
+                raise OSError("503 Slow Down")
+            if key not in self.objects or self.objects[key][1] != tag:
+                return None
+            return self._put(key, data)
+
+    def _put(self, key, data):
+        self.tags += 1
+        self.objects[key] = data, str(self.tags)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            return None
+        return str(self.tags)
+
+
+@pytest.fixture(params=["disk", "disk without links", "store", "store that loses answers"])
+def slot(request, tmp_path, monkeypatch):
+    """A function that opens the slot as another driver would."""
+    if request.param == "disk without links":
+
+        def link(*_):
+            raise PermissionError(1, "no links here")
+
+        monkeypatch.setattr("os.link", link)
+    if "disk" in request.param:
+        (tmp_path / "run").mkdir()
+        return lambda: DiskSlot(tmp_path / "run" / ".lease")
+    store = MemoryStore()
+
+    def opened():
+        store.lose_answers = request.param.count("loses")
+        return StoreSlot(store, "run")
+
+    return opened
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S):
+    return taken(
+        slot,
+        ttl_s=ttl_s,
+        clock=clock,
+        say=(said if said is not None else []).append,
+        wait=wait or clock.advance,
+        alive=lambda holder: alive,
+    )
+
+
+def test_numbers_count_the_drivers(slot, clock):
+    for number in (1, 2, 3):
+        lease = take(slot(), clock)
+        assert lease.number == number
+        lease.check()
+        lease.close()
+
+
+def test_a_driver_known_to_be_dead_is_followed_at_once(slot, clock):
+    take(slot(), clock)
+    assert take(slot(), clock, alive=False).number == 2
+    assert clock.now() == 0.0
+
+
+def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(slot, clock):
+    held = take(slot(), clock)
+    clock.advance(7)
+    with pytest.raises(RunHeldError) as refused:
+        take(slot(), clock, alive=True)
+    message = str(refused.value)
+    assert message.startswith(f"run 'run' is being written by process {os.getpid()} on {socket.gethostname()}, since ")
+    assert f"kill {os.getpid()}" in message
+    assert "lapses in 23 s" in message
+    assert clock.now() == 7, "at once"
+    held.check()
+
+
+def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_whom(slot, clock):
+    paused = take(slot(), clock)
+    clock.advance(TTL_S + 1)
+    lease = take(slot(), clock, alive=True)
+    assert lease.number == 2
+    lease.check()
+    for act in (paused.check, paused.raise_if_lost):
+        with pytest.raises(RunHeldError, match=rf"run 'run' was taken over by process {os.getpid()} on .*, since 20"):
+            act()
+    assert paused.lost
+    paused.close()
+    lease.check()
+
+
+def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silent(slot, clock):
+    take(slot(), clock)
+    clock.advance(5)
+    said = []
+    assert take(slot(), clock, said=said).number == 2
+    assert TTL_S < clock.now() - 5 < TTL_S + 2, "seen for as long as it may be silent, by our own clock"
+    assert len(said) == 1
+    assert "run 'run' is held by process" in said[0]
+    assert "waiting up to 30 s" in said[0]
+
+
+def test_a_driver_on_another_machine_that_renews_is_not_followed(slot, clock):
+    held = take(slot(), clock)
+
+    def wait(seconds):
+        clock.advance(seconds)
+        held.check()
+
+    with pytest.raises(RunHeldError, match="is being written by"):
+        take(slot(), clock, wait=wait)
+    assert clock.now() < 2, "as soon as it is seen to renew"
+
+
+def test_a_driver_on_another_machine_that_was_lost_long_ago_is_followed_at_once(slot, clock):
+    take(slot(), clock)
+    clock.advance(400)
+    assert take(slot(), clock, wait=pytest.fail).number == 2
+
+
+def test_a_driver_that_ends_while_it_is_watched_is_followed_at_once(slot, clock):
+    held = take(slot(), clock)
+
+    def wait(seconds):
+        clock.advance(seconds)
+        held.close()
+
+    assert take(slot(), clock, wait=wait).number == 2
+    assert clock.now() < 2
+
+
+def test_a_lapsed_lease_that_nobody_took_is_renewed_again(slot, clock):
+    lease = take(slot(), clock)
+    clock.advance(1000)
+    lease.check()
+    with pytest.raises(RunHeldError):
+        take(slot(), clock, alive=True)
+
+
+def test_only_a_driver_whose_predecessors_all_ended_has_the_journal_to_itself(slot, clock):
+    assert take(slot(), clock).holder.alone
+    clock.advance(TTL_S + 1)
+    second = take(slot(), clock, alive=True)
+    assert not second.holder.alone, "the first may come back"
+    third = take(slot(), clock, alive=False)
+    assert not third.holder.alone, "the second died before it settled that"
+    third.settle()
+    assert take(slot(), clock, alive=False).holder.alone
+
+
+def test_of_drivers_that_come_at_the_same_instant_one_wins(slot, clock):
+    for round_ in range(20):
+        ready = threading.Barrier(4)
+        won, refused = [], []
+
+        def come(ready=ready, won=won, refused=refused):
+            opened = slot()
+            ready.wait()
+            try:
+                won.append(take(opened, clock, alive=True))
+            except RunHeldError:
+                refused.append(True)
+
+        threads = [threading.Thread(target=come) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(won), len(refused)) == (1, 3), f"round {round_}"
+        won[0].check()
+        won[0].close()
+
+
+def test_a_driver_that_was_long_on_its_way_to_a_number_does_not_get_it_below_a_higher_one(tmp_path, clock):
+    (tmp_path / "run").mkdir()
+    late = DiskSlot(tmp_path / "run" / ".lease")
+    holder = Holder(1, pid=1, token="late")
+    for _ in range(3):
+        take(DiskSlot(tmp_path / "run" / ".lease"), clock).close()
+    assert not (tmp_path / "run" / ".lease" / "000001.json").exists(), "its number is free again"
+    assert late.take(holder, None) is None
+
+
+def test_old_numbers_and_parts_are_removed_and_the_holder_before_is_left_for_people(tmp_path, clock):
+    (tmp_path / "run").mkdir()
+    for _ in range(4):
+        lease = take(DiskSlot(tmp_path / "run" / ".lease"), clock)
+        (tmp_path / "run" / ".lease" / "killed.part").write_text("half")
+        lease.close()
+    take(DiskSlot(tmp_path / "run" / ".lease"), clock)
+    assert sorted(os.listdir(tmp_path / "run" / ".lease")) == ["000004.json", "000005.json"]
+    assert (tmp_path / "run" / ".lease" / "000005.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"number": 4', b"\xff\x00"])
+def test_a_damaged_lease_file_holds_until_it_lapses(tmp_path, damage):
+    (tmp_path / "run" / ".lease").mkdir(parents=True)
+    (tmp_path / "run" / ".lease" / "000004.json").write_bytes(damage)
+    clock = SystemClock()
+    waited = []
+
+    class Moving(FakeClock):
+        def wall(self):
+            return clock.wall() + self.now()
+
+    moving = Moving()
+    lease = take(
+        DiskSlot(tmp_path / "run" / ".lease"), moving, wait=lambda s: (waited.append(s), moving.advance(s)), ttl_s=1.0
+    )
+    assert lease.number == 5
+    assert sum(waited) > 29
+
+
+def test_storage_that_cannot_be_written_refuses_an_act_once_the_lease_may_have_lapsed():
+    store, clock = MemoryStore(), FakeClock()
+    lease = take(StoreSlot(store, "run"), clock)
+    store.broken = True
+    lease.check()
+    clock.advance(TTL_S + 1)
+    with pytest.raises(StorageError, match=r"could not be renewed for 31 s \(503 Slow Down\)") as refused:
+        lease.check()
+    assert not isinstance(refused.value, RunHeldError), "nobody has taken it: the run is not over"
+    store.broken = False
+    lease.check()
+
+
+def test_another_driver_is_noticed_also_while_storage_cannot_be_written():
+    store, clock = MemoryStore(), FakeClock()
+    lease = take(StoreSlot(store, "run"), clock)
+    take(StoreSlot(store, "run"), clock, alive=False)
+    store.broken = True
+    with pytest.raises(RunHeldError, match="was taken over"):
+        lease.check()
+
+
+def test_a_store_whose_lease_cannot_be_read_is_an_error_with_its_name(clock):
+    store = MemoryStore()
+    store.create("lease.json", b"{")
+    with pytest.raises(StorageError, match=r"lease.json of run 'run' cannot be read"):
+        take(StoreSlot(store, "run"), clock)
+
+
+def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
+    (tmp_path / "run").mkdir()
+    clock = SystemClock()
+    slot = DiskSlot(tmp_path / "run" / ".lease")
+    lease = taken(slot, ttl_s=0.03, clock=clock, say=pytest.fail)
+    renewed = threading.Event()
+    renew = slot.renew
+    slot.renew = lambda holder, tag: (renew(holder, tag), renewed.set())[0]
+    lease.keep()
+    assert renewed.wait(10)
+    os.replace(tmp_path / "run" / ".lease" / "000001.json", tmp_path / "run" / ".lease" / "000009.json")
+    lease._keeper.join(10)
+    with pytest.raises(RunHeldError, match="was taken over"):
+        lease.raise_if_lost()
+    lease.close()
+
+
+def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        started = system.process_started(process.pid)
+        me = Holder(1, process.pid, started, system.machine_id(), socket.gethostname())
+        assert is_alive(me)
+        assert is_alive(msgspec.structs.replace(me, started=started + 1)) is False, "another process of that number"
+        assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
+        assert is_alive(msgspec.structs.replace(me, machine="an earlier boot")) is None
+        process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert is_alive(me) is False, "it has ended, and nobody has asked how"
+    assert is_alive(me) is False
+
+
+def test_without_proc_a_process_is_known_by_its_number(monkeypatch):
+    monkeypatch.setenv("PACELINE_PORTABLE", "1")
+    assert system.machine_id() == ""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    assert system.is_running(os.getpid(), 0)
+    assert not system.is_running(process.pid, 0)

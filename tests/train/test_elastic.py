@@ -1,0 +1,141 @@
+"""As many workers as there is room for: fewer when a place is lost, more when there is room again."""
+
+import os
+
+import pytest
+
+from paceline import train
+from paceline._engine.base import Needs
+from paceline._engine.local.devices import Machine, capacity
+from paceline.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
+
+
+@pytest.mark.parametrize(
+    ("machine", "needs", "bounds", "room"),
+    [
+        (Machine(4, ()), Needs(1), (1, 8), 4),
+        (Machine(4, ()), Needs(1), (1, 2), 2),
+        (Machine(4, ()), Needs(2), (1, 8), 2),
+        (Machine(4, ()), Needs(0.5), (1, 8), 4),
+        (Machine(1, ()), Needs(1), (2, 8), 2),
+        (Machine(8, ("0", "1")), Needs(0, 1), (1, 4), 2),
+        (Machine(8, ("0", "1")), Needs(0, 0.5), (1, 8), 4),
+        (Machine(8, ("0",)), Needs(0, 1), (2, 4), 1),
+        (Machine(8, ()), Needs(0, 1), (1, 4), 0),
+    ],
+)
+def test_room_is_what_cores_and_gpus_allow(machine, needs, bounds, room):
+    assert capacity(machine, needs, *bounds) == room
+
+
+two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="room comes and goes with cores"
+)
+
+SCRIPT = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline import train
+from paceline.train import Checkpoint, RunConfig, ScalingConfig
+from paceline.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+
+
+def function(config):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    data = TensorDataset(torch.randn(52, 5), torch.randn(52, 1))
+    loader = prepare_data_loader(DataLoader(data, shuffle=True))
+    model = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = prepare_model(model)
+    inner = getattr(model, "module", model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=60)
+    last = train.get_checkpoint()
+    step = 0
+    if last:
+        state = last.to_dict()
+        inner.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
+        loader.load_state_dict(state["loader"])
+        step = state["step"]
+    size, rank = train.get_context().get_world_size(), train.get_context().get_world_rank()
+    while step < 60:
+        for x, y in loader:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            total = loss.detach().clone()
+            torch.distributed.all_reduce(total)
+            step += 1
+            state = {
+                "model": inner.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+                "loader": loader.state_dict(),
+                "step": step,
+            }
+            checkpoint = Checkpoint.from_dict(state) if rank == 0 else None
+            train.report({"step": step, "loss": total.item() / size, "size": size}, checkpoint=checkpoint)
+            if config["resize"] and step == 17 and size == 2 and rank == 1:
+                os.sched_setaffinity(config["driver"], {min(os.sched_getaffinity(config["driver"]))})
+                os.kill(os.getpid(), signal.SIGKILL)
+            if config["resize"] and step == 31 and size == 1:
+                os.sched_setaffinity(config["driver"], config["cores"])
+            if size == 1 and step > 31 and config["resize"]:
+                time.sleep(0.05)  # so that the commits after which it may grow are not over in an instant
+            if step == 60:
+                break
+
+
+TorchTrainer(
+    function,
+    train_loop_config={"resize": "resize" in sys.argv, "driver": os.getpid(), "cores": os.sched_getaffinity(0)},
+    scaling_config=ScalingConfig((1, 2), global_batch_size=8, elastic_resize_monitor_interval_s=0),
+    run_config=RunConfig(name=sys.argv[1], storage_path="runs"),
+).fit()
+"""
+
+
+@two_cores
+def test_a_run_that_shrinks_and_grows_has_the_loss_curve_of_one_that_does_not(run_script, tmp_path):
+    fixed = run_script(SCRIPT, "fixed")
+    assert fixed.returncode == 0, fixed.stderr
+    resized = run_script(SCRIPT, "resized", "resize")
+    assert resized.returncode == 0, resized.stderr
+    assert "with 1 worker where there were 2" in resized.stderr
+    assert "with 2 workers where there were 1" in resized.stderr
+    expected = Result.from_path(tmp_path / "runs" / "fixed").metrics_dataframe
+    curve = Result.from_path(tmp_path / "runs" / "resized").metrics_dataframe
+    assert curve["step"].tolist() == expected["step"].tolist() == list(range(1, 61))
+    sizes = curve["size"].tolist()
+    assert (sizes[0], sizes[20], sizes[-1]) == (2, 1, 2)
+    assert (curve["loss"] - expected["loss"]).abs().max() < 1e-9
+    assert expected["size"].tolist() == [2] * 60
+
+
+def test_only_numbers_of_workers_that_divide_the_global_batch_are_used():
+    assert ScalingConfig((1, 8), global_batch_size=12).sizes == (1, 2, 3, 4, 6)
+    assert ScalingConfig((2, 3)).sizes == (2, 3)
+    config = ScalingConfig((2, 3))
+    assert (config.elasticity_enabled, config.min_workers, config.max_workers) == (True, 2, 3)
+    assert config.total_resources == {"CPU": 3.0}
+    config = ScalingConfig(4)
+    assert (config.elasticity_enabled, config.min_workers, config.max_workers) == (False, 4, 4)
+
+
+def test_a_run_with_a_range_starts_with_as_many_as_there_are_cores(tmp_path):
+    def function():
+        train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
+        return train.get_context().get_world_size()
+
+    trainer = DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig((1, 3)),
+        run_config=RunConfig(name="run", storage_path=tmp_path),
+    )
+    assert trainer.fit().return_value == min(3, len(os.sched_getaffinity(0)))
