@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     path = Path(tempfile.mkdtemp(prefix="paceline-tests-"))
     patch.setenv("PACELINE_STORAGE_PATH", str(path))
+    patch.setenv("PACELINE_SPOOL_PATH", str(path / "spool"))
     patch.setenv(MARK, uuid.uuid4().hex)
     config.stash[_session] = patch, path
 

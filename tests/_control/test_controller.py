@@ -22,6 +22,7 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED
@@ -45,8 +46,7 @@ def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None
         Run(),
         journal=book,
         engine=engine,
-        files=LocalFiles(),
-        layout=layout,
+        depot=DiskDepot(LocalFiles(), layout),
         group=group,
         clock=clock,
         observers=observers,

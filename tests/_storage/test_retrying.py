@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from paceline._core.errors import StorageError
 from paceline._engine.messages import FileEntry
-from paceline._storage.address import is_remote, joined, store_at
+from paceline._storage.address import store_at
 from paceline._storage.arrow_store import ArrowStore
+from paceline._storage.home import is_remote, joined
 from paceline._storage.retrying import PATIENCE, Patience, RetryingStore
 from paceline._storage.store import Moved, unwatched
 from paceline._storage.transfer import download_all, in_parallel, upload_all

@@ -25,6 +25,7 @@ FIELDS = {
         "failure_config=FailureConfig()",
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
+        "storage_filesystem=None",
     ],
     "paceline.train.FailureConfig": ["max_failures=0", "max_preemption_failures=-1", "controller_failure_limit=-1"],
     "paceline.train.CheckpointConfig": [

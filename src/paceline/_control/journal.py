@@ -73,6 +73,11 @@ def read(path: Path) -> list[Event]:
     return _decoded(path)[0]
 
 
+def decoded(data: bytes, where: str) -> list[Event]:
+    """The same of bytes that were read already."""
+    return _decoded_bytes(data, where)[0]
+
+
 def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tuple[Journal, list[Event]]:
     """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside.
 
@@ -98,6 +103,10 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
         data = path.read_bytes()
     except FileNotFoundError:
         return [], 0
+    return _decoded_bytes(data, str(path))
+
+
+def _decoded_bytes(data: bytes, where: str) -> tuple[list[Event], int]:
     found: list[Event] = []
     length = 0
     for payload in valid_prefix(data):
@@ -108,7 +117,7 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
         except msgspec.ValidationError as problem:
             # The checksum holds, so this is no damage: another version wrote it.
             raise JournalVersionError(
-                f"{path}: line {len(found) + 1} is not understood by this version of Paceline ({problem})\n\n"
+                f"{where}: line {len(found) + 1} is not understood by this version of Paceline ({problem})\n\n"
                 "hint: open the run with the version that wrote it, or a newer one"
             ) from None
         found.append(event)

@@ -43,20 +43,6 @@ def store_at(storage_path: str, filesystem: Any = None, patience: Patience = PAT
     return RetryingStore(store, patience)
 
 
-def is_remote(storage_path: str, filesystem: Any = None) -> bool:
-    """Whether this is a store, and not a directory of this machine."""
-    if filesystem is not None:
-        return getattr(filesystem, "type_name", None) != "local"
-    scheme, separator, _ = storage_path.partition("://")
-    return bool(separator) and scheme != "file"
-
-
-def joined(storage_path: str, name: str) -> str:
-    """A path below another; options stay at the end."""
-    path, mark, options = storage_path.partition("?") if "://" in storage_path else (storage_path, "", "")
-    return f"{path.rstrip('/')}/{name}{mark}{options}"
-
-
 def _bare(storage_path: str, filesystem: Any) -> Store:
     if filesystem is not None:
         arrow = as_arrow(filesystem)

@@ -32,6 +32,12 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = MANIFEST_VERSION
     lease: int = 0
     """The number under which a driver made it a checkpoint; 0 where nobody else could have."""
+    keys: dict[str, str] = {}
+    """In a store: where the file of a path lies below the checkpoint, if not under its own path."""
+
+
+class ManifestError(StorageError):
+    """A manifest that cannot be read or trusted."""
 
 
 def files_below(directory: Path) -> list[str]:
@@ -88,7 +94,7 @@ def commit(
 
     May be called again after a crash at any point: whatever was already moved is taken from where it is.
     """
-    chosen, differing = _merged(parts)
+    chosen, differing = merged(parts)
     entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
     manifest = Manifest(record, world_size, entries, created_at, lease=fence.number)
     final = layout.checkpoint(record.name)
@@ -171,7 +177,7 @@ def problem_with(directory: Path) -> str | None:
             return f"{path}: {error.strerror or error}"
         if found.size != entry.size:
             return f"{path} has {found.size} bytes where {entry.size} were written"
-        if found.hash != entry.hash:
+        if entry.hash and found.hash != entry.hash:
             return f"{path} does not hash to what was written"
     return None
 
@@ -186,14 +192,23 @@ def read_manifest(directory: Path) -> Manifest | None:
         data = (directory / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return decoded_manifest(data, str(directory / MANIFEST))
+
+
+def encoded_manifest(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def decoded_manifest(data: bytes, where: str) -> Manifest:
+    """A manifest from its bytes; `where` they were is for people."""
     try:
         manifest = _decode_manifest(data)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{directory / MANIFEST} cannot be read: {error}") from None
-    for entry in manifest.files:
-        path = PurePosixPath(entry.path)
+        raise ManifestError(f"{where} cannot be read: {error}") from None
+    for name in (*(entry.path for entry in manifest.files), *manifest.keys.values()):
+        path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise StorageError(f"{directory / MANIFEST} names {entry.path!r}, outside of the checkpoint")
+            raise ManifestError(f"{where} names {name!r}, outside of the checkpoint")
     # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
     metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
     return replace(manifest, record=replace(manifest.record, metrics=metrics))
@@ -283,7 +298,7 @@ def _gather(
     _sync_dirs(files, gathered, [entry.path for _, entry in chosen])
 
 
-def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
+def merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
     """Which rank's file stands for each path: the lowest rank's. And the paths on which ranks differ."""
     chosen: dict[str, tuple[int, FileEntry]] = {}
     differing = []
@@ -297,7 +312,7 @@ def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[
 
 def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
     part = directory / f"{MANIFEST}.part"
-    files.write(part, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    files.write(part, encoded_manifest(manifest))
     files.rename(part, directory / MANIFEST)
     files.sync_dir(directory)
 

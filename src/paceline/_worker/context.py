@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
+import cloudpickle
 from msgspec import Raw
 
 from paceline._core import settings
@@ -41,9 +42,11 @@ from paceline._engine.messages import (
     WorkerHeld,
     encode,
 )
+from paceline._storage.depot import Depot, DiskDepot, StoreDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
+from paceline._storage.retrying import Patience
 from paceline._worker.link import Link
 from paceline._worker.signals import NOTICES
 from paceline._worker.upload import Source, Uploader
@@ -64,7 +67,8 @@ class Context:
     def __init__(self, begin: Begin, link: Link) -> None:
         self.begin = begin
         self.layout = Layout(Path(begin.run_path))
-        self.uploader = Uploader(LocalFiles(), self.layout, begin.attempt, begin.rank)
+        self.depot = depot_of(begin)
+        self.uploader = Uploader(LocalFiles(), self.depot, begin.attempt, begin.rank)
         self.last_where = ""
         self.error: BaseException | None = None
         """What ended the user's function, if it did not return."""
@@ -157,11 +161,12 @@ class Context:
         if source is not None:
             with self._changed:
                 self._announced.add(seq)
+            assert named is not None
             if wait:
-                self._stage_now(seq, source)
+                self._stage_now(seq, named, source)
                 self._wait_committed(seq)
             else:
-                self.uploader.upload_later(seq, source, lambda outcome: self._staged_later(seq, outcome))
+                self.uploader.upload_later(seq, named, source, lambda outcome: self._staged_later(seq, outcome))
         if stop is not None:
             raise StopTraining
 
@@ -222,9 +227,9 @@ class Context:
             raise StorageError(f"{self.layout.reports(self.begin.attempt, self.begin.rank)} took half a line")
         self._link.send_payload(payload)
 
-    def _stage_now(self, seq: int, source: Source) -> None:
+    def _stage_now(self, seq: int, name: str, source: Source) -> None:
         try:
-            staged = self.uploader.upload(seq, source)
+            staged = self.uploader.upload(seq, name, source)
         except OSError as error:
             with self._changed:
                 self._announced.discard(seq)
@@ -252,6 +257,18 @@ class Context:
             refused, self._refused = self._refused, {}
         for seq, error in refused.items():
             raise StorageError(f"report {seq}: the checkpoint could not be committed: {error}")
+
+
+def depot_of(begin: Begin) -> Depot:
+    """Where the run's checkpoints are kept, as the driver said."""
+    layout = Layout(Path(begin.run_path))
+    if begin.store is None:
+        return DiskDepot(LocalFiles(), layout)
+    from paceline._storage.address import store_at
+
+    filesystem = cloudpickle.loads(begin.filesystem) if begin.filesystem is not None else None
+    patience = Patience(no_progress_s=settings.load().storage_patience_s)
+    return StoreDepot(store_at(begin.store, filesystem, patience), layout)
 
 
 _shortened: dict[CodeType, str] = {}

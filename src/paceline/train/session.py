@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 
 from paceline._core.plain import unplain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import has_manifest
-from paceline._storage.layout import Layout
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, State
@@ -78,6 +76,7 @@ class TrainContext:
 
     def __init__(self, context: Context) -> None:
         self._begin = context.begin
+        self._depot = context.depot
 
     def get_experiment_name(self) -> str:
         return self._begin.run_name
@@ -102,7 +101,8 @@ class TrainContext:
         return self._begin.global_batch_size
 
     def get_storage(self) -> StorageContext:
-        return StorageContext(self._begin.run_path)
+        path, filesystem = self._depot.root()
+        return StorageContext(path, filesystem)
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,13 @@ class StorageContext:
     """Where the run is kept, for code that puts files there itself (see `CheckpointUploadMode.NO_UPLOAD`)."""
 
     experiment_fs_path: str
+    _filesystem: Any = None
 
     @property
     def storage_filesystem(self) -> Any:
         from pyarrow.fs import LocalFileSystem
 
-        return LocalFileSystem()
+        return self._filesystem if self._filesystem is not None else LocalFileSystem()
 
     def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
         return str(Path(self.experiment_fs_path) / checkpoint_name)
@@ -175,7 +176,7 @@ def get_checkpoint() -> Checkpoint | None:
     context = _context("get_checkpoint")
     record = context.latest_checkpoint()
     if record is not None:
-        return _checkpoint(context.layout, record)
+        return Checkpoint(*context.depot.place(record))
     return Checkpoint(context.begin.initial) if context.begin.initial else None
 
 
@@ -202,7 +203,7 @@ def get_all_reported_checkpoints(
     CheckpointConsistencyMode(consistency_mode)
     context = _context("get_all_reported_checkpoints")
     return [
-        ReportedCheckpoint(_checkpoint(context.layout, record), unplain(msgspec.json.decode(record.metrics)))
+        ReportedCheckpoint(Checkpoint(*context.depot.place(record)), unplain(msgspec.json.decode(record.metrics)))
         for record in context.checkpoints(timeout_s)
     ]
 
@@ -220,10 +221,6 @@ def _context(function: str) -> Context:
             "call it in the function that you pass to a trainer"
         )
     return context
-
-
-def _checkpoint(layout: Layout, record: CheckpointRecord) -> Checkpoint:
-    return Checkpoint(layout.checkpoint(record.name))
 
 
 def _check_dir_name(name: str | None) -> None:
@@ -261,6 +258,11 @@ def _uploaded(
     upload: Callable[[Checkpoint, str], Checkpoint] | None,
 ) -> InPlace:
     root = context.layout.root
+    if context.begin.store is not None:
+        raise ValueError(
+            "NO_UPLOAD and checkpoint_upload_fn need a storage_path on this machine: "
+            "into a store Paceline uploads by itself, with the modes SYNC and ASYNC"
+        )
     if mode is not CheckpointUploadMode.NO_UPLOAD and upload is not None:
         checkpoint = upload(checkpoint, name or context.next_checkpoint_name())
         if not isinstance(checkpoint, Checkpoint):

@@ -9,7 +9,7 @@ from paceline._control.recover import is_complete
 from paceline._control.run import Run
 from paceline._core import settings
 from paceline._engine.local.devices import Share, shares, this_machine
-from paceline._storage.layout import Layout
+from paceline._storage.depot import Depot
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
@@ -65,14 +65,14 @@ class DataParallelTrainer:
         scaling = self.scaling_config
         place = _placing(scaling)
         place(scaling.sizes[0])
-        layout = Layout(self.run_config.path)
+        home = self.run_config.home
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
         asked = Asked(
             parts=parts,
             job=pickled_job(*parts),
             run_config=self.run_config,
             about=TrainRunContext(
-                layout.root.name,
+                home.name,
                 self.run_config,
                 self.train_loop_config,
                 self.scaling_config,
@@ -82,17 +82,31 @@ class DataParallelTrainer:
             place=place,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
+            filesystem=_pickled_filesystem(self.run_config.storage_filesystem),
         )
         chosen = settings.load()
-        terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
-        with opened(layout, self._seams, terminal.say) as found:
+        terminal = Terminal(home.layout, chosen.verbosity, chosen.report_notice_s)
+        with opened(home, self._seams, terminal.say) as (found, depot):
             if is_complete(found.run):
                 terminal.say(
-                    f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
+                    f"run {home.name} is already complete: nothing is run. Give it another name to train again"
                 )
-                return result_of(layout, found.run, found.history)
-            _announce(terminal, layout, found.run, scaling, place)
-            return driven(asked, layout, found, terminal, self._seams)
+                return result_of(depot, found.run, found.history)
+            _announce(terminal, depot, found.run, scaling, place)
+            return driven(asked, depot, found, terminal, self._seams)
+
+
+def _pickled_filesystem(filesystem: Any) -> bytes | None:
+    """The workers open it for themselves."""
+    if filesystem is None:
+        return None
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(filesystem)
+    except Exception as error:
+        raise ValueError(f"storage_filesystem={filesystem!r} cannot be sent to workers: {error}") from error
+    return data
 
 
 def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:
@@ -108,7 +122,7 @@ def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:
 
 
 def _announce(
-    terminal: Terminal, layout: Layout, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
+    terminal: Terminal, depot: Depot, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
 ) -> None:
     least, most = scaling.sizes[0], scaling.sizes[-1]
     if least < most:
@@ -121,4 +135,4 @@ def _announce(
             threads += f"; more than the {num_cores} cores here, so they take turns"
     begins = "continues" if run.attempt else "begins"
     where = f", from {run.latest.name}" if run.latest else ""
-    terminal.say(f"run {layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {layout.root}")
+    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {depot.uri}")
