@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulty_proxy import FaultyProxy
-from servers import BUCKET, Server, s3_variables
 
+from faulty_proxy import FaultyProxy
 from paceline import train
 from paceline._storage.address import store_at
 from paceline._storage.store import Store
@@ -28,6 +27,7 @@ from paceline.train import (
     StorageError,
     TrainingFailedError,
 )
+from servers import BUCKET, Server, s3_variables
 
 SCRIPT = """
 import os, sys, time
@@ -85,7 +85,10 @@ def _save(steps: int = 3) -> Callable[[], None]:
     return function
 
 
-def _fit(path: str, function: Callable = _save(), name: str = "alpha", workers: int = 2, **config) -> Result:
+SAVE_THREE = _save()
+
+
+def _fit(path: str, function: Callable = SAVE_THREE, name: str = "alpha", workers: int = 2, **config) -> Result:
     run_config = RunConfig(name=name, storage_path=path, **config)
     return DataParallelTrainer(function, scaling_config=ScalingConfig(workers), run_config=run_config).fit()
 
@@ -109,7 +112,7 @@ def _killed_at(script: Path, path: str, step: int) -> None:
         driver.wait()
 
 
-@pytest.mark.parametrize("lost_spool", [False, True], ids=["spool there", "spool lost"])
+@pytest.mark.parametrize("lost_spool", [False, True], ids=["spool_there", "spool_lost"])
 def test_a_run_goes_on_from_the_store_after_its_driver_was_killed(
     s3_path: str, spool: Path, tmp_path: Path, run_script: Callable, lost_spool: bool
 ) -> None:
@@ -164,13 +167,27 @@ def test_a_name_chosen_again_leaves_only_the_newest(s3_path: str) -> None:
     assert manifests == ["attempt_1/000003/last/.manifest.json"]
 
 
+def test_where_ranks_wrote_one_path_differently_the_lowest_rank_is_kept(s3_path: str) -> None:
+    def function() -> None:
+        rank = train.get_context().get_world_rank()
+        directory = train.staging_directory()
+        (directory / "same").write_text(f"rank {rank}")
+        (directory / f"own_{rank}").write_text(f"rank {rank}")
+        train.report({}, checkpoint=Checkpoint.from_directory(directory))
+
+    result = _fit(s3_path, function)
+    result.checkpoint.verify()
+    with result.checkpoint.as_directory() as directory:
+        read = {name: Path(directory, name).read_text() for name in os.listdir(directory) if name[0] != "."}
+    assert read == {"same": "rank 0", "own_0": "rank 0", "own_1": "rank 1"}
+
+
 @pytest.mark.parametrize("harm", ["missing", "cut"])
 def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(s3_path: str, harm: str) -> None:
     _fit(s3_path, _save(3))
     store = store_at(f"{s3_path}/alpha")
     key = "attempt_1/checkpoint_000003/state.json"
     store.delete(key) if harm == "missing" else store.write(key, b"{")
-    starts: list[int] = []
 
     def function() -> None:
         step = train.get_checkpoint().to_dict()["step"]
@@ -181,8 +198,7 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(s3_path: st
     store.delete(last)
     shutil.rmtree(os.environ["PACELINE_SPOOL_PATH"])
     result = _fit(s3_path, function, workers=1)
-    starts.append(result.metrics["from"])
-    assert starts == [1]
+    assert result.metrics["from"] == 1
     assert any(key.startswith(".broken/") for key in _keys(store))
 
 
@@ -198,7 +214,7 @@ def test_a_bit_flip_is_found_when_a_checkpoint_is_read(s3_path: str) -> None:
 
 
 def test_a_missing_bucket_is_told_before_any_worker_starts(s3_environment: Server, spool: Path) -> None:
-    with pytest.raises(StorageError, match="no-such-bucket.*bucket"):
+    with pytest.raises(StorageError, match=r"no-such-bucket.*bucket"):
         _fit("s3://no-such-bucket/runs")
     assert not list(spool.rglob("rank_*.log"))
 
@@ -262,5 +278,9 @@ def test_a_filesystem_of_fsspec_keeps_a_run_and_travels_to_the_workers(tmp_path:
 
 def test_a_run_that_was_removed_from_the_store_begins_anew_whatever_the_spool_says(s3_path: str) -> None:
     _fit(s3_path)
-    store_at(f"{s3_path}/alpha").delete_all("")
-    assert len(_fit(s3_path).metrics_dataframe) == 3
+    store = store_at(f"{s3_path}/alpha")
+    store.delete_all("")
+    result = _fit(s3_path)
+    assert result.checkpoint.to_dict() == {"step": 2}
+    assert len(result.metrics_dataframe) == 3
+    assert len([key for key in _keys(store) if key.endswith(".manifest.json")]) == 3

@@ -269,7 +269,7 @@ class StoreDepot:
             self._check_complete(record, manifest)
         except FileNotFoundError:
             return f"{self.uri}/{key} is missing"
-        except _IncompleteError as error:
+        except IncompleteError as error:
             return str(error)
         except commit.ManifestError as error:
             return str(error)
@@ -337,12 +337,12 @@ class StoreDepot:
         for entry in manifest.files:
             key = f"{prefix}/{manifest.keys.get(entry.path, entry.path)}"
             if key not in sizes:
-                raise _IncompleteError(f"{self.uri}/{key} is missing")
+                raise IncompleteError(f"{self.uri}/{key} is missing")
             if sizes[key] != entry.size:
-                raise _IncompleteError(f"{self.uri}/{key} has {sizes[key]} bytes where {entry.size} were written")
+                raise IncompleteError(f"{self.uri}/{key} has {sizes[key]} bytes where {entry.size} were written")
 
 
-class _IncompleteError(StorageError):
+class IncompleteError(StorageError):
     """Objects that a manifest names are missing or cut off."""
 
 
