@@ -90,7 +90,7 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
 
     def worker(begin):
         yield reported(begin, 1, "checkpoint_000001")
-        yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, ()))  # nothing was staged: the rename will fail
+        yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, ()))
         told = None
         while told is None:
             told = yield None

@@ -29,13 +29,14 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    ResizeDue,
     Retention,
     StopRequested,
     WorkersStopped,
 )
 from paceline._control.policy import ENGINE_FAILURES_IN_PLACE, GiveUp, Retry, decided, first_failure
 from paceline._control.run import Finished, Phase, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
-from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, step
+from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, resize_due, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -469,6 +470,13 @@ def test_where_only_some_machines_go_the_run_goes_on_without_charge_to_max_failu
     assert run.phase == Finished("preempted")
 
 
+def test_a_stop_requested_while_ranks_come_to_their_last_report_leaves_no_further_attempt() -> None:
+    run = heard(running(1), PreemptionTold(1, 5.0, (0,), whole=False), StopRequested(1), WorkerHeld(1, 0, 0))
+    assert step(run, StopRequested(1)) == (run, [])
+    run = heard(run, returned(0, 1, stopped=True), WorkersStopped(1))
+    assert run.phase == Finished("preempted")
+
+
 def test_a_second_notice_moves_the_deadline_forward_only() -> None:
     run, _ = preempted_at(running(2), 0.0, 30.0, ranks=(1,))
     run, commands = preempted_at(run, 1.0, 100.0, ranks=(0,))
@@ -488,12 +496,30 @@ def test_workers_that_die_with_the_machine_are_preempted_but_a_bug_stays_a_bug(k
     assert run.phase.ending == ending
 
 
+@pytest.mark.parametrize(("rank", "kind", "goes_on"), [(1, "killed", True), (0, "killed", False), (1, "user", False)])
+def test_a_worker_that_dies_on_a_machine_that_goes_is_not_charged_to_max_failures(
+    rank: int, kind: str, goes_on: bool
+) -> None:
+    run = heard(running(2), PreemptionTold(1, 5.0, (1,), whole=False), failed(rank, kind=kind), WorkersStopped(1))
+    assert isinstance(run.phase, Running if goes_on else Finished)
+    assert run.num_preemptions == goes_on
+
+
 def test_a_notice_while_workers_end_or_a_checkpoint_is_checked_leaves_no_further_attempt() -> None:
     run = heard(with_commits(running(1, max_failures=5), 1), failed(0, kind="killed"))
     assert heard(run, PreemptionTold(1, 5.0), WorkersStopped(1)).phase.ending == "preempted"
     run = heard(run, WorkersStopped(1))
     assert isinstance(run.phase, Restoring)
     assert heard(run, PreemptionTold(2, 5.0)).phase == Finished("preempted")
+
+
+def test_a_notice_of_some_machines_does_not_end_a_run_that_has_no_workers_on_them() -> None:
+    run = heard(with_commits(running(1, max_failures=5), 1), failed(0, kind="killed"), WorkersStopped(1))
+    assert isinstance(run.phase, Restoring)
+    assert step(run, PreemptionTold(2, 5.0, whole=False)) == (run, [])
+    run = heard(Run(), DriverStarted(1, 0, num_places=0))
+    assert isinstance(run.phase, Waiting)
+    assert step(run, PreemptionTold(1, 5.0, whole=False)) == (run, [])
 
 
 # More workers and fewer
@@ -516,6 +542,14 @@ def test_a_lost_place_costs_no_failure_and_the_run_goes_on_with_fewer() -> None:
     assert (run.size, run.num_failures) == (1, 0)
 
 
+def test_a_lost_place_costs_nothing_when_it_was_foretold_either() -> None:
+    run = elastic(1, 2, max_preemption_failures=0)
+    run = heard(run, PreemptionTold(1, 5.0, (1,), whole=False), WorkerHeld(1, 0, 0), WorkerHeld(1, 1, 0))
+    run = heard(run, returned(0, 1, stopped=True), returned(1, 1, stopped=True), CapacityChanged(1, 1))
+    run = played(run, (WorkersStopped(1), Running, [StartWorkers(2, 1, None)]))
+    assert run.num_preemptions == 0
+
+
 def test_a_bug_is_charged_though_a_place_was_lost_too() -> None:
     run = heard(elastic(1, 2), failed(1), CapacityChanged(1, 1), WorkersStopped(1))
     assert isinstance(run.phase, Finished)
@@ -528,6 +562,7 @@ def test_workers_join_at_the_next_commit() -> None:
         run,
         (reported(0, 1, files=True, attempt=2), Running, []),
         (CapacityChanged(2, 2), Running, []),
+        (ResizeDue(2), Running, []),
         (staged(0, 1, attempt=2), Running, [CommitCheckpoint(record(1, attempt=2), (part(0),))]),
         (
             Committed(record(1, attempt=2)),
@@ -544,11 +579,42 @@ def test_a_run_is_not_resized_more_often_than_asked_for() -> None:
     run = elastic(1, 2, resize_every_s=60.0)
     run = heard(run, failed(1, kind="killed"), CapacityChanged(1, 1))
     run, _ = step(run, WorkersStopped(1), 100.0)
+    assert resize_due(run) is None
     run, _ = step(run, CapacityChanged(2, 2), 110.0)
+    assert resize_due(run) == 160.0
     for seq, now, phase in ((1, 130.0, Running), (2, 161.0, Stopping)):
+        if now > 160.0:
+            run = heard(run, ResizeDue(2))
+            assert resize_due(run) is None
         run = heard(run, reported(0, seq, files=True, attempt=2), staged(0, seq, attempt=2))
         run, _ = step(run, Committed(record(seq, attempt=2)), now)
         assert isinstance(run.phase, phase)
+
+
+def test_a_run_that_grew_is_replayed_alike_by_one_who_does_not_know_when() -> None:
+    """Else its next driver would find workers stopped that, as far as it knows, still ran."""
+    story: list[tuple[Event, float]] = [
+        (DriverStarted(2, 0, sizes=(1, 2), num_places=1, resize_every_s=60.0), 100.0),
+        (CapacityChanged(1, 2), 110.0),
+        (reported(0, 1, files=True), 120.0),
+        (staged(0, 1), 121.0),
+        (ResizeDue(1), 160.0),
+        (Committed(record(1)), 161.0),
+        (WorkersStopped(1), 162.0),
+    ]
+    run = Run()
+    for event, now in story:
+        run, _ = step(run, event, now)
+    again = heard(Run(), *(event for event, _ in story))
+    for lived in (run, again):
+        assert lived.phase == Restoring(record(1))
+        assert lived.attempt == 2
+
+
+def test_workers_do_not_join_when_the_room_is_gone_again_by_the_commit() -> None:
+    run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
+    run = heard(run, CapacityChanged(1, 1), reported(0, 1, files=True), staged(0, 1), Committed(record(1)))
+    assert isinstance(run.phase, Running)
 
 
 def test_with_no_room_for_the_fewest_the_run_waits_until_there_is() -> None:

@@ -275,8 +275,6 @@ def test_a_paused_driver_writes_to_a_journal_that_nobody_reads(fresh):
 def test_a_driver_paused_while_it_opens_the_journal_does_not_cut_the_next_ones(fresh):
     layout, clock = fresh()
     Driver(layout, clock, None).close()
-    with layout.journal.open("ab") as file:
-        file.write(b"torn")
     second = []
 
     def take_over():
@@ -285,6 +283,8 @@ def test_a_driver_paused_while_it_opens_the_journal_does_not_cut_the_next_ones(f
 
     for at in itertools.count():
         num_before = len(second)
+        with layout.journal.open("ab") as file:
+            file.write(b"torn")
         try:
             Driver(layout, clock, None, files=Halting(at, take_over)).close()
         except RunHeldError:

@@ -1,12 +1,14 @@
 """The commit protocol, with a crash at every single thing that is done to files."""
 
 import itertools
+import os
 import shutil
+import zlib
 
 import msgspec
 import pytest
 
-from paceline._core.errors import StorageError
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord, Staged
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
@@ -78,6 +80,15 @@ def stage(files, layout, tmp_path, seq, ranks, text):
         files.make_dir(target)
         parts.append(Staged(rank, commit.staged_copy(files, source, target)))
     return parts
+
+
+def rewrite(manifest, old, new):
+    """Change a manifest as somebody would who knows how its checksum is made."""
+    body, seal, _ = manifest.read_bytes().rpartition(b',\n "crc32": "')
+    assert seal
+    assert old in body
+    body = body.replace(old, new)
+    manifest.write_bytes(body + seal + b'%08x"\n}' % zlib.crc32(body))
 
 
 def committed(layout):
@@ -189,13 +200,27 @@ def test_any_damage_to_any_file_is_noticed(tmp_path, layout, damage, victim):
     assert commit.problem_with(directory) is not None
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../outside"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../outside",
+        "/etc/passwd",
+        "a/../../outside",
+        "..",
+        ".",
+        "",
+        "a\0b",
+        MANIFEST,
+        f"./{MANIFEST}",
+        ".metadata.json",
+    ],
+)
 def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(tmp_path, layout, path):
     files = LocalFiles()
     parts = stage(files, layout, tmp_path, 1, [0], "x")
     commit.commit(files, layout, record(1), parts, world_size=1, created_at=0)
     manifest = layout.root / "checkpoint_000001" / MANIFEST
-    manifest.write_bytes(manifest.read_bytes().replace(b'"shard-0"', msgspec.json.encode(path)))
+    rewrite(manifest, b'"shard-0"', msgspec.json.encode(path))
     with pytest.raises(StorageError, match="outside of the checkpoint"):
         commit.read_manifest(manifest.parent)
     assert "outside of the checkpoint" in commit.problem_with(manifest.parent)
@@ -209,8 +234,6 @@ def test_mixing_files_in_place_with_staged_ones_is_refused(tmp_path, layout):
 
 
 def test_a_socket_in_a_checkpoint_is_refused_by_name(tmp_path, layout):
-    import os
-
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="pipe is not a regular file"):
         commit.files_below(tmp_path)
@@ -234,3 +257,69 @@ def test_a_commit_that_is_made_up_for_does_not_undo_a_newer_one_of_its_name(tmp_
     commit.commit(files, layout, record(2, "best"), new, world_size=1, created_at=0)
     commit.commit(files, layout, record(1, "best"), old, world_size=1, created_at=0)
     assert committed(layout) == {"best": 2}
+
+
+class Lost:
+    """The lease of a driver that was taken over."""
+
+    number = 1
+
+    def check(self):
+        raise RunHeldError("taken over")
+
+    raise_if_lost = check
+
+
+def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(tmp_path, layout):
+    files = LocalFiles()
+    parts = stage(files, layout, tmp_path, 1, [0], "old")
+    commit.commit(files, layout, record(1, "last"), parts, world_size=1, created_at=0)
+    before = committed(layout)
+    staged = stage(files, layout, tmp_path, 2, [0], "new")
+    in_place = [Staged(0, (), in_place=True)]
+    layout.checkpoint("checkpoint_000003").mkdir()
+    (layout.trash / "1-other").mkdir(parents=True)
+    for act in (
+        lambda: commit.commit(files, layout, record(2, "last"), staged, world_size=1, created_at=0, fence=Lost()),
+        lambda: commit.commit(files, layout, record(3), in_place, world_size=1, created_at=0, fence=Lost()),
+        lambda: commit.delete(files, layout, record(1, "last"), Lost()),
+        lambda: commit.set_aside(files, layout, "last", Lost()),
+        lambda: commit.recover(files, layout, Lost()),
+        lambda: commit.clear_staging(files, layout, Lost()),
+    ):
+        with pytest.raises(RunHeldError):
+            act()
+        assert committed(layout) == before
+    assert layout.staged(1, 2).exists()
+    assert (layout.trash / "1-other").exists()
+
+
+def test_a_checkpoint_that_stepped_aside_is_back_when_the_newer_one_cannot_be_put_in_its_place(tmp_path, layout):
+    class Refusing(LocalFiles):
+        def rename(self, source, target):
+            if source.name == "gathered":
+                raise OSError("no")
+            super().rename(source, target)
+
+    files = Refusing()
+    parts = stage(files, layout, tmp_path, 1, [0, 1], "old")
+    commit.commit(LocalFiles(), layout, record(1, "last"), parts, world_size=2, created_at=0)
+    parts = stage(files, layout, tmp_path, 2, [0, 1], "new")
+    with pytest.raises(OSError, match="no"):
+        commit.commit(files, layout, record(2, "last"), parts, world_size=2, created_at=0)
+    assert committed(layout) == {"last": 1}
+
+
+def test_staging_is_cleared_of_what_was_there_and_goes_when_it_is_empty(layout):
+    (layout.staging / "attempt_1").mkdir(parents=True)
+
+    class Meanwhile:
+        number = 1
+
+        def check(self):
+            (layout.staging / "attempt_2").mkdir()
+
+    commit.clear_staging(LocalFiles(), layout, Meanwhile())
+    assert [path.name for path in layout.staging.iterdir()] == ["attempt_2"]
+    commit.clear_staging(LocalFiles(), layout)
+    assert not layout.staging.exists()

@@ -193,6 +193,7 @@ def test_only_a_driver_whose_predecessors_all_ended_has_the_journal_to_itself(sl
     third = take(slot(), clock, alive=False)
     assert not third.holder.alone, "the second died before it settled that"
     third.settle()
+    third.check()
     assert take(slot(), clock, alive=False).holder.alone
 
 

@@ -454,13 +454,10 @@ def test_the_entries_tell_size_and_hash_of_both_files(tmp_path: Path) -> None:
     assert entries[0].size == 20 << 20
 
 
-def test_both_files_are_synced_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    taken = snapshot([1], Arena())
-    taken.write(tmp_path, fsync=False)
-    assert synced == []
-    taken.write(tmp_path)
+    snapshot([1], Arena()).write(tmp_path)
     assert synced == [f"{tmp_path}/state.bin", f"{tmp_path}/state.json"]
 
 

@@ -166,3 +166,36 @@ def test_a_metric_is_found_by_its_name_or_by_its_path() -> None:
     assert looked_up(metrics, "x/y/none") is None
     assert looked_up(metrics, "eval/loss/deeper") is None
     assert looked_up([1], "x") is None
+
+
+@pytest.mark.parametrize("digits", [600, 4300, 4301, 10_000])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_of_any_length_comes_back(digits: int, sign: int) -> None:
+    value = {"n": sign * (10**digits - 1)}
+    assert unplain(msgspec.json.decode(msgspec.json.encode(plain(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"eval": {"name": "ab\ud800c"}}, r"metrics['eval']['name'] is a text with '\ud800' at position 2"),
+        ({"eval": ["ok", "\udfff"]}, r"metrics['eval'][1] is a text with '\udfff' at position 0"),
+        ({"eval": {"\ud800": 1}}, r"metrics['eval'] has a key with '\ud800' at position 0"),
+    ],
+)
+def test_half_a_character_is_refused_by_its_path(value: Any, told: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        plain(value)
+    assert str(refusal.value).startswith(told)
+    assert "hint: " in str(refusal.value)
+
+
+@pytest.mark.parametrize("keys", [(1, "1"), ("1", 1), (0.5, "0.5"), (1, 1.5, "1.5")])
+def test_keys_that_are_the_same_as_text_are_refused_by_their_path(keys: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^metrics\['eval'\] has the keys .* and .*, which are the same as text"):
+        plain({"eval": dict.fromkeys(keys, 0)})
+
+
+@pytest.mark.parametrize("text", ["junk", "", "0xzz", "9" * 5000])
+def test_a_number_that_nobody_wrote_stays_what_it_is(text: str) -> None:
+    assert unplain({"$number": text}) == {"$number": text}

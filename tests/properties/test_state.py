@@ -142,9 +142,9 @@ def test_what_an_arena_held_before_does_not_show(states: list[Any]) -> None:
     arena = Arena()
     with tempfile.TemporaryDirectory() as directory:
         for state in states:
-            entries = snapshot(state, arena).write(Path(directory), fsync=False)
+            entries = snapshot(state, arena).write(Path(directory))
             assert facts(read_state(Path(directory))) == facts(state)
-            assert snapshot(state, Arena()).write(Path(directory), fsync=False) == entries
+            assert snapshot(state, Arena()).write(Path(directory)) == entries
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")

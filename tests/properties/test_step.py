@@ -1,9 +1,10 @@
 """`step` against a late and disorderly engine and storage, and an independent model of who said what.
 
-Three parts. `Workers` are processes: they report, upload, wait, hold, return and die, and what they say lies on a wire
-(one for each rank, in order) until it is heard. `Model` hears what `step` hears and says, from plain lists and sets,
-which commands are due and where the run must stand. `RunMachine` lets Hypothesis choose what happens next: messages
-of different ranks, of the storage thread and of the user overtake each other freely, and the driver may be lost.
+Three parts. `Workers` are processes: they report, upload, wait, hold, look for notices, return and die, and what they
+say lies on a wire (one for each rank, in order) until it is heard. `Model` hears what `step` hears and says, from plain
+lists and sets, which commands are due and where the run must stand. `RunMachine` lets Hypothesis choose what happens
+next: messages of different ranks, of the storage thread and of the user overtake each other freely, machines are taken
+away with and without a word, room for workers comes and goes, and the driver may be lost.
 """
 
 from collections import deque
@@ -29,6 +30,7 @@ from paceline._control.commands import (
     VerifyCheckpoint,
 )
 from paceline._control.events import (
+    CapacityChanged,
     CheckpointBroken,
     CheckpointsFound,
     CheckpointVerified,
@@ -37,19 +39,24 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    ResizeDue,
     Retention,
     StopRequested,
     WorkersStopped,
 )
-from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened
-from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, deadline, step
+from paceline._control.policy import ENGINE_FAILURES_IN_PLACE
+from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
+from paceline._control.step import ECHO_GRACE_S, SAVE_MARGIN, STOP_GRACE_S, deadline, resize_due, step
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
     Failure,
+    FailureKind,
     FileEntry,
+    PreemptionTold,
     Reported,
     Staged,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -59,6 +66,7 @@ from paceline._engine.messages import (
 PHASES = {
     "unopened": Unopened,
     "restoring": Restoring,
+    "waiting": Waiting,
     "running": Running,
     "stopping": Stopping,
     "finished": Finished,
@@ -81,6 +89,13 @@ SCORES = {
 """Scores as they are written, and what they count for; None: they rank last."""
 
 
+BUDGETS = {
+    "failures": "max_failures",
+    "preemptions": "max_preemption_failures",
+    "engine failures": "controller_failure_limit",
+}
+
+
 # The model
 
 
@@ -94,17 +109,26 @@ class Mismatch(NamedTuple):
 class Life:
     """What the driver has heard of one attempt."""
 
-    def __init__(self, attempt: int, size: int, resume: CheckpointRecord | None) -> None:
+    def __init__(self, attempt: int, size: int, resume: CheckpointRecord | None, began: float) -> None:
         self.attempt = attempt
         self.size = size
+        self.began = began
         self.first = resume.seq if resume else 0
         self.num_ready = 0
         self.reports: list[list[Reported]] = [[] for _ in range(size)]
         self.parts: dict[tuple[int, int], Staged] = {}
         self.asked: list[int] = []
+        self.refused: set[int] = set()
         self.unanswered: set[int] = set()
         self.returned: dict[int, WorkerReturned] = {}
-        self.stop_by: float | None = None
+        self.limits: list[float] = []
+        """Moments after which nobody is waited for any more."""
+        self.notices: list[tuple[PreemptionTold, float]] = []
+        """And when each was heard."""
+        self.announced_at: dict[int, float] = {}
+        self.long_enough = False
+        """That workers are left alone; more of them may join."""
+        self.asks = False
         self.hold = False
         self.held: dict[int, int] = {}
         self.stop_at: int | None = None
@@ -119,10 +143,18 @@ class Life:
         said = [reports[seq - self.first - 1] for reports in self.reports if self.first + len(reports) >= seq]
         return [report for report in said if report.checkpoint is not None]
 
+    def preemption(self) -> Preemption | None:
+        """All notices in one, as code that looks for it is told."""
+        if not self.notices:
+            return None
+        ranks = {rank for notice, _ in self.notices for rank in notice.ranks}
+        ends = min(heard_at + notice.grace_s for notice, heard_at in self.notices)
+        return Preemption(tuple(sorted(ranks)), ends, whole=any(notice.whole for notice, _ in self.notices))
+
     def waiting(self) -> list[int]:
         """The announced checkpoints that are not asked for yet."""
         seqs = {report.seq for reports in self.reports for report in reports if report.checkpoint is not None}
-        return sorted(seqs - set(self.asked))
+        return sorted(seqs - set(self.asked) - self.refused)
 
     def due(self) -> Iterator[CommitCheckpoint]:
         for seq in self.waiting():
@@ -166,25 +198,34 @@ class Model:
         self.stage = "unopened"
         self.attempt = 0
         self.driver = DriverStarted(1, 0)
-        self.num_failures = 0
-        self.starts = 0
+        self.now = 0.0
+        self.places: int | None = None
+        self.spent = dict.fromkeys(BUDGETS, 0)
+        self.engine_failures_since_a_report = 0
         self.struck: tuple[int, int] | None = None
         """Whose exception the last failure was, and after how many reports."""
         self.stop_wanted = False
+        self.driver_goes = False
+        self.last_save_s: float | None = None
         self.kept: list[CheckpointRecord] = []
-        self.life = Life(0, 0, None)
+        self.resume: CheckpointRecord | None = None
+        self.life = Life(0, 0, None, 0.0)
         self.ending: str | None = None
+        self.reason = ""
 
     def hear(self, event: Event, now: float) -> list[Command]:
         """Take an event in, and return what must be asked for because of it."""
+        self.now = now
         if isinstance(event, DriverStarted):
             return self._driver_started(event)
         if isinstance(event, CheckpointsFound):
             return self._found(event)
         if event.attempt < self.attempt or self.stage == "finished":
             return []
-        if self.stage == "restoring":
-            return self._while_restoring(event)
+        if isinstance(event, CapacityChanged):
+            self.places = event.num_places
+        if self.stage in ("restoring", "waiting"):
+            return self._without_workers(event)
         commands = self._while_workers_live(event, now)
         for commit in list(self.life.due()):
             self.life.asked.append(commit.record.seq)
@@ -198,9 +239,12 @@ class Model:
         if self.stage == "finished" and self.ending == "complete":
             return []
         self.driver = event
-        self.num_failures = self.starts = 0
+        self.places = event.num_places
+        self.spent = dict.fromkeys(BUDGETS, 0)
+        self.engine_failures_since_a_report = 0
         self.struck = None
-        self.stop_wanted = False
+        self.stop_wanted = self.driver_goes = False
+        self.last_save_s = None
         return self._next_attempt()
 
     def _found(self, event: CheckpointsFound) -> list[Command]:
@@ -216,18 +260,26 @@ class Model:
             self.stage = "unopened"
         return []
 
-    def _while_restoring(self, event: Event) -> list[Command]:
+    def _without_workers(self, event: Event) -> list[Command]:
         match event:
-            case CheckpointVerified():
+            case CheckpointVerified() if self.stage == "restoring":
                 return self._start(self.kept[-1])
-            case CheckpointBroken():
+            case CheckpointBroken() if self.stage == "restoring":
                 self.kept.pop()
                 return self._begin()
+            case CapacityChanged():
+                return self._start(self.resume) if self.stage == "waiting" else []
             case StopRequested():
-                self.stage, self.ending, self.stop_wanted = "finished", "interrupted", True
+                self.stop_wanted = True
                 self.life.failures = []
+                return self._end("interrupted")
+            case PreemptionTold(whole=True):
+                self.driver_goes = True
+                self.life.failures = []
+                return self._end("preempted")
+            case PreemptionTold():
                 return []
-        raise AssertionError(f"{event} while a checkpoint is being verified")
+        raise AssertionError(f"{event} with no workers there, {self.stage}")
 
     def _while_workers_live(self, event: Event, now: float) -> list[Command]:
         life = self.life
@@ -238,10 +290,17 @@ class Model:
             case Reported(rank=rank, seq=seq):
                 if seq == life.count(rank) + 1:
                     life.reports[rank].append(event)
+                    self.engine_failures_since_a_report = 0
+                    if event.checkpoint is not None:
+                        life.announced_at.setdefault(seq, now)
                     return self._mismatch() if running else []
             case CheckpointStaged(seq=seq, staged=staged):
                 if seq not in life.asked:
                     life.parts.setdefault((seq, staged.rank), staged)
+            case StagingFailed(rank=rank, seq=seq, error=error):
+                if seq in life.waiting():
+                    life.refused.add(seq)
+                    return [AnnounceRefusal(life.attempt, seq, error, rank)]
             case Committed(record=record):
                 return self._committed(record)
             case CommitFailed(seq=seq, error=error):
@@ -253,11 +312,16 @@ class Model:
                 return self._failed(failure, now)
             case StopRequested(now=at_once):
                 return self._stop_requested(at_once)
-            case WorkerHeld(rank=rank, seq=seq) if running:
+            case PreemptionTold():
+                return self._preempted(event)
+            case ResizeDue() if running:
+                life.long_enough = True
+            case WorkerHeld(rank=rank, seq=seq, asks=asks) if running:
                 life.held[rank] = seq
+                life.asks |= asks
                 return self._agreed()
             case DeadlinePassed() if running:
-                return self._stop("failed" if life.failures else "interrupted")
+                return self._stop("failed" if life.failures else self._asked_to())
             case WorkersStopped():
                 life.stopped = True
         return []
@@ -271,8 +335,24 @@ class Model:
         if not failure.collateral or len(life.failures) + len(life.returned) == life.size:
             return self._stop("failed")
         # An echo: the death behind it is waited for, not for long.
-        life.stop_by = min([now + ECHO_GRACE_S, *filter(None, [life.stop_by])])
+        life.limits.append(now + ECHO_GRACE_S)
         return []
+
+    def _preempted(self, notice: PreemptionTold) -> list[Command]:
+        life = self.life
+        self.driver_goes |= notice.whole
+        if self.stage != "running":
+            return []
+        life.notices.append((notice, self.now))
+        life.limits.append(self.now + notice.grace_s)
+        if life.hold:
+            return []
+        life.hold = True
+        return [HoldWorkers(life.attempt)]
+
+    def _asked_to(self) -> str:
+        """How workers end that were asked to."""
+        return "preempted" if self.life.notices else "interrupted"
 
     def _mismatch(self) -> list[Command]:
         mismatch = self.life.mismatch()
@@ -284,13 +364,13 @@ class Model:
     def _returned(self, event: WorkerReturned, now: float) -> list[Command]:
         life = self.life
         life.returned[event.rank] = event
-        if event.stopped and life.stop_by is None:
-            life.stop_by = now + STOP_GRACE_S
+        if event.stopped and not life.limits:
+            life.limits.append(now + STOP_GRACE_S)
         if commands := self._mismatch():
             return commands
         if len(life.returned) == life.size:
-            interrupted = any(returned.stopped for returned in life.returned.values())
-            return self._stop("interrupted" if interrupted else "complete", kill=False)
+            asked_to = any(returned.stopped for returned in life.returned.values())
+            return self._stop(self._asked_to() if asked_to else "complete", kill=False)
         return self._agreed()
 
     def _stop_requested(self, at_once: bool) -> list[Command]:
@@ -299,7 +379,7 @@ class Model:
         if self.stage == "running":
             if at_once:
                 life.failures.clear()
-                return self._stop("interrupted")
+                return self._stop(self._asked_to())
             if not life.hold:
                 life.hold = True
                 return [HoldWorkers(life.attempt)]
@@ -312,21 +392,35 @@ class Model:
         at_work = set(range(life.size)) - set(life.returned)
         if not life.hold or life.stop_at is not None or not at_work <= set(life.held):
             return []
+        told = life.preemption()
         life.stop_at = 1 + max(life.held[rank] for rank in at_work)
-        return [StopWorkersAt(life.attempt, life.stop_at)]
+        if told is None:
+            return [StopWorkersAt(life.attempt, life.stop_at)]
+        in_time = self.last_save_s is None or self.now + SAVE_MARGIN * self.last_save_s < told.deadline
+        if not life.asks:
+            return [StopWorkersAt(life.attempt, life.stop_at, in_time)]
+        life.stop_at += 1  # All see the notice in one step, and none before it.
+        return [StopWorkersAt(life.attempt, life.stop_at, in_time, told)]
 
     def _stop(self, ending: str, *, kill: bool = True) -> list[Command]:
         self.stage, self.life.ending = "stopping", ending
         return [StopWorkers(self.life.attempt, kill)]
 
     def _committed(self, record: CheckpointRecord) -> list[Command]:
-        self.life.unanswered.discard(record.seq)
+        life = self.life
+        life.unanswered.discard(record.seq)
+        if record.seq in life.announced_at:
+            self.last_save_s = self.now - life.announced_at[record.seq]
         replaced = [other for other in self.kept if other.name == record.name]
         there = [other for other in self.kept if other.name != record.name] + [record]
         self.kept = self._retained(there)
         gone = [other for other in there if other not in self.kept]
         removed = tuple(sorted(other.seq for other in replaced + gone))
-        return [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+        commands: list[Command] = [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+        undisturbed = self.stage == "running" and not (life.hold or life.failures or life.returned)
+        if undisturbed and life.long_enough and self._has_room():
+            commands += self._stop("resized")
+        return commands
 
     def _retained(self, records: list[CheckpointRecord]) -> list[CheckpointRecord]:
         """The newest, and those that fewer than `num_to_keep` others beat."""
@@ -354,24 +448,63 @@ class Model:
         life = self.life
         if self.stage != "stopping" or not life.stopped or life.unanswered:
             return []
-        if life.ending == "failed" and not self.stop_wanted and self._may_be_retried():
-            self.num_failures += 1
+        assert life.ending is not None
+        ending = "preempted" if life.ending == "failed" and self._was_taken() else life.ending
+        if self.stop_wanted or self.driver_goes:
+            if ending == "resized":
+                ending = "preempted" if self.driver_goes else "interrupted"
+            return self._end(ending)
+        if ending == "resized":
             return self._next_attempt()
-        self.stage, self.ending = "finished", life.ending
-        return []
+        if ending == "preempted":
+            if self._has_lost_places() or self._spend("preemptions"):
+                return self._next_attempt()
+        elif ending == "failed":
+            reason = self._given_up()
+            return self._end(ending, reason) if reason else self._next_attempt()
+        return self._end(ending)
 
-    def _may_be_retried(self) -> bool:
-        """A mismatch comes again, and so does a user's exception that came twice at one place."""
+    def _was_taken(self) -> bool:
+        """A worker ended not of itself, where it was known that its machine goes."""
+        cause = self.life.cause()
+        if cause is None or cause.kind not in ("killed", "preempted", "exited"):
+            return False
+        return self.driver_goes or any(cause.rank in notice.ranks for notice, _ in self.life.notices)
+
+    def _has_lost_places(self) -> bool:
+        return self.places is not None and self.places < self.life.size
+
+    def _given_up(self) -> str:
+        """Part of the reason why there is no further attempt; nothing where there is one, and then it is paid for."""
         cause = self.life.cause()
         if cause is None or not cause.retriable:
-            return False
+            return "would end the same way"
         struck = None
         if cause.kind == "user" and not cause.transient and not cause.collateral:
             struck = (cause.rank, self.life.count(cause.rank))
         before, self.struck = self.struck, struck
         if struck is not None and struck == before:
-            return False
-        return self.driver.max_failures < 0 or self.num_failures < self.driver.max_failures
+            return "deterministic"
+        if cause.kind in ("killed", "exited", "engine", "preempted") and self._has_lost_places():
+            return ""
+        if cause.kind == "engine":
+            self.engine_failures_since_a_report += 1
+            if self.engine_failures_since_a_report == ENGINE_FAILURES_IN_PLACE:
+                return "without a report in between"
+        budget = {"engine": "engine failures", "preempted": "preemptions"}.get(cause.kind, "failures")
+        return "" if self._spend(budget) else BUDGETS[budget]
+
+    def _spend(self, budget: str) -> bool:
+        limit = getattr(self.driver, BUDGETS[budget])
+        if limit == -1 or self.spent[budget] < limit:
+            self.spent[budget] += 1
+            return True
+        return False
+
+    def _end(self, ending: str, reason: str = "") -> list[Command]:
+        self.stage, self.ending, self.reason = "finished", ending, reason
+        self.last_save_s = None
+        return []
 
     def _next_attempt(self) -> list[Command]:
         self.attempt += 1
@@ -383,11 +516,22 @@ class Model:
         self.stage = "restoring"
         return [VerifyCheckpoint(self.attempt, self.kept[-1])]
 
+    def _most(self) -> int:
+        """How many workers are allowed and have room; 0: too few."""
+        allowed = self.driver.sizes or (self.driver.size,)
+        return max([0, *(size for size in allowed if self.places is None or size <= self.places)])
+
+    def _has_room(self) -> bool:
+        return self._most() > self.life.size
+
     def _start(self, resume: CheckpointRecord | None) -> list[Command]:
-        self.starts += 1
+        size = self._most()
+        if size == 0:
+            self.stage, self.resume = "waiting", resume
+            return []
         self.stage = "running"
-        self.life = Life(self.attempt, self.driver.size, resume)
-        return [StartWorkers(self.attempt, self.driver.size, resume)]
+        self.life = Life(self.attempt, size, resume, self.now)
+        return [StartWorkers(self.attempt, size, resume)]
 
     def check(self, run: Run) -> None:
         """The run is where the model is."""
@@ -397,9 +541,19 @@ class Model:
         assert run.checkpoints == tuple(self.kept), "the kept checkpoints differ"
         assert len({record.name for record in run.checkpoints}) == len(run.checkpoints), "one name, two records"
         assert run.stop_requested == self.stop_wanted
-        assert self.starts <= self.driver.max_failures + 1 or self.driver.max_failures < 0
+        assert run.preempted == self.driver_goes
+        assert run.num_places == self.places
+        assert run.last_save_s == self.last_save_s
+        spent = {
+            "failures": run.num_failures,
+            "preemptions": run.num_preemptions,
+            "engine failures": run.num_engine_failures,
+        }
+        assert spent == self.spent, "another budget was charged"
         if isinstance(run.phase, Running | Stopping):
             live = run.phase if isinstance(run.phase, Running) else run.phase.running
+            assert run.size == life.size
+            assert live.preemption == life.preemption()
             assert set(run.committing) == life.unanswered
             assert run.num_reports == life.count(0)
             assert [live.progress[rank] for rank in range(life.size)] == [*map(life.count, range(life.size))]
@@ -408,12 +562,20 @@ class Model:
             assert live.stop_at == life.stop_at
         if isinstance(run.phase, Running):
             assert life.mismatch() is None, "a checkpoint is waited for that can never be"
-        assert deadline(run) == (life.stop_by if self.stage == "running" else None)
+        running = self.stage == "running"
+        assert deadline(run) == (min(life.limits, default=None) if running else None)
+        may_come_to_grow = running and not life.long_enough and self._has_room()
+        assert resize_due(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
         if isinstance(run.phase, Stopping | Finished):
             assert run.phase.ending == (life.ending if self.stage == "stopping" else self.ending)
             self._check_failures(run.phase.failures)
         if isinstance(run.phase, Finished):
             assert not run.committing, "finished with a commit in flight"
+            assert self.reason in run.phase.reason
+            assert bool(self.reason) == bool(run.phase.reason)
+            assert self.ending != "resized", "a run ends because there is room"
+        if isinstance(run.phase, Waiting):
+            assert run.phase.resume == self.resume
 
     def _check_failures(self, failures: tuple[Failure, ...]) -> None:
         assert len(failures) == len(self.life.failures)
@@ -443,9 +605,15 @@ class Workers:
         self.files: list[list[Event]] = [[] for _ in self.ranks]
         self.at_work = set(self.ranks)
         self.in_sync: dict[int, int] = {}
+        self.refused: set[int] = set()
         self.hold = False
         self.held: dict[int, int] = {}
         self.stop_at: int | None = None
+        self.save_at_stop = True
+        self.notice: Preemption | None = None
+        self.asks: set[int] = set()
+        self.seen: dict[int, Preemption | None] = {}
+        """What ranks that looked for a notice saw in the step after each report."""
         self.told_to_leave = self.told_to_die = self.gone = False
 
     def free(self) -> list[int]:
@@ -459,11 +627,25 @@ class Workers:
     def reporting(self) -> list[int]:
         return [rank for rank in self.free() if self.stop_at is None or self.counts[rank] < self.stop_at]
 
+    def look(self, rank: int) -> None:
+        """What `get_preemption_info` does."""
+        self.asks.add(rank)
+        count = self.counts[rank]
+        seen = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
+        assert self.seen.setdefault(count, seen) == seen, f"in the step after report {count} ranks see different things"
+
+    def tell(self, rank: int, grace_s: float, whole: bool) -> None:
+        self.wires[rank].append(PreemptionTold(self.attempt, grace_s, (rank,), whole))
+
     def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str) -> None:
         self.counts[rank] += 1
         seq = self.counts[rank]
+        if seq == self.stop_at and not self.save_at_stop:
+            mode = None
         checkpoint = None if mode is None else name
         self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint))
+        if seq in self.refused:
+            return  # Another rank's files have failed: this one does not store its own, and waits for nothing.
         if mode is not None:
             # A rank may announce a checkpoint that it has no file for.
             files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
@@ -475,9 +657,16 @@ class Workers:
     def upload(self, rank: int) -> None:
         self._say(rank, self.uploads[rank].popleft())
 
+    def fail_upload(self, rank: int) -> None:
+        """The user's code may catch the error and go on."""
+        seq = self.uploads[rank].popleft().seq
+        if self.in_sync.get(rank) == seq:
+            del self.in_sync[rank]
+        self.wires[rank].append(StagingFailed(self.attempt, rank, seq, "OSError: disk full"))
+
     def answer_hold(self, rank: int) -> None:
         self.held[rank] = self.counts[rank]
-        self.wires[rank].append(WorkerHeld(self.attempt, rank, self.counts[rank]))
+        self.wires[rank].append(WorkerHeld(self.attempt, rank, self.counts[rank], rank in self.asks))
 
     def unheld(self) -> list[int]:
         return [rank for rank in sorted(self.at_work) if self.hold and rank not in self.held]
@@ -485,6 +674,7 @@ class Workers:
     def leave(self, rank: int) -> None:
         self.at_work.remove(rank)
         count = self.counts[rank]
+        assert self.stop_at is None or count <= self.stop_at, "a rank came past the stop"
         where = f"end.py:{count} of {rank}"
         self.wires[rank].append(
             WorkerReturned(self.attempt, rank, count, where, stopped=count == self.stop_at, pickled=b"\x80object")
@@ -513,12 +703,16 @@ class Workers:
     def carry_out(self, command: Command) -> None:
         match command:
             case AnnounceCommit(record=CheckpointRecord(seq=seq)) | AnnounceRefusal(seq=seq):
+                if isinstance(command, AnnounceRefusal):
+                    self.refused.add(seq)
                 self.in_sync = {rank: waits for rank, waits in self.in_sync.items() if waits != seq}
             case HoldWorkers():
                 self.hold = True
             case StopWorkersAt(seq=seq):
+                assert self.stop_at is None, "two reports to stop at"
                 assert all(self.counts[rank] <= seq for rank in self.at_work), "a rank is already past the stop"
-                self.stop_at = seq
+                assert not command.preemption or self.asks, "a notice that nobody looks for"
+                self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
             case StopWorkers(kill=kill):
                 assert kill or not self.at_work, "workers still at work are waited for"
                 self.told_to_leave = True
@@ -535,10 +729,16 @@ class Workers:
 modes = st.sampled_from([None, None, "sync", "async", "async", "in place"])
 scores = st.sampled_from(sorted(SCORES))
 picks = st.integers(0, 5)
+places = st.sampled_from([0, 1, 2, 2, 3, 4])
+graces = st.sampled_from([0.5, 4.0, 12.0, 30.0])
 drivers = st.builds(
-    DriverStarted,
-    size=st.sampled_from([1, 2, 2, 3]),
+    lambda sizes, **about: DriverStarted(sizes[-1], sizes=sizes if len(sizes) > 1 else (), **about),
+    st.sampled_from([(1,), (2,), (2,), (3,), (1, 2), (1, 2), (2, 3), (1, 3), (1, 2, 3), (2, 4)]),
     max_failures=st.sampled_from([-1, 0, 1, 1, 2]),
+    max_preemption_failures=st.sampled_from([-1, -1, 0, 1]),
+    controller_failure_limit=st.sampled_from([-1, -1, 0, 1]),
+    resize_every_s=st.sampled_from([0.0, 0.0, 20.0]),
+    num_places=st.sampled_from([None, None, None, 1, 2, 3]),
     retention=st.builds(
         Retention,
         num_to_keep=st.sampled_from([None, 1, 2, 3]),
@@ -549,7 +749,7 @@ drivers = st.builds(
 failures = st.builds(
     Failure,
     rank=st.just(0),
-    kind=st.sampled_from(["user", "killed", "storage"]),
+    kind=st.sampled_from(["user", "user", "killed", "exited", "storage", "engine", "engine", "preempted"]),
     message=st.just("RuntimeError: no"),
     at=st.sampled_from([1.0, 2.0, 3.0]),
     collateral=st.booleans(),
@@ -566,10 +766,13 @@ class RunMachine(RuleBasedStateMachine):
         reuse_names=st.booleans(),
         calm=st.sampled_from([0, 6, 10, 15, 40]),
         slow_storage=st.booleans(),
+        lookers=st.sampled_from([set(), {0}, {0, 1}, {1, 2}, {0, 1, 2, 3}]),
     )
-    def begin(self, driver: DriverStarted, reuse_names: bool, calm: int, slow_storage: bool) -> None:
+    def begin(self, driver: DriverStarted, reuse_names: bool, calm: int, slow_storage: bool, lookers: set[int]) -> None:
         """`calm` is how many events pass between one trouble and the next: some runs must get somewhere."""
         self.slow_storage = slow_storage
+        self.lookers = lookers
+        """Whose code looks for notices of preemption, in every step."""
         self.reuse_names = reuse_names
         self.calm = calm
         self.calm_until = 0.0
@@ -659,6 +862,8 @@ class RunMachine(RuleBasedStateMachine):
         return msgspec.Raw(raw)
 
     def report(self, rank: int, mode: str | None, score: str) -> None:
+        if rank in self.lookers:
+            self.workers.look(rank)
         seq = self.workers.counts[rank] + 1
         name = "best" if self.reuse_names and seq % 3 == 0 else f"checkpoint_{seq:06d}"
         self.workers.report(rank, self.metrics(rank, score), mode, name)
@@ -679,13 +884,13 @@ class RunMachine(RuleBasedStateMachine):
                 self.report(rank, mode, score)
 
     @precondition(lambda self: self.workers.reporting())
-    @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
+    @rule(mode_of=st.tuples(*4 * [modes]), score_of=st.tuples(*4 * [scores]))
     def everyone_reports(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
         for rank in self.workers.reporting():
             self.report(rank, mode_of[rank], score_of[rank])
 
     @precondition(lambda self: self.workers.reporting())
-    @rule(mode_of=st.tuples(modes, modes, modes), score_of=st.tuples(scores, scores, scores))
+    @rule(mode_of=st.tuples(*4 * [modes]), score_of=st.tuples(*4 * [scores]))
     def all_goes_well(self, mode_of: tuple[str | None, ...], score_of: tuple[str, ...]) -> None:
         """Everyone reports, and nothing is late; what was late before is caught up with."""
         self.everyone_reports(mode_of, score_of)
@@ -701,6 +906,19 @@ class RunMachine(RuleBasedStateMachine):
     def one_uploads(self, pick: int) -> None:
         ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
         self.workers.upload(ranks[pick % len(ranks)])
+
+    @precondition(lambda self: any(self.workers.uploads) and self.may_be_troubled())
+    @rule(pick=picks)
+    def one_fails_to_upload(self, pick: int) -> None:
+        self.trouble_comes()
+        ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
+        self.workers.fail_upload(ranks[pick % len(ranks)])
+
+    @precondition(lambda self: self.lookers.intersection(self.workers.free()))
+    @rule()
+    def some_look_for_notices(self) -> None:
+        for rank in self.lookers.intersection(self.workers.free()):
+            self.workers.look(rank)
 
     @precondition(lambda self: self.workers.unheld())
     @rule(pick=picks)
@@ -739,6 +957,24 @@ class RunMachine(RuleBasedStateMachine):
         rank = ranks[pick % len(ranks)]
         self.workers.die(rank, msgspec.structs.replace(failure, rank=rank))
 
+    @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
+    @rule(pick=picks, kind=st.sampled_from(["user", "engine", "killed", "preempted"]), times=st.integers(2, 4))
+    def one_dies_again_and_again(self, pick: int, kind: FailureKind, times: int) -> None:
+        for _ in range(times):
+            if self.workers.at_work:
+                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}"))
+                self.all_are_heard(first=0)
+            if self.workers.may_be_gone():
+                self.workers_are_gone()
+            self.storage_catches_up()
+
+    @precondition(lambda self: self.workers.stop_at is not None and self.workers.reporting())
+    @rule(mode=modes, score=scores)
+    def everyone_comes_to_the_stop(self, mode: str | None, score: str) -> None:
+        while self.workers.stop_at is not None and (ranks := self.workers.reporting()):
+            for rank in ranks:
+                self.report(rank, mode if self.workers.counts[rank] + 1 == self.workers.stop_at else None, score)
+
     # What is heard
 
     @precondition(lambda self: any(self.workers.wires))
@@ -771,9 +1007,13 @@ class RunMachine(RuleBasedStateMachine):
             WorkerReady(attempt, rank, 1),
             Reported(attempt, rank, seq, raw, 0.0, "old.py:1", "old"),
             CheckpointStaged(attempt, seq, Staged(rank, ())),
+            StagingFailed(attempt, rank, seq, "old"),
             Committed(CheckpointRecord(seq, "old", attempt, raw)),
             CommitFailed(attempt, seq, "old"),
             WorkerHeld(attempt, rank, seq),
+            PreemptionTold(attempt, 0.0, (rank,)),
+            CapacityChanged(attempt, 0),
+            ResizeDue(attempt),
             WorkerReturned(attempt, rank, seq),
             WorkerFailed(attempt, rank, failure),
             WorkersStopped(attempt),
@@ -848,6 +1088,60 @@ class RunMachine(RuleBasedStateMachine):
         self.stop_is_requested(at_once=False)
         self.everyone_answers_hold()
         self.all_are_heard(first)
+
+    # What the world takes and gives
+
+    @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
+    @rule(pick=picks, grace_s=graces, whole=st.booleans(), all_of_them=st.booleans())
+    def workers_are_told_of_their_end(self, pick: int, grace_s: float, whole: bool, all_of_them: bool) -> None:
+        self.trouble_comes()
+        ranks = sorted(self.workers.at_work)
+        for rank in ranks if all_of_them else [ranks[pick % len(ranks)]]:
+            self.workers.tell(rank, grace_s, whole)
+
+    @precondition(lambda self: not isinstance(self.run.phase, Finished) and self.may_be_troubled())
+    @rule(grace_s=graces, whole=st.booleans())
+    def the_driver_is_told_of_an_end(self, grace_s: float, whole: bool) -> None:
+        self.trouble_comes()
+        self.send(PreemptionTold(self.run.attempt, grace_s, whole=whole))
+
+    @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
+    @rule(first=picks, grace_s=graces, whole=st.booleans(), mode=modes)
+    def an_end_is_agreed_on(self, first: int, grace_s: float, whole: bool, mode: str | None) -> None:
+        self.the_driver_is_told_of_an_end(grace_s, whole)
+        self.everyone_answers_hold()
+        self.all_are_heard(first)
+        self.everyone_comes_to_the_stop(mode, "zero")
+
+    @precondition(
+        lambda self: (
+            isinstance(self.run.phase, Waiting) or (not isinstance(self.run.phase, Finished) and self.may_be_troubled())
+        )
+    )
+    @rule(num_places=places)
+    def room_changes(self, num_places: int) -> None:
+        self.send(CapacityChanged(self.run.attempt, num_places))
+
+    @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
+    @rule(pick=picks, num_places=places, kind=st.sampled_from(["killed", "engine", "preempted"]))
+    def one_is_lost_with_its_place(self, pick: int, num_places: int, kind: FailureKind) -> None:
+        self.one_dies(pick, Failure(0, kind, "gone"))
+        self.room_changes(num_places)
+
+    @precondition(lambda self: isinstance(self.run.phase, Running) and self.run.size < self.run.sizes[-1])
+    @rule(soon=st.booleans())
+    def there_is_room_again(self, soon: bool) -> None:
+        self.room_changes(self.run.sizes[-1])
+        if soon and resize_due(self.run) is not None:
+            self.more_workers_may_join()
+            self.all_goes_well(("async",) * 4, ("zero",) * 4)
+            self.storage_catches_up()
+
+    @precondition(lambda self: resize_due(self.run) is not None)
+    @rule()
+    def more_workers_may_join(self) -> None:
+        self.now = max(self.now, resize_due(self.run) or 0.0)
+        self.send(ResizeDue(self.run.attempt))
 
     @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping))
     @rule()
@@ -959,6 +1253,8 @@ class RunMachine(RuleBasedStateMachine):
             self.one_uploads(pick=0)
         elif workers.unheld():
             self.one_answers_hold(pick=0)
+        elif isinstance(self.run.phase, Waiting):
+            self.room_changes(self.run.sizes[-1])
         else:
             behind = [rank for rank in workers.reporting() if workers.counts[rank] < max(workers.counts)]
             if level and behind:

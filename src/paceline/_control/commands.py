@@ -46,6 +46,8 @@ class AnnounceRefusal:
     attempt: int
     seq: int
     error: str
+    rank: int | None = None
+    """Whose files could not be staged, if that is why."""
 
 
 @dataclass(frozen=True)

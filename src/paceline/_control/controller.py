@@ -36,6 +36,7 @@ from paceline._control.events import (
     DeadlinePassed,
     Event,
     PreemptionTold,
+    ResizeDue,
     StopRequested,
     WorkerFailed,
     WorkerReturned,
@@ -43,7 +44,7 @@ from paceline._control.events import (
 )
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
-from paceline._control.step import deadline, step
+from paceline._control.step import deadline, resize_due, step
 from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
@@ -127,9 +128,11 @@ class Controller:
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
         finally:
             self._background.close()
-            self._fence.raise_if_lost()
-            self._take(self._background.taken())
-            self._journal.sync()
+        # Not where the loop broke, as when the journal's disk is full: the first error is the one to tell, and what
+        # the storage thread still did the next driver sees on storage.
+        self._fence.raise_if_lost()
+        self._take(self._background.taken())
+        self._journal.sync()
         # Asked after the last line is written: whoever takes over from here on has read it.
         self._fence.check()
 
@@ -172,6 +175,9 @@ class Controller:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
             events.append(DeadlinePassed(self.run.attempt))
+        resize_at = resize_due(self.run)
+        if resize_at is not None and self._clock.now() >= resize_at:
+            events.append(ResizeDue(self.run.attempt))
         return events
 
     def _changes_of_capacity(self, news: list[Event]) -> list[Event]:
@@ -223,8 +229,8 @@ class Controller:
             case AnnounceCommit(record=record, removed=removed):
                 self._tell_all(CheckpointCommitted(record, removed))
                 self._background.submit(self._journal_kept)
-            case AnnounceRefusal(seq=seq, error=error):
-                self._tell_all(CheckpointRefused(seq, error))
+            case AnnounceRefusal(seq=seq, error=error, rank=rank):
+                self._tell_all(CheckpointRefused(seq, error, rank))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():
@@ -286,6 +292,7 @@ class Controller:
         except RunHeldError:
             raise
         except OSError as error:
+            self._depot.discard(record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(

@@ -12,6 +12,7 @@ from paceline._engine.messages import (
     Failure,
     PreemptionTold,
     Reported,
+    StagingFailed,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -103,6 +104,12 @@ class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class ResizeDue(msgspec.Struct, frozen=True, tag=True):
+    """There is room for more workers, and those that run have run as long as they are left alone."""
+
+    attempt: int
+
+
 Event = (
     DriverStarted
     | CheckpointsFound
@@ -111,6 +118,7 @@ Event = (
     | WorkerReady
     | Reported
     | CheckpointStaged
+    | StagingFailed
     | Committed
     | CommitFailed
     | WorkerHeld
@@ -121,6 +129,7 @@ Event = (
     | PreemptionTold
     | CapacityChanged
     | DeadlinePassed
+    | ResizeDue
 )
 
 encode = msgspec.json.Encoder().encode
@@ -142,7 +151,9 @@ __all__ = [
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",
+    "ResizeDue",
     "Retention",
+    "StagingFailed",
     "StopRequested",
     "WorkerFailed",
     "WorkerHeld",

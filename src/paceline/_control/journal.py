@@ -13,7 +13,9 @@ import msgspec
 from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import sealed, valid_prefix
+from paceline._core.errors import StorageError
 from paceline._engine.messages import WorkerFailed, WorkerReturned
+from paceline._storage.files import with_room
 from paceline._storage.lease import UNFENCED, Fence
 
 
@@ -27,6 +29,7 @@ class Journal:
         self.unsynced = False
         """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
+        self._failing = False
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Event) -> None:
@@ -34,9 +37,15 @@ class Journal:
 
     def flush(self) -> None:
         # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
-        while self._unwritten:
-            self.unsynced = True
-            del self._unwritten[: os.write(self._fd, self._unwritten)]
+        try:
+            while self._unwritten:
+                self.unsynced = True
+                del self._unwritten[: os.write(self._fd, self._unwritten)]
+        except OSError as error:
+            self._failing = True
+            told = with_room(error, self.path, len(self._unwritten))
+            raise StorageError(f"the run's journal could not be written: {told}") from error
+        self._failing = False
 
     def sync(self) -> None:
         self.flush()
@@ -44,25 +53,35 @@ class Journal:
 
     def sync_written(self) -> None:
         """Make what was flushed survive the power. May be called from another thread."""
-        os.fsync(self._fd)
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self._failing = True
+            told = with_room(error, self.path, 0)
+            raise StorageError(f"the run's journal could not be written: {told}") from error
 
     def cut(self, length: int) -> None:
         """Set aside what follows the valid prefix."""
         # By its descriptor: at its path there may be the journal of a driver that took over.
         size = os.fstat(self._fd).st_size
         if size > length:
-            with self.path.with_name(f"{self.path.name}.torn").open("ab") as aside:
+            with open(self.path.with_name(f"{self.path.name}.torn"), "ab", opener=_private) as aside:
                 aside.write(os.pread(self._fd, size - length, length))
+                aside.flush()
+                os.fsync(aside.fileno())
             os.ftruncate(self._fd, length)
             os.fsync(self._fd)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self.sync()
+        """Write what is left and let go. After a write that failed, which was raised then, only let go."""
+        try:
+            if self._fd >= 0 and not self._failing:
+                self.sync()
+        finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing what is left: the run belongs to another driver."""
+        """Let go, and leave unwritten what is: the run may belong to another driver."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -73,7 +92,7 @@ def read(path: Path) -> list[Event]:
     return _decoded(path)[0]
 
 
-def decoded(data: bytes, where: str) -> list[Event]:
+def told_by(data: bytes, where: str) -> list[Event]:
     """The same of bytes that were read already."""
     return _decoded_bytes(data, where)[0]
 
@@ -110,34 +129,42 @@ def _decoded_bytes(data: bytes, where: str) -> tuple[list[Event], int]:
     found: list[Event] = []
     length = 0
     for payload in valid_prefix(data):
-        try:
-            event = events.decode(payload)
-            if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
-                raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
-        except msgspec.ValidationError as problem:
-            # The checksum holds, so this is no damage: another version wrote it.
-            raise JournalVersionError(
-                f"{where}: line {len(found) + 1} is not understood by this version of Paceline ({problem})\n\n"
-                "hint: open the run with the version that wrote it, or a newer one"
-            ) from None
-        found.append(event)
+        found.append(decoded(payload, where, len(found) + 1))
         length += len(payload) + 10
     return found, length
 
 
+def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
+    """The event of a line whose checksum holds: one that is not understood is no damage, another version wrote it."""
+    try:
+        event: Event = events.decode(payload)
+        if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
+            raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
+    except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
+        at = f"{path}: line {line}" if line is not None else f"{path}: a line"
+        raise JournalVersionError(
+            f"{at} is not understood by this version of Paceline ({problem})\n\n"
+            "hint: open the run with the version that wrote it, or a newer one"
+        ) from None
+    return event
+
+
 def _replace_by_copy(path: Path, length: int) -> None:
     copy = path.with_name(f"{path.name}.part")
-    with path.open("rb") as old, copy.open("wb") as new:
+    with path.open("rb") as old, open(copy, "wb", opener=_private) as new:
         new.write(old.read(length))
         new.flush()
         os.fsync(new.fileno())
-    copy.chmod(0o600)
     copy.rename(path)
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _without_pickle(event: Event) -> Event:

@@ -36,6 +36,11 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.collateral, failure.at, failure.rank))
 
 
+def has_lost_places(run: Run) -> bool:
+    """There is less room than there were workers: nobody's failure."""
+    return run.num_places is not None and run.num_places < run.size
+
+
 def decided(run: Run, failures: Sequence[Failure], place: str) -> Retry | GiveUp:
     """Whether another attempt is made after these failures, and which budget pays for it.
 
@@ -44,7 +49,7 @@ def decided(run: Run, failures: Sequence[Failure], place: str) -> Retry | GiveUp
     cause = first_failure(failures)
     if not cause.retriable:
         return GiveUp("another attempt would end the same way")
-    if cause.kind in _LOSSES and run.num_places is not None and run.num_places < run.size:
+    if cause.kind in _LOSSES and has_lost_places(run):
         return Retry(None)
     if place and place == run.last_place:
         return GiveUp("the same exception at the same place twice: it is deterministic")

@@ -5,19 +5,22 @@ reports that a worker wrote to its own file but that no driver read, commits tha
 checkpoints whose manifest exists while the line about them was torn or lost.
 """
 
+import logging
 from dataclasses import dataclass
 
-from paceline._control import events, journal
+from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running, Stopping
-from paceline._control.step import step
+from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
-from paceline._core.errors import RunHeldError
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.depot import Depot
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED, Fence
+
+log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,14 @@ def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
     """The run after these events, and the commits it asked for that no event answers."""
     run = Run()
     asked: dict[int, CommitCheckpoint] = {}
-    for event in history:
-        run, commands = step(run, event)
+    for number, event in enumerate(history, start=1):
+        try:
+            run, commands = step(run, event)
+        except (InvalidTransition, AssertionError, LookupError) as problem:
+            raise StorageError(
+                f"line {number} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
+                "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
+            ) from problem
         asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
     return run, {seq: command for seq, command in asked.items() if seq in run.committing}
 
@@ -54,6 +63,7 @@ def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool
 
 
 def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, history: list[Event]) -> Recovered:
+    """Tell the journal what it does not tell yet, and undo what was left half done."""
     run, asked = replayed(history)
 
     def learn(event: Event) -> None:
@@ -71,16 +81,21 @@ def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, history: 
     for event in _unread_reports(depot.layout, run):
         learn(event)
     _finish_commits(depot, run, asked, wall, fence)
-    learn(_surveyed(depot, run, history))
+    survey = _surveyed(depot, run, history)
+    for record in run.checkpoints:
+        if record.seq in survey.missing:
+            log.warning("%s was committed and is gone, or its manifest is", depot.place(record)[0])
+    learn(survey)
     _delete_forgotten(depot, run, fence)
     depot.clear_staging(fence)
     book.sync()
+    depot.sync()  # The journal's own name, which syncing the file does not cover.
     return Recovered(run, book, tuple(history), fence)
 
 
 def history_of(depot: Depot) -> tuple[Run, list[Event]]:
     """The run as it lies there, for readers: nothing is changed, and one that is being written can be read."""
-    history = journal.decoded(depot.journal(), depot.uri)
+    history = journal.told_by(depot.journal(), depot.uri)
     run, _ = replayed(history)
     for event in _unread_reports(depot.layout, run):
         after, _ = step(run, event)
@@ -102,7 +117,7 @@ def _unread_reports(layout: Layout, run: Run) -> list[Event]:
         except FileNotFoundError:
             continue
         for payload in valid_prefix(data):
-            event = events.decode(payload)
+            event = journal.decoded(payload, layout.reports(run.attempt, rank))
             if isinstance(event, Reported | CheckpointStaged):
                 unread.append(event)
     return unread

@@ -83,6 +83,8 @@ class Running(msgspec.Struct, frozen=True):
     progress: Progress
     num_ready: int = 0
     pending: tuple[Pending, ...] = ()
+    refused: tuple[int, ...] = ()
+    """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
     num_returned: int = 0
@@ -101,8 +103,8 @@ class Running(msgspec.Struct, frozen=True):
     """Broken connections that the death behind them is not yet known of."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
-    grow_after: float | None = None
-    """There is room for more workers: the next commit after this moment is where they join."""
+    may_grow: bool = False
+    """These workers have been left alone for long enough: if there is room for more, they join at the next commit."""
     began: float = 0.0
 
 

@@ -38,6 +38,8 @@ from paceline._control.events import (
     Failure,
     PreemptionTold,
     Reported,
+    ResizeDue,
+    StagingFailed,
     StopRequested,
     WorkerFailed,
     WorkerHeld,
@@ -45,7 +47,7 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
-from paceline._control.policy import Budget, Retry, decided, first_failure, place_of
+from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
 from paceline._control.run import (
     RECENT,
     Ending,
@@ -89,6 +91,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _reported(run, event, now)
         case Running() | Stopping(), CheckpointStaged():
             return _staged(run, event)
+        case Running() | Stopping(), StagingFailed():
+            return _unstaged(run, event)
         case Running() | Stopping(), Committed():
             return _committed(run, event, now)
         case Running() | Stopping(), CommitFailed(seq=seq, error=error):
@@ -114,7 +118,10 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running() as phase, PreemptionTold():
             return _preempted(run, phase, event, now)
         case Running() | Stopping() | Restoring() | Waiting(), CapacityChanged(num_places=num_places):
-            return _capacity_changed(replace(run, num_places=num_places), now)
+            run = replace(run, num_places=num_places)
+            return _running(run, run.phase.resume, now) if isinstance(run.phase, Waiting) else (run, [])
+        case Running() as phase, ResizeDue():
+            return (run if phase.may_grow else replace(run, phase=replace(phase, may_grow=True))), []
         case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
             run = replace(run, stop_requested=True)
             return run, [StopWorkers(run.attempt, kill=True)]
@@ -131,8 +138,9 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
         case Restoring() | Waiting(), StopRequested():
             return _finished(replace(run, stop_requested=True), "interrupted")
-        case Restoring() | Waiting(), PreemptionTold():
-            return _finished(replace(run, preempted=True), "preempted")
+        case Restoring() | Waiting(), PreemptionTold(whole=whole):
+            # Of machines that workers might have been put on, the engine's room tells.
+            return _finished(replace(run, preempted=True), "preempted") if whole else (run, [])
 
         case Stopping(), StopRequested():
             # The processes are ending anyway, but there must be no further attempt.
@@ -140,7 +148,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Stopping(), PreemptionTold(whole=whole):
             return (run if run.preempted or not whole else replace(run, preempted=True)), []
 
-        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed():
+        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
             return run, []
 
     raise InvalidTransition(f"{event} in {run.phase}")
@@ -149,6 +157,14 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
 def deadline(run: Run) -> float | None:
     """When `DeadlinePassed` is due, if it is."""
     return run.phase.stop_by if isinstance(run.phase, Running) else None
+
+
+def resize_due(run: Run) -> float | None:
+    """When `ResizeDue` is due, if it is. An event, for whoever replays the journal does not know the time."""
+    live = run.phase
+    if not isinstance(live, Running) or live.may_grow or not _has_room(run):
+        return None
+    return live.began + run.resize_every_s
 
 
 def _opened(run: Run, event: DriverStarted, now: float) -> Step:
@@ -225,16 +241,10 @@ def _fitting(run: Run) -> int | None:
     return max((size for size in run.sizes if run.num_places is None or size <= run.num_places), default=None)
 
 
-def _capacity_changed(run: Run, now: float) -> Step:
-    match run.phase:
-        case Waiting(resume=resume):
-            return _running(run, resume, now)
-        case Running() as live:
-            fitting = _fitting(run)
-            more = fitting is not None and fitting > run.size
-            grow_after = max(now, live.began + run.resize_every_s) if more else None
-            return replace(run, phase=replace(live, grow_after=grow_after)), []
-    return run, []
+def _has_room(run: Run) -> bool:
+    """Whether there could be more workers than there are."""
+    fitting = _fitting(run)
+    return fitting is not None and fitting > run.size
 
 
 def _live(run: Run) -> Running:
@@ -263,7 +273,7 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
             pending=tuple(replace(p, metrics=event.metrics) if p.seq == seq else p for p in live.pending),
         )
         run = replace(run, num_reports=seq)
-    if event.checkpoint is not None:
+    if event.checkpoint is not None and seq not in live.refused:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
@@ -289,6 +299,21 @@ def _staged(run: Run, event: CheckpointStaged) -> Step:
             live = replace(live, pending=live.pending[:at] + (pending,) + live.pending[at + 1 :])
             return _commits(_with_live(run, live))
     return run, []  # Said twice.
+
+
+def _unstaged(run: Run, event: StagingFailed) -> Step:
+    """Give up a checkpoint that can never be whole: for all ranks, those that have yet to come to it included."""
+    live = _live(run)
+    known = any(pending.seq == event.seq for pending in live.pending)
+    if not known:
+        return run, []  # Given up before, because of another rank.
+    live = replace(
+        live,
+        pending=tuple(pending for pending in live.pending if pending.seq != event.seq),
+        refused=tuple(seq for seq in (*live.refused, event.seq) if seq > live.progress.least),
+    )
+    run, commands = _commits(_with_live(run, live))
+    return run, [AnnounceRefusal(event.attempt, event.seq, event.error, event.rank), *commands]
 
 
 def _commits(run: Run) -> Step:
@@ -335,14 +360,14 @@ def _committed(run: Run, event: Committed, now: float) -> Step:
     removed = tuple(c.seq for c in (*replaced, *gone))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
     commands += [DeleteCheckpoint(c) for c in gone]
-    run, more = _grown(run, now) if isinstance(run.phase, Running) else _settled(run, now)
+    run, more = _grown(run) if isinstance(run.phase, Running) else _settled(run, now)
     return run, commands + more
 
 
-def _grown(run: Run, now: float) -> Step:
+def _grown(run: Run) -> Step:
     """After a commit, workers for whom there is room now may join: no step is lost that was saved."""
     live = _live(run)
-    if live.grow_after is None or now < live.grow_after or live.held is not None or live.failures or live.num_returned:
+    if not live.may_grow or not _has_room(run) or live.held is not None or live.failures or live.num_returned:
         return run, []
     return _stopping(run, live, "resized")
 
@@ -404,7 +429,8 @@ def _mismatched(run: Run, live: Running) -> Step:
 def _stop_requested(run: Run) -> Step:
     live = _live(run)
     if live.held is not None:
-        return run, []
+        # They stop anyway, but if only some machines go there would be a further attempt.
+        return (run if run.stop_requested else replace(run, stop_requested=True)), []
     run = replace(run, stop_requested=True, phase=replace(live, held=()))
     return run, [HoldWorkers(run.attempt)]
 
@@ -460,11 +486,14 @@ def _settled(run: Run, now: float) -> Step:
     if not isinstance(phase, Stopping) or not phase.stopped or run.committing:
         return run, []
     goes_on = not run.stop_requested and not run.preempted
-    match phase.ending:
+    ending = "preempted" if _taken(run, phase) else phase.ending
+    match ending:
         case "resized" if goes_on:
             return _again(run, None, now)
         case "resized":
             return _finished(run, "preempted" if run.preempted else "interrupted")
+        case "preempted" if goes_on and has_lost_places(run):
+            return _again(run, None, now)
         case "preempted" if goes_on and not 0 <= run.max_preemption_failures <= run.num_preemptions:
             return _again(run, "preemptions", now)
         case "failed" if goes_on:
@@ -474,10 +503,18 @@ def _settled(run: Run, now: float) -> Step:
             if isinstance(decision, Retry):
                 return _again(replace(run, last_place=place), decision.charged, now)
             return _finished(run, "failed", phase.failures, decision.reason)
-        case "failed" if run.preempted and first_failure(phase.failures).kind in ("killed", "preempted", "exited"):
-            # The machine took them before they came to the agreed report.
-            return _finished(run, "preempted", phase.failures)
-    return _finished(run, phase.ending, phase.failures)
+    return _finished(run, ending, phase.failures)
+
+
+def _taken(run: Run, phase: Stopping) -> bool:
+    """The machine took a worker before it came to the agreed report, as was foretold."""
+    if phase.ending != "failed":
+        return False
+    told = phase.running.preemption
+    cause = first_failure(phase.failures)
+    return cause.kind in ("killed", "preempted", "exited") and (
+        run.preempted or (told is not None and cause.rank in told.ranks)
+    )
 
 
 def _again(run: Run, charged: Budget | None, now: float) -> Step:

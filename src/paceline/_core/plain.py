@@ -10,6 +10,7 @@ from typing import Any
 
 _ESCAPE = "$number"
 _INT_LIMIT = 1 << 63
+_MAX_DECIMAL_BITS = 2000
 
 
 def plain(value: Any, path: str = "metrics") -> Any:
@@ -18,11 +19,13 @@ def plain(value: Any, path: str = "metrics") -> Any:
     if kind is float:
         return value if math.isfinite(value) else {_ESCAPE: repr(value)}
     if kind is int:
-        return value if -_INT_LIMIT <= value < _INT_LIMIT else {_ESCAPE: str(value)}
-    if value is None or kind is str or kind is bool:
+        return value if -_INT_LIMIT <= value < _INT_LIMIT else {_ESCAPE: _digits(value)}
+    if kind is str:
+        return value if value.isascii() else _writable(value, f"{path} is a text with")
+    if value is None or kind is bool:
         return value
     if isinstance(value, dict):
-        return {_key(key, path): plain(item, f"{path}[{key!r}]") for key, item in value.items()}
+        return _dict(value, path)
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if hasattr(value, "item") and hasattr(value, "shape"):
@@ -43,8 +46,7 @@ def unplain(value: Any) -> Any:
     """The value that `plain` was given, tuples as lists."""
     if isinstance(value, dict):
         if len(value) == 1 and isinstance(value.get(_ESCAPE), str):
-            text = value[_ESCAPE]
-            return float(text) if text in ("nan", "inf", "-inf") else int(text)
+            return _restored(value)
         return {key: unplain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [unplain(item) for item in value]
@@ -61,6 +63,48 @@ def looked_up(metrics: Any, attribute: str) -> Any:
     return looked_up(metrics.get(head), rest) if rest else None
 
 
+def printable(text: str) -> str:
+    """A text as any file can hold it, with what cannot be written spelled out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _dict(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    items: dict[str, Any] = {}
+    for key, item in value.items():
+        text = _key(key, path)
+        if text in items:
+            others = [other for other in value if str(other) == text]
+            raise ValueError(
+                f"{path} has the keys {' and '.join(map(repr, others))}, which are the same as text: {text!r}"
+            )
+        items[text] = plain(item, f"{path}[{key!r}]")
+    return items
+
+
+def _writable(text: str, about: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{about} {text[error.start]!r} at position {error.start}, half of a character, which cannot be stored\n\n"
+            "hint: bytes.decode(..., errors='replace') does not make these"
+        ) from None
+    return text
+
+
+def _digits(value: int) -> str:
+    # The interpreter refuses to write, and to read, more than some thousand decimal digits.
+    return str(value) if value.bit_length() < _MAX_DECIMAL_BITS else hex(value)
+
+
+def _restored(value: dict[str, Any]) -> Any:
+    text = value[_ESCAPE]
+    try:
+        return float(text) if text in ("nan", "inf", "-inf") else int(text, 16 if "x" in text else 10)
+    except ValueError:
+        return value  # Not written by `plain`; it stays what it is.
+
+
 def _number(value: Any, path: str) -> Any:
     shape = tuple(value.shape)
     if math.prod(shape) != 1:
@@ -75,9 +119,9 @@ def _key(key: Any, path: str) -> str:
     if isinstance(key, str):
         if key == _ESCAPE:
             raise ValueError(f"{path} has the key {key!r}, which is kept for numbers that JSON cannot write")
-        return key
+        return key if key.isascii() else _writable(key, f"{path} has a key with")
     if isinstance(key, (int, float)) and not isinstance(key, bool):
-        return str(key)
+        return str(key) if not isinstance(key, int) else _digits(key)
     raise TypeError(f"{path} has the key {key!r}: the keys of metrics are strings")
 
 

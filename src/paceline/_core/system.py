@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from paceline._core import settings
@@ -129,6 +130,13 @@ def resident_bytes(pid: int) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None
+
+
+def make_private_dirs(path: Path) -> None:
+    """Make a directory and those above it that are missing, for their owner alone, whatever the umask."""
+    for missing in reversed([directory for directory in (path, *path.parents) if not directory.exists()]):
+        # Not `mkdir(parents=True)`, which gives the parents the rights that the umask leaves.
+        missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def num_cores() -> int:

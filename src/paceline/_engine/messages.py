@@ -91,6 +91,15 @@ class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
     staged: Staged
 
 
+class StagingFailed(msgspec.Struct, frozen=True, tag=True):
+    """A rank could not make its files durable: the checkpoint of this number can never be whole."""
+
+    attempt: int
+    rank: int
+    seq: int
+    error: str
+
+
 class WorkerHeld(msgspec.Struct, frozen=True, tag=True):
     """The worker will not get past its next report until it is told where to stop."""
 
@@ -148,7 +157,15 @@ class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker = (
-    WorkerReady | Reported | CheckpointStaged | WorkerHeld | PreemptionTold | WorkerReturned | WorkerFailed | Joined
+    WorkerReady
+    | Reported
+    | CheckpointStaged
+    | StagingFailed
+    | WorkerHeld
+    | PreemptionTold
+    | WorkerReturned
+    | WorkerFailed
+    | Joined
 )
 
 
@@ -192,6 +209,8 @@ class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
 class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
     seq: int
     error: str
+    rank: int | None = None
+    """Whose files could not be staged; None where the commit itself failed."""
 
 
 class Notice(msgspec.Struct, frozen=True):

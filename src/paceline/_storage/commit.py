@@ -8,7 +8,9 @@ which the checkpoint exists. Readers take a directory for a checkpoint only if i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -18,10 +20,15 @@ from msgspec.structs import replace
 from paceline._core.errors import StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage.files import Files, hash_file
-from paceline._storage.layout import MANIFEST, METADATA, Layout
+from paceline._storage.layout import MANIFEST, METADATA, Layout, names_checkpoint
 from paceline._storage.lease import UNFENCED, Fence
 
 MANIFEST_VERSION = 1
+
+_SEAL = b',\n "crc32": "'
+"""What begins the last line of a manifest: the checksum of all before it."""
+
+log = logging.getLogger("paceline")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -43,13 +50,26 @@ class ManifestError(StorageError):
 def files_below(directory: Path) -> list[str]:
     """The relative paths of all regular files, in order; links are followed, anything else is refused."""
     found = []
-    for parent, _, names in os.walk(directory, followlinks=True):
+    for parent, below, names in os.walk(directory, followlinks=True):
+        for name in below:
+            path = Path(parent, name)
+            if path.is_symlink() and directory.resolve().is_relative_to(path.resolve()):
+                raise StorageError(f"{path} links to a directory that it lies in: the checkpoint would have no end")
         for name in names:
             path = Path(parent, name)
             if not path.is_file():
                 raise StorageError(f"{path} is not a regular file: a checkpoint holds files and directories only")
             found.append(path.relative_to(directory).as_posix())
     return sorted(found)
+
+
+def has_links(directory: Path) -> bool:
+    """Whether anything in a directory is a symbolic link, or the directory itself."""
+    if directory.is_symlink():
+        return True
+    return any(
+        Path(parent, name).is_symlink() for parent, below, names in os.walk(directory) for name in (*below, *names)
+    )
 
 
 def staged_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...]:
@@ -74,6 +94,10 @@ def staged_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ..
 
 def sealed_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
     """Make a directory that already lies where it belongs durable, and hash it."""
+    if has_links(directory):
+        raise StorageError(
+            f"{directory} holds symbolic links: files that are committed where they lie are files themselves"
+        )
     names = [name for name in files_below(directory) if name not in (MANIFEST, METADATA)]
     entries = tuple(files.seal(directory / name, name) for name in names)
     _sync_dirs(files, directory, names)
@@ -118,8 +142,10 @@ def commit(
     fence.check()
     # Under a name of this driver's own: another one neither puts it back nor removes it by mistake.
     aside = layout.trash / f"{fence.number}-{record.name}"
-    older = final.exists()
-    if older:
+    replaces = final.exists()
+    if replaces and (final.is_symlink() or not final.is_dir()):
+        raise StorageError(f"{final} stands in the way: it is no checkpoint, and is left as it is")
+    if replaces:
         # A name that the user chose again: the older one steps aside and is restored if we die before the next line.
         files.make_dir(layout.trash)
         files.remove_tree(aside)
@@ -127,13 +153,19 @@ def commit(
     try:
         files.rename(gathered, final)
     except OSError:
-        if older:
+        if replaces:
             files.rename(aside, final)
         raise
     files.sync_dir(layout.root)
-    files.remove_tree(aside)
-    files.remove_tree(staged)
+    # It exists: what cannot be cleared away now is no reason to call it failed.
+    for path in (aside, staged):
+        _cleared(files, path)
     return differing
+
+
+def discard(files: Files, layout: Layout, record: CheckpointRecord) -> None:
+    """Free what was staged for a checkpoint whose commit failed: the disk may be full of it."""
+    _cleared(files, layout.staged(record.attempt, record.seq))
 
 
 def delete(files: Files, layout: Layout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
@@ -143,20 +175,26 @@ def delete(files: Files, layout: Layout, record: CheckpointRecord, fence: Fence 
     """
     directory = layout.checkpoint(record.name)
     fence.check()
+    if directory.is_symlink():
+        raise StorageError(f"{directory} is a link to elsewhere, where nothing is ours to delete")
     there = _readable_manifest(directory)
     if there is not None and _age(there.record) != _age(record):
         return
-    files.remove(directory / MANIFEST)
+    if directory.exists():
+        files.remove(directory / MANIFEST)
+        files.sync_dir(directory)  # Or a power cut could keep the manifest and lose files.
     files.remove_tree(directory)
 
 
 def set_aside(files: Files, layout: Layout, name: str, fence: Fence = UNFENCED) -> Path:
     """Move a checkpoint that cannot be trusted to where no reader looks."""
     fence.check()
+    source = layout.checkpoint(name)  # Before anything is removed: a name that leads elsewhere is refused here.
     files.make_dir(layout.broken)
     target = layout.broken / name
     files.remove_tree(target)
-    files.rename(layout.checkpoint(name), target)
+    files.rename(source, target)
+    files.sync_dir(layout.broken)
     files.sync_dir(layout.root)
     return target
 
@@ -169,11 +207,16 @@ def problem_with(directory: Path) -> str | None:
         return str(error)
     if manifest is None:
         return f"{directory / MANIFEST} is missing"
+    inside = directory.resolve()
     for entry in manifest.files:
         path = directory / entry.path
         try:
+            if not path.resolve(strict=True).is_relative_to(inside):
+                return f"{path} is a link that leads out of the checkpoint"
             found = hash_file(path, entry.path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+            if not isinstance(error, OSError):
+                return f"{path}: {error}"
             return f"{path}: {error.strerror or error}"
         if found.size != entry.size:
             return f"{path} has {found.size} bytes where {entry.size} were written"
@@ -183,34 +226,41 @@ def problem_with(directory: Path) -> str | None:
 
 
 def has_manifest(directory: Path) -> bool:
-    return (directory / MANIFEST).exists()
+    return not directory.is_symlink() and (directory / MANIFEST).exists()
 
 
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a checkpoint; None where there is none. A path in it never leads out of the directory."""
+    path = directory / MANIFEST
     try:
-        data = (directory / MANIFEST).read_bytes()
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return decoded_manifest(data, str(directory / MANIFEST))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+    return decoded_manifest(data, str(path))
 
 
 def encoded_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    """With a checksum of itself at its end."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
+    return b'%b%b%08x"\n}' % (body, _SEAL, zlib.crc32(body))
 
 
 def decoded_manifest(data: bytes, where: str) -> Manifest:
     """A manifest from its bytes; `where` they were is for people."""
+    body, seal, rest = data.rpartition(_SEAL)
+    if seal and not rest.startswith(b"%08x" % zlib.crc32(body)):
+        raise ManifestError(f"{where} cannot be read: its checksum is not that of what it says")
     try:
         manifest = _decode_manifest(data)
-    except msgspec.MsgspecError as error:
+        # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
+        metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ManifestError(f"{where} cannot be read: {error}") from None
     for name in (*(entry.path for entry in manifest.files), *manifest.keys.values()):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
-            raise ManifestError(f"{where} names {name!r}, outside of the checkpoint")
-    # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
-    metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+        if not _is_inside(name):
+            raise ManifestError(f"{where} names {name[:300]!r}, outside of the checkpoint or no file of it")
     return replace(manifest, record=replace(manifest.record, metrics=metrics))
 
 
@@ -218,7 +268,8 @@ def manifests(layout: Layout) -> Iterator[Manifest]:
     """The manifest of every checkpoint in the run, oldest first. One that cannot be read is passed over."""
     found = []
     for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
-        if directory.name.startswith(".") or not directory.is_dir():
+        # What a link leads to is not ours: it could not be deleted, and may change.
+        if not names_checkpoint(directory.name) or directory.is_symlink() or not directory.is_dir():
             continue
         try:
             manifest = read_manifest(directory)
@@ -318,7 +369,23 @@ def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
 
 
 def _parents(names: Iterable[str]) -> list[str]:
-    return sorted({PurePosixPath(name).parent.as_posix() for name in names} | {"."})
+    """Every directory that files of these names lie in, at any depth."""
+    return sorted({parent.as_posix() for name in names for parent in PurePosixPath(name).parents} | {"."})
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a manifest may list this file: it lies in the checkpoint, and is not the manifest."""
+    path = PurePosixPath(name)
+    if "\0" in name or not path.parts or path.is_absolute() or ".." in path.parts:
+        return False
+    return path.as_posix() not in (MANIFEST, METADATA)
+
+
+def _cleared(files: Files, path: Path) -> None:
+    try:
+        files.remove_tree(path)
+    except OSError as error:
+        log.warning("%s could not be removed: %s", path, error)
 
 
 def _sync_dirs(files: Files, root: Path, names: Iterable[str]) -> None:

@@ -62,6 +62,10 @@ class Depot(Protocol):
         created_at: float,
         fence: Fence = UNFENCED,
     ) -> list[str]: ...
+    def discard(self, record: CheckpointRecord) -> None:
+        """Remove what was staged for a checkpoint that could not be committed."""
+        ...
+
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None: ...
     def set_aside(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
         """Move one that cannot be trusted to where no reader looks, and say where; None where there is nothing."""
@@ -75,6 +79,10 @@ class Depot(Protocol):
         ...
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
+    def sync(self) -> None:
+        """Make the names of what lies in the run's directory survive the power."""
+        ...
+
     def close(self) -> None:
         """Bring over what is left, when a driver ends."""
         ...
@@ -119,6 +127,9 @@ class DiskDepot:
             self._files, self.layout, record, parts, world_size=world_size, created_at=created_at, fence=fence
         )
 
+    def discard(self, record: CheckpointRecord) -> None:
+        commit.discard(self._files, self.layout, record)
+
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         commit.delete(self._files, self.layout, record, fence)
 
@@ -141,6 +152,9 @@ class DiskDepot:
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
         commit.clear_staging(self._files, self.layout, fence)
+
+    def sync(self) -> None:
+        self._files.sync_dir(self.layout.root)
 
     def close(self) -> None:
         """All is where it belongs."""
@@ -242,6 +256,12 @@ class StoreDepot:
             self._delete_namesakes(record, fence)
         return differing
 
+    def discard(self, record: CheckpointRecord) -> None:
+        try:
+            self.delete(record)
+        except OSError as error:
+            log.warning("what was uploaded for %s could not be removed: %s", record.name, error)
+
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         fence.check()
         prefix = prefix_of(record)
@@ -314,6 +334,9 @@ class StoreDepot:
         fence.check()
         in_parallel([_deleting(self._store, key) for key in left])
         commit.clear_staging(self._files, self.layout, fence)
+
+    def sync(self) -> None:
+        self._files.sync_dir(self.layout.root)
 
     def close(self) -> None:
         if self._segments is not None:

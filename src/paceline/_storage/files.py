@@ -8,9 +8,11 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from paceline._core.system import make_private_dirs
 from paceline._engine.messages import FileEntry
 
 _CHUNK = 8 << 20
@@ -20,6 +22,7 @@ _FICLONE = 0x40049409
 class Files(Protocol):
     def make_dir(self, path: Path) -> None: ...
     def write(self, path: Path, data: bytes) -> None: ...
+    def write_parts(self, path: Path, parts: Iterable[memoryview]) -> FileEntry: ...
     def copy(self, source: Path, target: Path, name: str) -> FileEntry: ...
     def seal(self, path: Path, name: str) -> FileEntry: ...
     def rename(self, source: Path, target: Path) -> None: ...
@@ -32,22 +35,32 @@ class LocalFiles:
     """A disk of this machine, or anything mounted like one."""
 
     def make_dir(self, path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dirs(path)
 
     def write(self, path: Path, data: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        self.write_parts(path, [memoryview(data)])
+
+    def write_parts(self, path: Path, parts: Iterable[memoryview]) -> FileEntry:
+        """Write one file from memory, piece by piece, and hash it on the way."""
+        import xxhash
+
+        digest = xxhash.xxh3_128()
+        size = 0
+        with _private(path, os.O_TRUNC) as fd:
+            for part in parts:
+                for start in range(0, len(part), _CHUNK):
+                    chunk = part[start : start + _CHUNK]
+                    digest.update(chunk)
+                    size += len(chunk)
+                    _write_all(fd, chunk, path, len(part) - start)
+            _sync(fd, path)
+        return FileEntry(path.name, size, digest.hexdigest())
 
     def copy(self, source: Path, target: Path, name: str) -> FileEntry:
         """Copy one file, by reference where the filesystem can, and hash it on the way."""
-        with source.open("rb") as reader, target.open("xb") as writer:
-            if _cloned(reader.fileno(), writer.fileno()):
-                entry = _hashed(reader.fileno(), name)
-            else:
-                entry = _hashed(reader.fileno(), name, into=writer.fileno())
-            os.fsync(writer.fileno())
+        with source.open("rb") as reader, _private(target, os.O_EXCL) as writer:
+            entry = _hashed(reader.fileno(), name, None if _cloned(reader.fileno(), writer) else (writer, target))
+            _sync(writer, target)
         return entry
 
     def seal(self, path: Path, name: str) -> FileEntry:
@@ -57,7 +70,7 @@ class LocalFiles:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             entry = _hashed(file.fileno(), name)
-            os.fsync(file.fileno())
+            _sync(file.fileno(), path)
         return entry
 
     def rename(self, source: Path, target: Path) -> None:
@@ -66,7 +79,7 @@ class LocalFiles:
     def sync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync(fd, path)
         finally:
             os.close(fd)
 
@@ -83,18 +96,62 @@ def hash_file(path: Path, name: str) -> FileEntry:
         return _hashed(file.fileno(), name)
 
 
-def _hashed(fd: int, name: str, into: int | None = None) -> FileEntry:
+def with_room(error: OSError, path: Path, num_bytes: int) -> OSError:
+    """The same error, with the file it is about and, where the disk is full, how much was asked for and is free."""
+    text = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        asked = f"{num_bytes} bytes were to be written" if num_bytes else "the last bytes were to be written out"
+        try:
+            disk = os.statvfs(path.parent)
+            text = f"{text}: {asked}, {disk.f_bavail * disk.f_frsize} are free"
+        except OSError:
+            text = f"{text}: {asked}"
+    elif error.filename is not None:
+        return error
+    return OSError(error.errno, text, str(path))
+
+
+@contextlib.contextmanager
+def _private(path: Path, how: int) -> Iterator[int]:
+    """A new file for its owner alone, open for writing."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    except OSError as error:
+        raise with_room(error, path, 0) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: memoryview, path: Path, num_left: int) -> None:
+    try:
+        while data:
+            written = os.write(fd, data)
+            data, num_left = data[written:], num_left - written
+    except OSError as error:
+        raise with_room(error, path, num_left) from error
+
+
+def _sync(fd: int, path: Path) -> None:
+    """Some filesystems only find out now that they have no room."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise with_room(error, path, 0) from error
+
+
+def _hashed(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
     import xxhash
 
     digest = xxhash.xxh3_128()
     size = 0
     buffer = memoryview(bytearray(_CHUNK))
     while count := os.readv(fd, [buffer]):
-        chunk = buffer[:count]
-        digest.update(chunk)
+        digest.update(buffer[:count])
+        if into is not None:
+            _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - size))
         size += count
-        while into is not None and chunk:
-            chunk = chunk[os.write(into, chunk) :]
     return FileEntry(name, size, digest.hexdigest())
 
 

@@ -71,7 +71,6 @@ class Home:
 
     def slot(self) -> Slot:
         """Where the lease lies; whatever keeps the run from being kept here is told by this."""
-        self.layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.address is None:
             return DiskSlot(self.layout.lease)
         return StoreSlot(self._store(), self.name)

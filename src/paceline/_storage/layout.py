@@ -13,13 +13,27 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline._core.errors import StorageError
+
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
 """Notes that may be changed after the commit, so the manifest does not cover them."""
 
 
+RESERVED = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports")
+_MAX_NAME = 255
+"""Bytes in the name of a file, on the filesystems there are."""
+
+
 def checkpoint_name(seq: int) -> str:
     return f"checkpoint_{seq:06d}"
+
+
+def names_checkpoint(name: str) -> bool:
+    """Whether a checkpoint may have this name: one directory right below the run's own, and not one of the run's."""
+    if not name or name.startswith(".") or name in RESERVED or "/" in name or "\0" in name:
+        return False
+    return len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,11 @@ class Layout:
         return self.root / "logs"
 
     def checkpoint(self, name: str) -> Path:
+        """A name that leads elsewhere is refused: names come from journals, which anybody may have written."""
+        if not names_checkpoint(name):
+            raise StorageError(
+                f"{self.root}: {name[:300]!r} is not the name of a checkpoint; nothing is read or removed there"
+            )
         return self.root / name
 
     def staged(self, attempt: int, seq: int) -> Path:

@@ -8,7 +8,7 @@ copies nothing. Every buffer starts at a multiple of 64 bytes, and equal states 
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 
 from paceline._engine.messages import FileEntry
 from paceline._storage.arena import ALIGNMENT, Arena, copied_from_gpu, copy_into, gap_after
+from paceline._storage.files import Files, LocalFiles
 from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
 from paceline._storage.tree import decoded, encoded
 
@@ -26,7 +27,7 @@ VERSION = 1
 TREE_FILE = "state.json"
 BYTES_FILE = "state.bin"
 
-_CHUNK = 8 << 20
+_DISK = LocalFiles()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class Snapshot:
     _copied: tuple[Any, ...]
     """CUDA events, after which the pinned part is complete."""
 
-    def write(self, directory: Path, fsync: bool = True) -> tuple[FileEntry, ...]:
+    def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
         """Write both files; on an error a part of one may be left. The directory itself is not synced."""
         document = {
             "version": VERSION,
@@ -60,8 +61,8 @@ class Snapshot:
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
         return (
-            _written(directory / BYTES_FILE, self._parts(), fsync),
-            _written(directory / TREE_FILE, [memoryview(text)], fsync),
+            files.write_parts(directory / BYTES_FILE, self._parts()),
+            files.write_parts(directory / TREE_FILE, [memoryview(text)]),
         )
 
     def _parts(self) -> Iterator[memoryview]:
@@ -183,24 +184,6 @@ def _laid_out(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
         for leaf, offset in zip(leaves, offsets, strict=True)
     )
     return buffers, num_host_bytes, end
-
-
-def _written(path: Path, parts: Iterable[memoryview], fsync: bool) -> FileEntry:
-    import xxhash
-
-    digest = xxhash.xxh3_128()
-    size = 0
-    with path.open("wb", buffering=0) as file:
-        for part in parts:
-            for start in range(0, len(part), _CHUNK):
-                chunk = part[start : start + _CHUNK]
-                digest.update(chunk)
-                size += len(chunk)
-                while chunk:
-                    chunk = chunk[os.write(file.fileno(), chunk) :]
-        if fsync:
-            os.fsync(file.fileno())
-    return FileEntry(path.name, size, digest.hexdigest())
 
 
 def _read_document(file: Path) -> _Document:

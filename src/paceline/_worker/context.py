@@ -6,6 +6,7 @@ here, and the name of its checkpoint follows from the number, so ranks need not 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -20,7 +21,8 @@ from msgspec import Raw
 from paceline._core import settings
 from paceline._core.codec import sealed
 from paceline._core.errors import StorageError
-from paceline._core.plain import plain
+from paceline._core.plain import plain, printable
+from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
     Begin,
     CheckpointCommitted,
@@ -28,7 +30,6 @@ from paceline._engine.messages import (
     CheckpointRefused,
     CheckpointStaged,
     Exit,
-    Failure,
     Hold,
     Joined,
     Notice,
@@ -36,14 +37,14 @@ from paceline._engine.messages import (
     Release,
     Reported,
     Staged,
+    StagingFailed,
     StopAt,
     ToWorker,
-    WorkerFailed,
     WorkerHeld,
     encode,
 )
 from paceline._storage.depot import Depot, DiskDepot, StoreDepot
-from paceline._storage.files import LocalFiles
+from paceline._storage.files import LocalFiles, with_room
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
 from paceline._storage.retrying import Patience
@@ -52,6 +53,8 @@ from paceline._worker.signals import NOTICES
 from paceline._worker.upload import Source, Uploader
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+log = logging.getLogger("paceline")
 
 
 class StopTraining(BaseException):
@@ -72,15 +75,20 @@ class Context:
         self.last_where = ""
         self.error: BaseException | None = None
         """What ended the user's function, if it did not return."""
+        self.echo: StorageError | None = None
+        """The last error of `report()` that another rank's files were the reason for."""
         self.num_reports = begin.first_seq
         self._link = link
+        # Protects the two below: reports are written by the user's thread and by the one that uploads.
+        self._writing = threading.Lock()
         self._file: int | None = None
+        self._unwritten = bytearray()
         self._num_joined = 0
         # Protects all below, which the listening thread changes and the user's thread waits for.
         self._changed = threading.Condition()
         self._checkpoints = {record.seq: record for record in begin.checkpoints}
         self._latest = begin.resume
-        self._refused: dict[int, str] = {}
+        self._refused: dict[int, CheckpointRefused] = {}
         self._announced: set[int] = set()
         self._released: dict[int, bytes] = {}
         self._held = False
@@ -100,8 +108,10 @@ class Context:
                         self._checkpoints[record.seq] = record
                     self._latest = record
                     self._announced.discard(record.seq)
-                case CheckpointRefused(seq=seq, error=error):
-                    self._refused[seq] = error
+                case CheckpointRefused(seq=seq):
+                    # Of one that was made and is not waited for, this rank knows already or brought no files.
+                    if seq in self._announced or seq > self.num_reports:
+                        self._refused[seq] = message
                     self._announced.discard(seq)
                 case Hold():
                     self._held = True
@@ -141,34 +151,27 @@ class Context:
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
-        `on_stop` makes a checkpoint where there is none and the run stops at this report.
+        `on_stop` makes a checkpoint where there is none and the run stops at this report. A checkpoint that fails is
+        raised here, of an earlier report too. The report itself is made in any case: ranks that go on after such an
+        error are still at the same number.
         """
-        self._raise_refused()
         values = Raw(encode(plain(metrics)))
         where = self.call_site()
-        self._count()
-        seq = self.num_reports
-        stop = self._stop if self._stop is not None and seq >= self._stop.seq else None
-        if stop is not None:
-            if not stop.save:
-                source = None
-            elif source is None and on_stop is not None:
-                source = on_stop()
+        made = (lambda: source) if source is not None else on_stop
+        seq, stop, saves = self._count(source is not None, on_stop is not None)
         self.last_where = where
         begin = self.begin
-        named = (name or checkpoint_name(seq)) if source is not None else None
-        self._record(encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named)))
-        if source is not None:
-            with self._changed:
-                self._announced.add(seq)
+        named = (name or checkpoint_name(seq)) if saves else None
+        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named))
+        if saves:
+            assert made is not None
             assert named is not None
-            if wait:
-                self._stage_now(seq, named, source)
-                self._wait_committed(seq)
-            else:
-                self.uploader.upload_later(seq, named, source, lambda outcome: self._staged_later(seq, outcome))
-        if stop is not None:
+            self._save(seq, named, payload, made, wait)
+        else:
+            self._record(payload)
+        if stop:
             raise StopTraining
+        self._raise_refused()
 
     def next_checkpoint_name(self) -> str:
         return checkpoint_name(self.num_reports + 1)
@@ -211,52 +214,99 @@ class Context:
             frame = frame.f_back
         return f"{_short(frame.f_code)}:{frame.f_lineno}"
 
-    def _count(self) -> None:
+    def _count(self, saves: bool, saves_on_stop: bool) -> tuple[int, bool, bool]:
+        """The number of this report, whether it is the last, and whether a checkpoint is to be made of it."""
         with self._changed:
-            # Between these two lines no `Hold` can come: the count it is told is the count we go on with.
+            # Between these lines no `Hold` can come: the count it is told is the count we go on with. Nor a refusal:
+            # it either finds the checkpoint announced, or was here before.
             self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
+            seq = self.num_reports
+            stops = self._stop is not None and seq >= self._stop.seq
+            if self._stop is not None and stops:
+                saves = self._stop.save and (saves or saves_on_stop)
+            if not saves:
+                self._refused.pop(seq, None)
+            elif seq not in self._refused:
+                self._announced.add(seq)
+            return seq, stops, saves
 
-    def _record(self, payload: bytes) -> None:
-        if self._file is None:
-            path = self.layout.reports(self.begin.attempt, self.begin.rank)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        line = sealed(payload)
-        if os.write(self._file, line) != len(line):
-            raise StorageError(f"{self.layout.reports(self.begin.attempt, self.begin.rank)} took half a line")
-        self._link.send_payload(payload)
-
-    def _stage_now(self, seq: int, name: str, source: Source) -> None:
+    def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
+        """Make a report with a checkpoint. Whatever goes wrong here is told to the driver: other ranks wait for it."""
         try:
-            staged = self.uploader.upload(seq, name, source)
-        except OSError as error:
+            self._record(payload)
+            if seq not in self._announced:
+                return  # Refused before we came to it: the files would be in vain.
+            if wait:
+                self._told_staged(seq, self.uploader.upload(seq, name, made()))
+            else:
+                self.uploader.upload_later(seq, name, made(), lambda outcome: self._staged_later(seq, outcome))
+        except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
+                self._refused.pop(seq, None)
+            self._told_unstaged(seq, error)
+            if not isinstance(error, OSError):
+                raise
             raise StorageError(f"report {seq}: the checkpoint could not be staged: {error}") from error
-        self._record(encode(CheckpointStaged(self.begin.attempt, seq, staged)))
+        if wait:
+            with self._changed:
+                self._changed.wait_for(lambda: seq not in self._announced)
+
+    def _record(self, payload: bytes) -> None:
+        """Write a line to this worker's own file and tell the driver, who hears of it also when the disk is full."""
+        path = self.layout.reports(self.begin.attempt, self.begin.rank)
+        try:
+            with self._writing:
+                self._unwritten += sealed(payload)
+                if self._file is None:
+                    make_private_dirs(path.parent)
+                    self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
+                while self._unwritten:
+                    del self._unwritten[: os.write(self._file, self._unwritten)]
+        except OSError as error:
+            told = with_room(error, path, len(self._unwritten))
+            raise StorageError(f"a report could not be written down: {told}") from error
+        finally:
+            self._link.send_payload(payload)
+
+    def _told_staged(self, seq: int, staged: Staged) -> None:
+        try:
+            self._record(encode(CheckpointStaged(self.begin.attempt, seq, staged)))
+        except StorageError as error:
+            # The files are durable and the driver knows: the line is for a driver that comes after this one only.
+            log.warning("report %d: %s", seq, error)
 
     def _staged_later(self, seq: int, outcome: Staged | Exception) -> None:
         """On the upload thread. A failure goes to the driver at once: it concerns every rank."""
-        begin = self.begin
         if isinstance(outcome, Staged):
-            self._record(encode(CheckpointStaged(begin.attempt, seq, outcome)))
-            return
-        message = f"the checkpoint of report {seq} could not be staged: {outcome}"
-        failure = Failure(begin.rank, "storage", message, at=time.time(), pid=os.getpid())
-        self._link.send(WorkerFailed(begin.attempt, begin.rank, failure))
+            self._told_staged(seq, outcome)
+        else:
+            self._told_unstaged(seq, outcome)
 
-    def _wait_committed(self, seq: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: seq not in self._announced)
-        self._raise_refused()
+    def _told_unstaged(self, seq: int, error: Exception) -> None:
+        text = printable(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+        self._link.send(StagingFailed(self.begin.attempt, self.begin.rank, seq, text))
 
     def _raise_refused(self) -> None:
-        """Raise what became of a checkpoint that could not be committed; of one reported with ASYNC, now."""
+        """Raise what became of checkpoints that could not be committed; of those reported with ASYNC, now."""
         with self._changed:
-            refused, self._refused = self._refused, {}
-        for seq, error in refused.items():
-            raise StorageError(f"report {seq}: the checkpoint could not be committed: {error}")
+            refused = [self._refused.pop(seq) for seq in sorted(self._refused) if seq <= self.num_reports]
+        if not refused:
+            return
+        for message in refused:
+            self.uploader.discard(message.seq)
+        error = StorageError("; ".join(map(self._told_refusal, refused)))
+        if all(message.rank not in (None, self.begin.rank) for message in refused):
+            self.echo = error
+        raise error
+
+    def _told_refusal(self, message: CheckpointRefused) -> str:
+        if message.rank is None:
+            return f"report {message.seq}: the checkpoint could not be committed: {message.error}"
+        who = "this rank" if message.rank == self.begin.rank else f"rank {message.rank}"
+        return f"report {message.seq}: the checkpoint could not be staged by {who}: {message.error}"
 
 
 def depot_of(begin: Begin) -> Depot:
@@ -284,7 +334,7 @@ def _short(code: CodeType) -> str:
 def shown_path(filename: str) -> str:
     """A source file as a person in this directory would name it."""
     path = filename if filename.startswith("<") else os.path.relpath(filename)
-    return filename if path.startswith("..") else path
+    return printable(filename if path.startswith("..") else path)
 
 
 _current: Context | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import inspect
 import json
 import logging
@@ -29,7 +30,7 @@ from msgspec import Raw
 
 from paceline._core import system
 from paceline._core.errors import StorageError
-from paceline._core.plain import plain
+from paceline._core.plain import plain, printable
 from paceline._engine.messages import (
     Begin,
     Failure,
@@ -108,7 +109,7 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
     except BaseException as error:  # noqa: BLE001  a SystemExit before the end is a failure like any other
         context.error = error
         _print_traceback(error)
-        failed = WorkerFailed(begin.attempt, begin.rank, _failure(begin, error), _pickled(error))
+        failed = WorkerFailed(begin.attempt, begin.rank, _failure(context, error), _pickled(error))
         _flush_stdio()
         link.send(failed)
         link.flush()
@@ -146,12 +147,14 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
     return tuple(f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
 
 
-def _failure(begin: Begin, error: BaseException) -> Failure:
+def _failure(context: Context, error: BaseException) -> Failure:
     kind: FailureKind = "storage" if isinstance(error, StorageError) else "user"
+    if isinstance(error, SystemExit):
+        kind = "exited"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
         kind = "memory"
     return Failure(
-        begin.rank,
+        context.begin.rank,
         kind,
         _one_line(error),
         at=time.time(),
@@ -159,7 +162,7 @@ def _failure(begin: Begin, error: BaseException) -> Failure:
         host=socket.gethostname(),
         frames=user_frames(error),
         traceback=_safe_traceback(error),
-        collateral=_is_echo(error),
+        collateral=_is_echo(error) or error is context.echo,
         transient=isinstance(error, OSError),
     )
 
@@ -180,26 +183,28 @@ def _is_echo(error: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception as problem:  # noqa: BLE001  the user's own __str__ raises; say so in its place
+    except BaseException as problem:  # noqa: BLE001  the user's own __str__ raises; say so in its place
         text = f"<its message cannot be shown: {type(problem).__name__}>"
-    first = text.strip().splitlines()[0] if text.strip() else ""
+    first = printable(next(iter(text[:_MAX_TEXT].strip().splitlines()), ""))
     return f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
 
 
 def _safe_traceback(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001  see `_one_line`
+    except BaseException:  # noqa: BLE001  see `_one_line`
         text = "".join(traceback.format_tb(error.__traceback__)) + _one_line(error)
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT // 2]}\n...\n{text[-_MAX_TEXT // 2 :]}"
+    return printable(text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT // 2]}\n...\n{text[-_MAX_TEXT // 2 :]}")
 
 
 def _pickled(error: BaseException) -> bytes | None:
     """The exception itself, for the driver to raise from; None where it does not survive the journey."""
     try:
+        if len(str(error)) > _MAX_TEXT:
+            return None  # Raised in the driver it would fill the terminal.
         data: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(data)
-    except Exception:  # noqa: BLE001  the text of it has been taken already
+    except BaseException:  # noqa: BLE001  its class may raise anything; the text of it has been taken already
         return None
     return data if len(data) <= 1 << 20 else None
 
@@ -244,6 +249,8 @@ def _take_over_stdio(log_fd: int) -> None:
     for fd in (null, log_fd):
         if fd > 2:
             os.close(fd)
+    # A crash in C code then leaves the line of Python it happened in.
+    faulthandler.enable(2)
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 

@@ -6,6 +6,7 @@ At most one is on its way in the background of a worker. The next one waits for 
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import tempfile
 import threading
@@ -16,11 +17,14 @@ from typing import Any
 
 from msgspec import Raw
 
+from paceline._core.system import make_private_dirs
 from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
-from paceline._storage.commit import sealed_in_place, staged_copy, staged_move
+from paceline._storage.commit import has_links, sealed_in_place, staged_copy, staged_move
 from paceline._storage.depot import Depot
 from paceline._storage.files import Files
 from paceline._storage.state import Arena, Snapshot, snapshot
+
+log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Uploader:
 
     def scratch_directory(self) -> Path:
         """An empty directory on the run's own storage; a checkpoint made of it is moved, never copied."""
-        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dirs(self._scratch)
         return Path(tempfile.mkdtemp(dir=self._scratch))
 
     def upload(self, seq: int, name: str, source: Source) -> Staged:
@@ -87,6 +91,17 @@ class Uploader:
         self._thread = threading.Thread(target=work, name="paceline-upload", daemon=True)
         self._thread.start()
 
+    def discard(self, seq: int) -> None:
+        """Free what was staged for a checkpoint that will not be: the disk may be full of it."""
+        self.wait()
+        self._cleared(seq)
+
+    def _cleared(self, seq: int) -> None:
+        try:
+            self._files.remove_tree(self._layout.staged_rank(self._attempt, seq, self._rank))
+        except OSError as error:
+            log.warning("what was staged for report %d could not be removed: %s", seq, error)
+
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
@@ -102,21 +117,27 @@ class Uploader:
             return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)
         self._files.remove_tree(target)
-        files = self._filled(target, held)
-        self._depot.keep(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
-        return Staged(self._rank, files)
+        try:
+            files = self._filled(target, held)
+            self._depot.keep(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
+            return Staged(self._rank, files)
+        except Exception:
+            self._cleared(seq)
+            raise
 
     def _filled(self, target: Path, held: Directory | Snapshot) -> tuple[FileEntry, ...]:
         if isinstance(held, Snapshot):
             self._files.make_dir(target)
-            entries = held.write(target)
+            entries = held.write(target, self._files)
             self._files.sync_dir(target)
             return entries
-        if held.path.is_relative_to(self._scratch) or (held.delete and self._same_disk(held.path)):
+        ours = held.path.is_relative_to(self._scratch)
+        # A link that is moved would still be a link: what it leads to may change or go, so it is copied.
+        if (ours or (held.delete and self._same_disk(held.path))) and not has_links(held.path):
             return staged_move(self._files, held.path, target)
         self._files.make_dir(target)
         entries = staged_copy(self._files, held.path, target)
-        if held.delete:
+        if held.delete or ours:
             with contextlib.suppress(OSError):
                 shutil.rmtree(held.path)
         return entries

@@ -16,6 +16,7 @@ from paceline._core.errors import CheckpointCorruptError, StorageError
 from paceline._storage.address import store_at
 from paceline._storage.commit import encoded_manifest, problem_with
 from paceline._storage.depot import manifest_in
+from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA
 from paceline._storage.state import holds_state, read_state, write_state
 from paceline._storage.transfer import download_all
@@ -138,7 +139,7 @@ class Checkpoint:
                 stream.write(text.encode())
             return
         part = Path(self.path) / f"{METADATA}.part"
-        part.write_text(text)
+        LocalFiles().write(part, text.encode())
         part.rename(Path(self.path) / METADATA)
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:

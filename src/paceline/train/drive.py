@@ -121,17 +121,15 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 @contextlib.contextmanager
 def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[tuple[Recovered, Depot]]:
     """The run, held by this driver alone, and where it is kept."""
-    try:
-        slot = home.slot()
-        lease = lease_taken(slot, ttl_s=settings.load().lease_ttl_s, clock=seams.clock, say=say)
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {home.uri}: {problem}") from problem
+    with _named(home):
+        _make_root(seams.files, home.layout)
+        ttl_s = settings.load().lease_ttl_s
+        lease = lease_taken(home.slot(), ttl_s=ttl_s, clock=seams.clock, say=say)
     with contextlib.closing(lease):
         lease.keep()
-        depot = home.depot(seams.files, is_new=lease.number == 1)
-        found = recovered(depot, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        with _named(home):
+            depot = home.depot(seams.files, is_new=lease.number == 1)
+            found = recovered(depot, seams.clock.wall(), lease, apart=not lease.holder.alone)
         with contextlib.closing(found.journal):
             lease.settle()
             try:
@@ -140,6 +138,26 @@ def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[tup
                 if not lease.lost:  # Otherwise what is staged there is the other driver's.
                     depot.clear_staging(lease)
                     depot.close()
+
+
+@contextlib.contextmanager
+def _named(home: Home) -> Iterator[None]:
+    """What is wrong with the storage, told with the run's directory."""
+    try:
+        yield
+    except OSError as problem:
+        if isinstance(problem, StorageError):
+            raise
+        raise StorageError(f"the run cannot be kept in {home.uri}: {problem}") from problem
+
+
+def _make_root(files: Files, layout: Layout) -> None:
+    above = [path for path in layout.root.parents if not path.exists()]
+    layout.root.parent.mkdir(parents=True, exist_ok=True)
+    files.make_dir(layout.root)
+    # Or a power cut could take the name of the run's directory, and all that is committed in it.
+    for path in (layout.root, *above):
+        files.sync_dir(path.parent)
 
 
 def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverStarted:

@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
-from paceline._control.events import Committed, Event, Failure, Reported, WorkerFailed, WorkerReturned
+from paceline._control.events import (
+    CommitFailed,
+    Committed,
+    Event,
+    Failure,
+    Reported,
+    StagingFailed,
+    WorkerFailed,
+    WorkerReturned,
+)
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
@@ -68,6 +77,7 @@ class CallbackObserver:
         self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._committed: dict[int, CheckpointRecord] = {}
+        self._refused: set[int] = set()
         self._attempt = 0
         self._failures: dict[int, BaseException] = {}
 
@@ -76,12 +86,16 @@ class CallbackObserver:
             self._attempt = run.attempt
             self._reports.clear()
             self._committed.clear()
+            self._refused.clear()
         self._size = run.size
         if isinstance(event, Reported):
             self._reports.setdefault(event.seq, {})[event.rank] = event
             self._pass_on()
         elif isinstance(event, Committed):
             self._committed[event.record.seq] = event.record
+            self._pass_on()
+        elif isinstance(event, CommitFailed | StagingFailed):
+            self._refused.add(event.seq)
             self._pass_on()
         elif isinstance(event, WorkerFailed):
             self._failures[event.rank] = exception_of(event.failure, event.pickled)
@@ -93,14 +107,16 @@ class CallbackObserver:
         """Time passes by."""
 
     def _pass_on(self) -> None:
-        """In the order of reports, each once all ranks have made it and its checkpoint is committed."""
+        """In the order of reports, each once all ranks have made it and its checkpoint is committed or refused."""
         while self._reports:
             seq = min(self._reports)
             made = self._reports[seq]
             names = [report.checkpoint for report in made.values() if report.checkpoint is not None]
-            if len(made) < self._size or (names and seq not in self._committed):
+            if len(made) < self._size or (names and seq not in self._committed.keys() | self._refused):
                 return
             del self._reports[seq]
+            if seq in self._refused:
+                names = []
             metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
             checkpoint = Checkpoint(*self._depot.place(self._committed[seq])) if names else None
             self._callback.after_report(self._about, metrics, checkpoint)

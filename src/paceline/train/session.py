@@ -13,6 +13,7 @@ import msgspec
 
 from paceline._core.plain import unplain
 from paceline._storage.commit import has_manifest
+from paceline._storage.layout import names_checkpoint
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, State
@@ -226,8 +227,7 @@ def _context(function: str) -> Context:
 def _check_dir_name(name: str | None) -> None:
     if name is None:
         return
-    parts = Path(name).parts if isinstance(name, str) else ()
-    if len(parts) != 1 or parts[0] in ("..", "/") or name.startswith(".") or name in ("logs", "reports"):
+    if not isinstance(name, str) or not names_checkpoint(name):
         raise ValueError(f"checkpoint_dir_name={name!r} is not a plain directory name")
 
 
@@ -268,7 +268,7 @@ def _uploaded(
         if not isinstance(checkpoint, Checkpoint):
             raise ValueError(f"checkpoint_upload_fn must return a `paceline.train.Checkpoint`, not {checkpoint!r}")
     path = Path(checkpoint.path).absolute()
-    if path.parent != root or not path.is_dir():
+    if path.parent != root or not path.is_dir() or path.is_symlink():
         raise ValueError(
             f"the checkpoint {path} is not a directory right below the run's own, {root}: "
             "with NO_UPLOAD or checkpoint_upload_fn the files have to lie there"

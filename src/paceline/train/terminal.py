@@ -23,6 +23,7 @@ from paceline._control.events import (
     Failure,
     PreemptionTold,
     Reported,
+    StagingFailed,
     StopRequested,
     WorkerFailed,
 )
@@ -64,8 +65,13 @@ class Terminal:
                 self.say(f"{record.name} committed ({_size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
                 self.say(f"the checkpoint of report {seq} could not be committed: {error}", error=True)
+            case StagingFailed(rank=rank, seq=seq, error=error):
+                self.say(f"the checkpoint of report {seq} could not be stored by rank {rank}: {error}", error=True)
             case CheckpointBroken(problem=problem):
                 self.say(f"a checkpoint cannot be trusted and is passed over: {problem}", error=True)
+                if run.latest is None:
+                    where = f"from {run.initial}, which it was given" if run.initial else "anew"
+                    self.say(f"no checkpoint of the run is left: it begins {where}", error=True)
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
                 self._failed = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))

@@ -165,7 +165,7 @@ class LocalEngine:
     def _launch(self, spec: WorkerSpec, job: int) -> None:
         assert self._launcher is not None
         ours, theirs = socket.socketpair()
-        spec.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        system.make_private_dirs(spec.log.parent)
         log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._launcher.launch(spec.begin.rank, {**os.environ, **spec.env}, (theirs.fileno(), log, job))

@@ -1,0 +1,58 @@
+"""A save as it is made in a run, without the processes: both ranks stage, the driver commits."""
+
+import shutil
+
+import msgspec
+
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
+from paceline._worker.upload import Directory, InPlace, State, Uploader
+
+KINDS = ("state", "copied", "moved", "in place")
+
+
+def source_of(kind, layout, uploader, name, rank, text):
+    if kind == "state":
+        return State({"text": text, "rank": rank, "bytes": b"x" * 300})
+    if kind == "in place":
+        path = layout.root / name
+        path.mkdir(exist_ok=True)
+    elif kind == "moved":
+        path = uploader.scratch_directory()
+    else:
+        path = layout.root.parent / "mine" / f"{text}-{rank}"
+        shutil.rmtree(path, ignore_errors=True)
+    (path / "deep" / "er").mkdir(parents=True, exist_ok=True)
+    (path / f"shard-{rank}").write_text(text)
+    (path / "deep" / "er" / f"file-{rank}").write_bytes(b"y" * 200)
+    return InPlace(path) if kind == "in place" else Directory(path)
+
+
+def save(files, layout, kind, seq, name, ranks=(0, 1)):
+    """Both ranks stage and the driver commits, as they do in a run; whether it came to be a checkpoint."""
+    record = CheckpointRecord(seq, name, 1, msgspec.Raw(b'{"loss":1.0}'))
+    parts = []
+    for rank in ranks:
+        uploader = Uploader(files, DiskDepot(files, layout), 1, rank)
+        try:
+            parts.append(uploader.upload(seq, name, source_of(kind, layout, uploader, name, rank, f"text {seq}")))
+        except OSError as error:
+            for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
+                Uploader(files, DiskDepot(files, layout), 1, other).discard(seq)
+            return error
+    try:
+        commit.commit(files, layout, record, parts, world_size=2, created_at=0.0)
+    except OSError as error:
+        commit.discard(files, layout, record)
+        return error
+    return None
+
+
+def seen(layout):
+    """What a reader sees, each checkpoint checked."""
+    found = {}
+    for manifest in commit.manifests(layout):
+        assert commit.problem_with(layout.checkpoint(manifest.record.name)) is None, "half of one is visible"
+        found[manifest.record.name] = manifest.record.seq
+    return found

@@ -1,0 +1,170 @@
+"""A save on a disk that is full or broken: at every call and at every byte, the checkpoint before it stays whole.
+
+Faults come in two ways. `FailingFiles` fails at one call, or from one call on; `full_after` lets a number of bytes
+through, the last write short, as a disk does that runs full.
+"""
+
+import errno
+import itertools
+import os
+import shutil
+
+import msgspec
+import pytest
+from saving import KINDS, save, seen
+
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+from paceline._worker.upload import Directory, Uploader
+
+CALLS = ("make_dir", "write", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
+
+
+class FailingFiles(LocalFiles):
+    """Fails at call number `at`; with `on`, at every later one too."""
+
+    def __init__(self, at, code, on=False):
+        self.left = at
+        self.code = code
+        self.on = on
+
+    def fails_now(self):
+        self.left -= 1
+        return self.left == -1 or (self.on and self.left < 0)
+
+
+def _failing(name):
+    def method(self, *args):
+        if name != "write" and self.fails_now():  # `write` is a `write_parts`, and one fault
+            raise OSError(self.code, os.strerror(self.code), str(args[0]))
+        return getattr(LocalFiles, name)(self, *args)
+
+    return method
+
+
+for _name in CALLS:
+    setattr(FailingFiles, _name, _failing(_name))
+
+
+@pytest.fixture
+def layout(tmp_path):
+    root = tmp_path / "run"
+    root.mkdir()
+    return Layout(root)
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+def staged_files(layout, seq):
+    return [path for path in layout.staged(1, seq).rglob("*") if path.is_file()]
+
+
+def names(reused, kind):
+    return ("best", "best", "best") if reused and kind != "in place" else ("first", "second", "third")
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["new name", "same name"])
+@pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_one_through(
+    layout, kind, on, reused, caplog
+):
+    first, second, third = names(reused, kind)
+    for at in itertools.count():
+        shutil.rmtree(layout.root)
+        layout.root.mkdir()
+        healthy = LocalFiles()
+        assert save(healthy, layout, kind, 1, first) is None
+        failing = FailingFiles(at, errno.EIO if at % 2 else errno.ENOSPC, on)
+        problem = save(failing, layout, kind, 2, second)
+        reached = failing.left < 0
+        if on:
+            commit.recover(healthy, layout)  # Where nothing can be put back any more, the next driver does it.
+        now = seen(layout)
+        assert now in ({first: 1}, {first: 1} | {second: 2}), f"after a fault at call {at}"
+        if problem is None:
+            assert now == {first: 1} | {second: 2}, "what was not refused is there"
+        elif not on:
+            assert staged_files(layout, 2) == [], "what failed still fills the disk"
+        assert save(healthy, layout, kind, 3, third) is None, "the next save works"
+        assert seen(layout)[third] == 3
+        for record in (CheckpointRecord(seq, name, 1, msgspec.Raw(b"{}")) for name, seq in now.items()):
+            if record.name != third:
+                commit.delete(healthy, layout, record)
+        assert seen(layout) == {third: 3}
+        if not reached:
+            break
+    assert at > 5, "the fault did not get to where it hurts"
+
+
+@pytest.mark.parametrize("kind", ["state", "copied"])
+def test_a_disk_that_runs_full_at_any_byte_leaves_the_one_before_and_says_what_it_wanted(layout, kind, monkeypatch):
+    write = os.write
+    for room in itertools.count(0, 29):
+        shutil.rmtree(layout.root)
+        layout.root.mkdir()
+        assert save(LocalFiles(), layout, kind, 1, "first") is None
+        left = room
+
+        def full_after(fd, data):
+            nonlocal left
+            if left == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = write(fd, bytes(data)[:left])
+            left -= written
+            return written
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full_after)
+            problem = save(LocalFiles(), layout, kind, 2, "second")
+        if problem is None:
+            break
+        assert seen(layout) == {"first": 1}
+        assert staged_files(layout, 2) == []
+        assert problem.errno == errno.ENOSPC
+        assert str(layout.root) in problem.filename
+        assert "No space left on device: " in problem.strerror
+        assert " bytes were to be written, " in problem.strerror
+        assert problem.strerror.endswith(" are free")
+    assert seen(layout) == {"first": 1, "second": 2}
+    assert room > 500, "the disk never ran full"
+
+
+def test_a_file_of_the_users_in_the_place_of_a_checkpoint_is_left_alone(layout):
+    (layout.root / "second").write_text("mine")
+    problem = save(LocalFiles(), layout, "state", 2, "second")
+    assert "stands in the way" in str(problem)
+    assert (layout.root / "second").read_text() == "mine"
+
+
+def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "weights").write_text("as they were")
+    uploader = Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0)
+    scratch = uploader.scratch_directory()
+    (scratch / "weights").symlink_to(outside / "weights")
+    (scratch / "more").symlink_to(outside)
+    staged = uploader.upload(1, "checkpoint_000001", Directory(scratch))
+    record = CheckpointRecord(1, "first", 1, msgspec.Raw(b"{}"))
+    commit.commit(LocalFiles(), layout, record, [staged], world_size=1, created_at=0.0)
+    shutil.rmtree(outside)
+    assert seen(layout) == {"first": 1}
+    assert (layout.root / "first" / "weights").read_text() == "as they were"
+    assert (layout.root / "first" / "more" / "weights").read_text() == "as they were"
+    assert not scratch.exists()
+
+
+def test_links_in_a_circle_are_refused(layout, tmp_path):
+    (tmp_path / "mine" / "below").mkdir(parents=True)
+    (tmp_path / "mine" / "below" / "up").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="links to a directory that it lies in"):
+        Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0).upload(
+            1, "checkpoint_000001", Directory(tmp_path / "mine")
+        )

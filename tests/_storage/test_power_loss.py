@@ -1,0 +1,204 @@
+"""The power goes off at any moment of a save: of what was not synced, all, some or nothing is there afterwards.
+
+`Platter` knows what the disk must still have: of a file its bytes when it was last synced, of a directory its names
+when it was last synced. At every moment the states that a power cut can leave are built as real directories:
+
+- nothing that was not synced: names and bytes alike;
+- every name, and of the bytes only what was synced (a filesystem that writes names first);
+- the same, but what lies deeper in a checkpoint is as it is (one that writes directories when it likes);
+- the names as they were at some earlier moment since a directory was last synced (one that keeps them in order).
+
+In each of them a reader finds whole checkpoints only, and those that had been promised.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from saving import KINDS, save, seen
+
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage import commit
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+
+CALLS = ("make_dir", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
+Names = dict[int, dict[str, int]]
+Tree = dict[str, "bytes | Tree"]
+
+
+class Platter:
+    """What of a directory tree would survive. Inodes are held open, so that their numbers are not used again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.held: dict[int, int] = {}
+        self.synced_names: Names = {}
+        self.synced_bytes: dict[int, bytes] = {}
+        self.earlier: list[Names] = []
+        self.look()
+
+    def look(self) -> Names:
+        """The tree as a process sees it now."""
+        names: Names = {}
+        for parent, below, files in os.walk(self.root):
+            self._hold(parent)
+            names[os.stat(parent).st_ino] = {name: self._hold(os.path.join(parent, name)) for name in (*below, *files)}
+        if not self.earlier or names != self.earlier[-1]:
+            self.earlier.append(names)
+        return names
+
+    def _hold(self, path: str) -> int:
+        number = os.lstat(path).st_ino
+        if number not in self.held:
+            self.held[number] = os.open(path, os.O_RDONLY)
+        return number
+
+    def synced(self, fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if not Path(path).is_relative_to(self.root):
+            return  # What a reader does after the power is back.
+        now = self.look()
+        number = os.fstat(fd).st_ino
+        if os.path.isdir(path):
+            self.synced_names[number] = now[number]
+            self.earlier = [now]
+        else:
+            self.synced_bytes[number] = Path(path).read_bytes()
+
+    def after_a_cut(self) -> list["Tree"]:
+        """The states that the power could leave."""
+        now = self.look()
+        top = os.stat(self.root).st_ino
+        upper = {top, *self.synced_names.get(top, {}).values()}
+        below = {number: names for number, names in now.items() if number not in upper}
+        states = [
+            self._tree(top, self.synced_names, keep="none"),
+            self._tree(
+                top, {**{n: names for n, names in self.synced_names.items() if n in upper}, **below}, keep="none"
+            ),
+            self._tree(top, now, keep="half"),
+        ]
+        return states + [self._tree(top, names, keep="none") for names in self.earlier]
+
+    def _tree(self, directory: int, names: Names, keep: str) -> "Tree":
+        tree: Tree = {}
+        for name, number in names.get(directory, {}).items():
+            if os.path.isdir(f"/proc/self/fd/{self.held[number]}"):
+                tree[name] = self._tree(number, names, keep)
+            elif number in self.synced_bytes:
+                tree[name] = self.synced_bytes[number]
+            else:
+                data = os.pread(self.held[number], 1 << 20, 0)
+                tree[name] = data[: len(data) // 2] if keep == "half" else b""
+        return tree
+
+    def close(self) -> None:
+        for fd in self.held.values():
+            os.close(fd)
+
+
+def build(tree: Tree, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for name, below in tree.items():
+        if isinstance(below, dict):
+            build(below, target / name)
+        else:
+            (target / name).write_bytes(below)
+    return target
+
+
+class WatchedFiles(LocalFiles):
+    """Calls `moment` before and after everything that is done."""
+
+    def __init__(self, moment) -> None:
+        self.moment = moment
+
+
+def _watched(name):
+    def method(self, *args):
+        self.moment()
+        try:
+            return getattr(LocalFiles, name)(self, *args)
+        finally:
+            self.moment()
+
+    return method
+
+
+for _name in CALLS:
+    setattr(WatchedFiles, _name, _watched(_name))
+
+
+@pytest.fixture
+def layout(tmp_path):
+    root = tmp_path / "run"
+    root.mkdir()
+    return Layout(root)
+
+
+@pytest.fixture
+def platter(layout, monkeypatch):
+    platter = Platter(layout.root)
+    monkeypatch.setattr(os, "fsync", platter.synced)
+    yield platter
+    platter.close()
+
+
+class Promises:
+    """At every moment, which checkpoints must be found after a power cut, and which may."""
+
+    def __init__(self, platter, tmp_path) -> None:
+        self.platter = platter
+        self.target = tmp_path / "after"
+        self.must: dict[str, int] = {}
+        self.may: dict[str, int] = {}
+        self.num_states = 0
+        self.checked: list[tuple[object, ...]] = []
+
+    def check(self) -> None:
+        for tree in self.platter.after_a_cut():
+            # What differs in how it is promised, or in itself, from all that was looked at before.
+            case = (dict(self.must), dict(self.may), tree)
+            if case in self.checked:
+                continue
+            self.checked.append(case)
+            self.num_states += 1
+            layout = Layout(build(tree, self.target))
+            commit.recover(LocalFiles(), layout)
+            found = seen(layout)  # Fails where half of one is visible.
+            for name, seq in self.must.items():
+                assert found.get(name, 0) >= seq, f"{name} of report {seq} is lost: {found}"
+            for name, seq in found.items():
+                assert seq in (self.must.get(name), self.may.get(name)), f"{name} of report {seq} is there"
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["new name", "same name"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_power_cut_at_any_moment_every_promised_checkpoint_is_there_and_whole(
+    layout, platter, tmp_path, kind, reused
+):
+    if reused and kind == "in place":
+        pytest.skip("files in place have a name of their own")
+    first, second = ("best", "best") if reused else ("first", "second")
+    promises = Promises(platter, tmp_path)
+    files = WatchedFiles(promises.check)
+
+    promises.may = {first: 1}
+    assert save(files, layout, kind, 1, first) is None
+    promises.must = {first: 1}
+    promises.check()
+
+    promises.may = {second: 2}
+    assert save(files, layout, kind, 2, second) is None
+    promises.must = {first: 1} | {second: 2}
+    promises.check()
+
+    if not reused:
+        promises.may, promises.must = {first: 1}, {second: 2}
+        commit.delete(files, layout, CheckpointRecord(1, first, 1, msgspec.Raw(b"{}")))
+        promises.check()
+    assert promises.num_states > 20

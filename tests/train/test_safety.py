@@ -1,0 +1,386 @@
+"""A run directory that somebody else wrote: it runs nothing, leads nowhere, and crashes nobody."""
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import zlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from paceline import train
+from paceline._control.events import (
+    CheckpointVerified,
+    Committed,
+    DriverStarted,
+    Retention,
+    WorkerFailed,
+    WorkerReturned,
+    encode,
+)
+from paceline._control.journal import JournalVersionError
+from paceline._control.recover import recovered
+from paceline._core.codec import sealed
+from paceline._engine.messages import CheckpointRecord, Failure
+from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout, names_checkpoint
+from paceline._storage.lease import Lease
+from paceline.train import (
+    Checkpoint,
+    CheckpointConfig,
+    DataParallelTrainer,
+    PacelineError,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    StorageError,
+    WorkerGroupError,
+)
+
+
+def function():
+    last = train.get_checkpoint()
+    start = last.to_dict()["i"] + 1 if last else 0
+    for i in range(start, 4):
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i, "w": np.zeros(50)}))
+        if i == 2 and start == 0:
+            train.get_checkpoint().set_metadata({"note": "good"})
+            os._exit(1)
+
+
+def fit(path, name="run", function=function, **run_config):
+    return DataParallelTrainer(function, run_config=RunConfig(name=name, storage_path=path, **run_config)).fit()
+
+
+@pytest.fixture(scope="module")
+def failed_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs")
+    with pytest.raises(WorkerGroupError):
+        fit(path)
+    return path / "run"
+
+
+@pytest.fixture
+def run(failed_run, tmp_path):
+    """A copy of a run that failed after three checkpoints, to be tampered with."""
+    shutil.copytree(failed_run, tmp_path / "run")
+    return Layout(tmp_path / "run")
+
+
+class Payload:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+def readers(layout):
+    """Everything that opens a run directory."""
+
+    def each(read):
+        def reader():
+            for directory in sorted(layout.root.glob("checkpoint_*")):
+                read(Checkpoint(directory))
+
+        return reader
+
+    def recover():
+        lease = Lease(layout.lease, 0.0)
+        try:
+            recovered(DiskDepot(LocalFiles(), layout), 0.0).journal.close()
+        finally:
+            lease.close()
+
+    return {
+        "Result.from_path": lambda: Result.from_path(layout.root),
+        "metrics_dataframe": lambda: Result.from_path(layout.root).metrics_dataframe,
+        "return_value": lambda: Result.from_path(layout.root).return_value,
+        "to_dict": each(lambda checkpoint: checkpoint.to_dict()),
+        "get_metadata": each(lambda checkpoint: checkpoint.get_metadata()),
+        "verify": each(lambda checkpoint: checkpoint.verify()),
+        "to_directory": each(lambda checkpoint: shutil.rmtree(checkpoint.to_directory())),
+        "recovered": recover,
+        "fit": lambda: fit(layout.root.parent),
+    }
+
+
+# Readable refusals. Anything else that a reader raises is a crash.
+REFUSALS = (PacelineError, JournalVersionError, ValueError, RuntimeError)
+
+
+def open_with_every_reader(layout):
+    for read in readers(layout).values():
+        try:
+            read()
+        except REFUSALS:
+            continue
+
+
+def files_of(layout):
+    return [path for path in sorted(layout.root.rglob("*")) if path.is_file()]
+
+
+def test_a_pickle_in_the_place_of_any_file_runs_nothing(failed_run, tmp_path):
+    mark = tmp_path / "owned"
+    victims = [path.relative_to(failed_run) for path in files_of(Layout(failed_run))]
+    assert {path.name for path in victims} >= {
+        "journal.jsonl",
+        "rank_0.jsonl",
+        "rank_0.log",
+        "state.json",
+        "state.bin",
+        ".manifest.json",
+        ".metadata.json",
+        ".lease",
+    }
+    payload = pickle.dumps(Payload(mark))
+    for number, victim in enumerate([*victims, None]):
+        layout = Layout(tmp_path / f"copy-{number}" / "run")
+        shutil.copytree(failed_run, layout.root)
+        for path in files_of(layout) if victim is None else [layout.root / victim]:
+            path.write_bytes(payload)
+        open_with_every_reader(layout)
+        assert not mark.exists(), f"{victim} was run"
+    pickle.loads(payload)
+    assert mark.exists(), "the payload works"
+
+
+def test_documents_that_are_in_order_and_carry_pickles_run_nothing(run, tmp_path):
+    """Journal lines with pickled values, and a state whose leaf is a pickle: all checksums hold."""
+    mark = tmp_path / "owned"
+    payload = pickle.dumps(Payload(mark))
+    with run.journal.open("ab") as file:
+        failure = Failure(0, "user", "ValueError: no")
+        for event in (
+            DriverStarted(1, 0),
+            CheckpointVerified(2, 3),
+            WorkerReturned(2, 0, 1, pickled=payload),
+            WorkerFailed(2, 0, failure, pickled=payload),
+        ):
+            file.write(sealed(encode(event)))
+    for directory in run.root.glob("checkpoint_*"):
+        (directory / "state.bin").write_bytes(payload + bytes(-len(payload) % 64))
+        document = {
+            "version": 1,
+            "num_bytes": len(payload) + -len(payload) % 64,
+            "tree": {"i": 1, "w": {"$leaf": 0}},
+            "buffers": [{"kind": "pickle", "offset": 0, "nbytes": len(payload), "dtype": "", "shape": []}],
+        }
+        (directory / "state.json").write_text(json.dumps(document))
+        reseal(directory)
+        (directory / ".metadata.json").write_text(json.dumps({"__reduce__": ["os.system", f"touch {mark}"]}))
+        commit.read_manifest(directory)
+        assert commit.problem_with(directory) is None, "the document is in order"
+        with pytest.raises(ValueError, match="say allow_pickle=True if you trust"):
+            Checkpoint(directory).to_dict()
+    open_with_every_reader(run)
+    assert not mark.exists()
+
+
+def reseal(directory):
+    """Write the manifest that a commit of these files would have."""
+    manifest = commit.read_manifest(directory)
+    (directory / commit.MANIFEST).unlink()
+    entries = commit.sealed_in_place(LocalFiles(), directory)
+    commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries))
+
+
+# Where names lead
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..", ".", "", "/", "/etc", "../outside", "../../etc", "a/b", "a/../../b", "a\0b", ".trash", ".staging",
+        ".manifest.json", "journal.jsonl", "logs", "reports", "x" * 300, "\u00e9" * 200,
+    ],
+)  # fmt: skip
+def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(name, tmp_path):
+    assert not names_checkpoint(name)
+    with pytest.raises(StorageError, match="is not the name of a checkpoint"):
+        Layout(tmp_path).checkpoint(name)
+    record = CheckpointRecord(1, name, 1, msgspec.Raw(b"{}"))
+    for act in (
+        lambda: commit.delete(LocalFiles(), Layout(tmp_path), record),
+        lambda: commit.set_aside(LocalFiles(), Layout(tmp_path), name),
+        lambda: commit.commit(LocalFiles(), Layout(tmp_path), record, [], world_size=1, created_at=0),
+    ):
+        with pytest.raises(StorageError, match="is not the name of a checkpoint"):
+            act()
+
+
+@pytest.mark.parametrize("name", ["checkpoint_000001", "best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"])
+def test_an_ordinary_name_is_a_checkpoints(name):
+    assert names_checkpoint(name)
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "a/b", "..", ".hidden", "a\0b", 7])
+def test_a_user_cannot_choose_a_name_that_is_no_checkpoints(tmp_path, name):
+    def function():
+        with pytest.raises(ValueError, match="is not a plain directory name"):
+            train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_dir_name=name)
+
+    fit(tmp_path, function=function)
+
+
+def test_a_journal_that_tells_of_checkpoints_elsewhere_is_refused_and_nothing_is_removed(run, tmp_path):
+    outside = tmp_path / "outside"
+    shutil.copytree(run.root / "checkpoint_000001", outside)
+    manifest = commit.read_manifest(outside)
+    record = msgspec.structs.replace(manifest.record, name="../outside")
+    commit._write_manifest(LocalFiles(), outside, msgspec.structs.replace(manifest, record=record))
+    before = sorted(outside.iterdir())
+    with run.journal.open("ab") as file:
+        for event in (
+            DriverStarted(1, 0, Retention(1)),
+            CheckpointVerified(2, 3),
+            Committed(msgspec.structs.replace(record, seq=4, attempt=2)),
+        ):
+            file.write(sealed(encode(event)))
+    for name, read in readers(run).items():
+        if name in ("Result.from_path", "metrics_dataframe", "return_value", "recovered", "fit"):
+            with pytest.raises(StorageError, match=r"'\.\./outside' is not the name of a checkpoint"):
+                read()
+    assert sorted(outside.iterdir()) == before
+
+
+def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_it_is_removed(run, tmp_path):
+    outside = tmp_path / "outside"
+    run.checkpoint("checkpoint_000003").rename(outside)
+    run.checkpoint("checkpoint_000003").symlink_to(outside)
+    manifest = commit.read_manifest(outside)
+    with pytest.raises(StorageError, match="is a link to elsewhere"):
+        commit.delete(LocalFiles(), run, manifest.record)
+    assert [found.record.name for found in commit.manifests(run)] == ["checkpoint_000001", "checkpoint_000002"]
+    before = sorted(outside.iterdir())
+    with pytest.raises(WorkerGroupError, match="checkpoint_000003 stands in the way: it is no checkpoint") as caught:
+        fit(tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=1))
+    assert caught.value.result.checkpoint.to_dict()["i"] == 1, "what a link leads to is not taken for a checkpoint"
+    assert sorted(outside.iterdir()) == before
+
+
+@pytest.mark.parametrize("where", ["state.bin", "state.json"])
+def test_a_link_out_of_a_checkpoint_is_not_trusted_though_what_it_leads_to_is_right(run, tmp_path, where):
+    path = run.checkpoint("checkpoint_000003") / where
+    path.rename(tmp_path / where)
+    path.symlink_to(tmp_path / where)
+    with pytest.raises(train.CheckpointCorruptError, match="is a link that leads out of the checkpoint"):
+        Checkpoint(path.parent).verify()
+
+
+def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, tmp_path):
+    outside = tmp_path / "outside"
+    (outside / "below").mkdir(parents=True)
+    (outside / "precious").write_text("mine")
+    for name in (".trash", ".staging", ".broken"):
+        (run.root / name).symlink_to(outside)
+    with pytest.raises(StorageError):
+        fit(tmp_path)
+    assert (outside / "precious").read_text() == "mine"
+    assert (outside / "below").is_dir()
+
+
+# Who may read
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, umask):
+    root = tmp_path / "run"
+
+    def function():
+        os.umask(umask)
+        for i in range(3):
+            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}), checkpoint_dir_name="last")
+            if train.get_context().get_world_rank() == 0:
+                train.get_checkpoint().set_metadata({"i": i})
+        mine = Path(tmp_path, f"mine-{train.get_context().get_world_rank()}")
+        (mine / "deep").mkdir(parents=True, exist_ok=True)
+        (mine / "deep" / mine.name).write_text("x")
+        train.report({}, checkpoint=Checkpoint.from_directory(mine))
+        staging = train.staging_directory()
+        train.collective.barrier()
+        found = exposed(root)
+        train.collective.barrier()
+        shutil.rmtree(staging)
+        return found
+
+    before = os.umask(umask)
+    try:
+        result = DataParallelTrainer(
+            function, scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
+        ).fit()
+        with (root / "journal.jsonl").open("ab") as file:
+            file.write(b"torn")
+        recovered(DiskDepot(LocalFiles(), Layout(root)), 0.0).journal.close()
+    finally:
+        os.umask(before)
+    assert result.return_value == [], "while it ran"
+    assert exposed(root) == [], "afterwards"
+    assert (root / "journal.jsonl.torn").exists()
+
+
+def exposed(root):
+    return [
+        f"{path} {stat.filemode(path.lstat().st_mode)}"
+        for path in [root, *root.rglob("*")]
+        if path.lstat().st_mode & 0o077
+    ]
+
+
+# Documents that are made to hurt
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+BOMBS = {
+    "deep metrics": b'{"type":"Reported","attempt":1,"rank":0,"seq":9,"metrics":{"x":%b},"at":0.0,"where":""}' % DEEP,
+    "deep and unknown": b'{"type":"WorkersStopped","attempt":1,"more":%b}' % DEEP,
+    "a huge integer": b'{"type":"WorkersStopped","attempt":%b}' % (b"9" * 100_000),
+    "a huge number of reports": b'{"type":"WorkerReturned","attempt":1,"rank":0,"num_reports":1e400}',
+    "not an object": DEEP,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("where", ["journal", "report", "manifest", "metadata", "state", "lease"])
+def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
+    checkpoint = run.checkpoint("checkpoint_000003")
+    match where:
+        case "journal":
+            with run.journal.open("ab") as file:
+                file.write(sealed(BOMBS[bomb]))
+        case "report":
+            with run.journal.open("ab") as file:
+                file.write(sealed(encode(DriverStarted(1, 0))))
+            run.reports(2, 0).parent.mkdir()
+            run.reports(2, 0).write_bytes(sealed(BOMBS[bomb]))
+        case "manifest":
+            body = BOMBS[bomb].removesuffix(b"}")
+            (checkpoint / ".manifest.json").write_bytes(body + b',\n "crc32": "%08x"\n}' % zlib.crc32(body))
+        case "metadata":
+            (checkpoint / ".metadata.json").write_bytes(BOMBS[bomb])
+        case "state":
+            (checkpoint / "state.json").write_bytes(BOMBS[bomb])
+        case "lease":
+            run.lease.write_bytes(BOMBS[bomb])
+    open_with_every_reader(run)
+
+
+@pytest.mark.parametrize(
+    "metrics", [DEEP, b'{"loss":%b}' % (b"9" * 50_000), b'{"loss":{"$number":"junk"}}', b"[1]", b"7"]
+)
+def test_metrics_made_to_hurt_in_a_manifest_are_refused_in_words(run, metrics):
+    path = run.checkpoint("checkpoint_000003") / ".manifest.json"
+    body = path.read_bytes().rpartition(b',\n "crc32"')[0]
+    start = body.index(b'"metrics": {')
+    body = body[:start] + b'"metrics": ' + metrics + body[body.index(b"}", start) + 1 :]
+    path.write_bytes(body + b',\n "crc32": "%08x"\n}' % zlib.crc32(body))
+    run.journal.unlink()
+    open_with_every_reader(run)
