@@ -32,6 +32,7 @@ FIELDS = {
         "num_to_keep=None",
         "checkpoint_score_attribute=None",
         "checkpoint_score_order='max'",
+        "max_failed_saves=0",
     ],
     "paceline.train.torch.TorchConfig": ["backend=None", "init_method='env'", "timeout_s=1800"],
 }

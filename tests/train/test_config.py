@@ -48,6 +48,7 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: RunConfig(name=".."), r"name='\.\.' cannot be"),
         (lambda: RunConfig(storage_path=3), "storage_path=3 is not a path"),
         (lambda: RunConfig(storage_path="/x", storage_filesystem=3), "storage_filesystem=3 is neither"),
+        (lambda: CheckpointConfig(max_failed_saves=-1), "max_failed_saves=-1 is not 0 or more"),
         (lambda: RunConfig(storage_filesystem=3), "storage_filesystem is given without storage_path"),
         (lambda: RunConfig(callbacks=[print]), "is not a paceline.train.UserCallback"),
         (lambda: RunConfig(failure_config=3), "Invalid `FailureConfig` type"),

@@ -257,6 +257,51 @@ def test_an_upload_that_stalls_on_one_rank_ends_the_run_with_what_happened(
     assert raised.value.result.checkpoint.to_dict() == {"step": 0}
 
 
+class TestFailedSaves:
+    @pytest.fixture
+    def path(self, s3_proxy: FaultyProxy, spool: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        for name, value in s3_variables(s3_proxy.authority).items():
+            monkeypatch.setenv(name, value)
+        return f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
+
+    def test_training_goes_on_with_the_last_good_checkpoint_while_few_enough_fail(
+        self, path: str, s3_proxy: FaultyProxy
+    ) -> None:
+        s3_proxy.plant("403", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
+        s3_proxy.plant("403", method="PUT", path="checkpoint_000004/.manifest", times=1000)
+        result = _fit(path, _save(5), checkpoint_config=CheckpointConfig(max_failed_saves=1))
+        assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [0, 2, 4]
+        assert list(result.metrics_dataframe["step"]) == [0, 1, 2, 3, 4]
+
+    def test_one_more_in_a_row_than_may_ends_the_run(self, path: str, s3_proxy: FaultyProxy) -> None:
+        for number in (2, 3):
+            s3_proxy.plant("403", method="PUT", path=f"checkpoint_00000{number}/.rank_1", times=1000)
+        with pytest.raises(TrainingFailedError, match=r"2 saves in a row, max_failed_saves=1") as raised:
+            _fit(path, _save(5), checkpoint_config=CheckpointConfig(max_failed_saves=1))
+        assert raised.value.result.checkpoint.to_dict() == {"step": 0}
+
+    def test_by_default_the_first_ends_it_and_reaches_all_ranks(self, path: str, s3_proxy: FaultyProxy) -> None:
+        s3_proxy.plant("403", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
+        with pytest.raises(train.WorkerGroupError, match="the checkpoint could not be staged") as raised:
+            _fit(path, _save(5))
+        assert isinstance(raised.value.worker_failures[1], StorageError)
+
+    def test_on_a_disk_it_is_the_same(self, tmp_path: Path) -> None:
+        def function() -> None:
+            for step in range(3):
+                directory = train.staging_directory()
+                (directory / "step").write_text(str(step))
+                if step == 1:
+                    os.mkfifo(directory / "pipe")
+                train.report({"step": step}, checkpoint=Checkpoint.from_directory(directory))
+
+        result = _fit(str(tmp_path / "runs"), function, checkpoint_config=CheckpointConfig(max_failed_saves=None))
+        assert [Path(checkpoint.path).name for checkpoint, _ in result.best_checkpoints] == [
+            "checkpoint_000001",
+            "checkpoint_000003",
+        ]
+
+
 def test_a_store_without_conditional_puts_keeps_a_run_too(gcs_server: Server, spool: Path) -> None:
     path = f"gs://anonymous@{BUCKET}/{uuid.uuid4().hex[:8]}?scheme=http&endpoint_override={gcs_server.authority}"
     result = _fit(path)

@@ -194,6 +194,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     score_attribute: str | None = None
     score_order: str = "max"
     global_batch_size: int | None = None
+    max_failed_saves: int | None = 0
     store: str | None = None
     """The address of the store that the run is kept in; `run_path` is then a directory of this machine beside it."""
     filesystem: bytes | None = None

@@ -89,6 +89,8 @@ class Context:
         self._checkpoints = {record.seq: record for record in begin.checkpoints}
         self._latest = begin.resume
         self._refused: dict[int, CheckpointRefused] = {}
+        self._num_failed_saves = 0
+        """In a row."""
         self._announced: set[int] = set()
         self._released: dict[int, bytes] = {}
         self._held = False
@@ -107,6 +109,7 @@ class Context:
                     if record.seq not in removed:
                         self._checkpoints[record.seq] = record
                     self._latest = record
+                    self._num_failed_saves = 0
                     self._announced.discard(record.seq)
                 case CheckpointRefused(seq=seq):
                     # Of one that was made and is not waited for, this rank knows already or brought no files.
@@ -248,7 +251,10 @@ class Context:
             self._told_unstaged(seq, error)
             if not isinstance(error, OSError):
                 raise
-            raise StorageError(f"report {seq}: the checkpoint could not be staged: {error}") from error
+            failed = self._too_many_failed(f"report {seq}: the checkpoint could not be staged: {error}", 1)
+            if failed is not None:
+                raise failed from error
+            return
         if wait:
             with self._changed:
                 self._changed.wait_for(lambda: seq not in self._announced)
@@ -297,10 +303,24 @@ class Context:
             return
         for message in refused:
             self.uploader.discard(message.seq)
-        error = StorageError("; ".join(map(self._told_refusal, refused)))
+        error = self._too_many_failed("; ".join(map(self._told_refusal, refused)), len(refused))
+        if error is None:
+            return
         if all(message.rank not in (None, self.begin.rank) for message in refused):
             self.echo = error
         raise error
+
+    def _too_many_failed(self, text: str, number: int) -> StorageError | None:
+        """What to raise for saves that failed; None, and it is only said, while so many in a row may."""
+        with self._changed:
+            self._num_failed_saves += number
+            num_failed, latest = self._num_failed_saves, self._latest
+        limit = self.begin.max_failed_saves
+        if limit is None or num_failed <= limit:
+            kept = f"training goes on with {latest.name}" if latest is not None else "there is no checkpoint yet"
+            log.error("%s\n  %d in a row (max_failed_saves=%s); %s", text, num_failed, limit, kept)
+            return None
+        return StorageError(text if limit == 0 else f"{num_failed} saves in a row, max_failed_saves={limit}: {text}")
 
     def _told_refusal(self, message: CheckpointRefused) -> str:
         if message.rank is None:

@@ -177,12 +177,20 @@ class CheckpointConfig:
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
+    max_failed_saves: int | None = 0
+    """How many saves in a row may fail, loudly, before `report()` raises: 0 none, None any number."""
 
     def __post_init__(self) -> None:
         if self.num_to_keep is not None and (
             isinstance(self.num_to_keep, bool) or not isinstance(self.num_to_keep, int) or self.num_to_keep <= 0
         ):
             raise ValueError(f"num_to_keep={self.num_to_keep!r} is not 1 or more, or None to keep all")
+        if self.max_failed_saves is not None and (
+            isinstance(self.max_failed_saves, bool)
+            or not isinstance(self.max_failed_saves, int)
+            or self.max_failed_saves < 0
+        ):
+            raise ValueError(f"max_failed_saves={self.max_failed_saves!r} is not 0 or more, or None for no limit")
         if self.checkpoint_score_order not in ("max", "min"):
             raise ValueError(f"checkpoint_score_order={self.checkpoint_score_order!r} is neither 'max' nor 'min'")
         if not isinstance(self.checkpoint_score_attribute, str | None):

@@ -205,6 +205,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
             global_batch_size=asked.scaling.global_batch_size,
+            max_failed_saves=asked.run_config.checkpoint_config.max_failed_saves,
             store=asked.run_config.home.address,
             filesystem=asked.filesystem,
         )
