@@ -23,10 +23,12 @@ from paceline.train import (
     DataParallelTrainer,
     Result,
     RunConfig,
+    RunHeldError,
     ScalingConfig,
     StorageError,
     TrainingFailedError,
 )
+from paceline.train.drive import Seams, opened
 from servers import BUCKET, Server, s3_variables
 
 SCRIPT = """
@@ -211,6 +213,13 @@ def test_a_bit_flip_is_found_when_a_checkpoint_is_read(s3_path: str) -> None:
     store.write(key, bytes(data))
     with pytest.raises(train.CheckpointCorruptError, match="is not what was written"):
         result.checkpoint.verify()
+
+
+def test_a_second_driver_is_told_who_holds_the_run(s3_path: str) -> None:
+    with opened(RunConfig(name="alpha", storage_path=s3_path).home, Seams(), print):
+        with pytest.raises(RunHeldError, match=f"is being written by process {os.getpid()}"):
+            _fit(s3_path)
+    assert _fit(s3_path).checkpoint.to_dict() == {"step": 2}
 
 
 def test_a_missing_bucket_is_told_before_any_worker_starts(s3_environment: Server, spool: Path) -> None:

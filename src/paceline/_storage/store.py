@@ -59,7 +59,11 @@ class Store(Protocol):
         ...
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
-        """Put an object in place of the one with this tag, and return its own; None where another is there."""
+        """Put an object in place of the one with this tag, and return its own; None where another is there.
+
+        A tag may be a hash of the contents. So each put has to differ from the last, by a time or a random word in it:
+        the same bytes again would leave the tag as it was, and a second writer would win with it too.
+        """
         ...
 
     def upload(self, source: Path, key: str, moved: Moved = unwatched) -> FileEntry:
