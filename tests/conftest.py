@@ -25,6 +25,8 @@ import pytest
 from faulty_proxy import s3_proxy
 from servers import gcs_server, s3_environment, s3_server
 
+pytest_plugins = ("fault_table",)
+
 __all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
 """Fixtures of other modules that every test may ask for."""
 

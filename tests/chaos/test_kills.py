@@ -8,27 +8,26 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 
+import oracle
 import psutil
 import pytest
 
+from paceline.testing import Faults
 from paceline.train import Result
 
 SCRIPT = """
-import os, random, signal, sys, threading
+import sys
 from paceline import train
+from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointUploadMode, DataParallelTrainer
 from paceline.train import FailureConfig, RunConfig, ScalingConfig
 
 STEPS = 60
 
-def function(config):
+def function():
     rank = train.get_context().get_world_rank()
-    seed = (config["seed"], config["life"], os.getpid(), rank)
-    dice = random.Random(repr(seed))
-    if dice.random() < 0.7 and config["deadly"]:
-        # At any moment at all: in the middle of a report, an upload, a rename, or the start of the function.
-        threading.Timer(dice.random() * 0.15, os.kill, (os.getpid(), signal.SIGKILL)).start()
     last = train.get_checkpoint()
     step, value = (0, 1.0) if last is None else (last.to_dict()["step"], last.to_dict()["value"])
     while step < STEPS:
@@ -40,12 +39,12 @@ def function(config):
         mode = CheckpointUploadMode.ASYNC if step % 2 else CheckpointUploadMode.SYNC
         train.report({"step": step, "value": value}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
 
-seed, life, deadly = map(int, sys.argv[1:4])
-DataParallelTrainer(
-    function,
-    train_loop_config={"seed": seed, "life": life, "deadly": deadly},
-    scaling_config=ScalingConfig(2),
-    run_config=RunConfig(name="run", storage_path="runs", failure_config=FailureConfig(max_failures=40)),
+Faults(seed=int(sys.argv[1])).kills(8, num_reports=STEPS).applied_to(
+    DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(2),
+        run_config=RunConfig(name="run", storage_path="runs", failure_config=FailureConfig(max_failures=40)),
+    )
 ).fit()
 """
 
@@ -58,47 +57,53 @@ def expected():
     return values
 
 
-def survive(tmp_path, seed, processes_in):
-    """Run the script, killed again and again, until it ends by itself; then compare."""
+def survive(tmp_path, seed, processes_in, fault_table):
+    """Run the script until it ends by itself, its driver killed after random times as well; then compare."""
+    faults = Faults(seed=seed).kills(8, num_reports=60)
     dice = random.Random(seed)
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    for life in range(20):
-        driver_dies = life < 3 and dice.random() < 0.7
-        with (tmp_path / "err").open("ab") as err:
-            process = subprocess.Popen(
-                [sys.executable, str(script), str(seed), str(life), str(int(life < 6))],
-                cwd=tmp_path,
-                stdout=subprocess.DEVNULL,
-                stderr=err,
-            )
-            try:
-                process.wait(timeout=dice.uniform(0.4, 1.6) if driver_dies else 60)
-            except subprocess.TimeoutExpired:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
-                assert alive == [], f"left behind after the driver was killed, seed {seed}"
-        if process.returncode == 0:
-            break
-    else:
-        pytest.fail(f"seed {seed} did not end: {(tmp_path / 'err').read_text()[-3000:]}")
-    result = Result.from_path(tmp_path / "runs" / "run")
-    rows = result.metrics_dataframe
-    assert rows["step"].tolist() == list(range(1, 61)), f"contiguous, each once, seed {seed}"
-    assert rows["value"].tolist() == expected(), f"seed {seed}"
-    assert result.checkpoint.to_dict()["value"] == expected()[-1]
-    for checkpoint, metrics in result.best_checkpoints:
-        checkpoint.verify()
-        assert checkpoint.to_dict()["value"] == metrics["value"]
+    path = tmp_path / "runs" / "run"
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with fault_table.trying("workers and drivers killed at random moments") as trial:
+        for life in range(20):
+            dies_after = dice.uniform(0.4, 1.6) if life < 3 and dice.random() < 0.7 else None
+            if lived(tmp_path, seed, dies_after) == 0:
+                break
+            _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+            assert alive == [], f"left behind after the driver was killed, seed {seed}"
+        else:
+            pytest.fail(f"seed {seed} did not end: {(tmp_path / 'err').read_text()[-3000:]}")
+        result = Result.from_path(path)
+        rows = result.metrics_dataframe
+        assert rows["step"].tolist() == list(range(1, 61)), f"contiguous, each once, seed {seed}"
+        assert rows["value"].tolist() == expected(), f"seed {seed}"
+        assert result.checkpoint.to_dict()["value"] == expected()[-1]
+        for checkpoint, metrics in result.best_checkpoints:
+            checkpoint.verify()
+            assert checkpoint.to_dict()["value"] == metrics["value"]
+        stood = [oracle.seconds_to_next_report(path, strike) for _, strike in faults.fired(path)]
+        trial.seconds = max((seconds for seconds in stood if seconds is not None), default=None)
+
+
+def lived(tmp_path, seed, dies_after):
+    """Run the script once, killed after a time unless it ends before, and return its exit code."""
+    with (tmp_path / "err").open("ab") as err:
+        process = subprocess.Popen(
+            [sys.executable, "script.py", str(seed)], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=err
+        )
+    killer = threading.Timer(dies_after or 60, os.kill, (process.pid, signal.SIGKILL))
+    killer.start()
+    code = process.wait()
+    killer.cancel()
+    assert code in (0, -signal.SIGKILL), (tmp_path / "err").read_text()[-3000:]
+    return code
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(tmp_path, seed, processes_in):
-    survive(tmp_path, seed, processes_in)
+def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(tmp_path, seed, processes_in, fault_table):
+    survive(tmp_path, seed, processes_in, fault_table)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_many_runs_killed_at_random_moments_end_as_undisturbed_ones(tmp_path, seed, processes_in):
-    survive(tmp_path, seed, processes_in)
+def test_many_runs_killed_at_random_moments_end_as_undisturbed_ones(tmp_path, seed, processes_in, fault_table):
+    survive(tmp_path, seed, processes_in, fault_table)

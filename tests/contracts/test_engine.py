@@ -8,22 +8,27 @@ import msgspec
 import pytest
 
 from paceline import train
+from paceline._core.clock import SystemClock
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.messages import (
     Begin,
     Failure,
+    Frame,
     Hold,
     Joined,
     Release,
     Reported,
+    Sample,
+    Sampled,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
     WorkerReturned,
 )
-from paceline.testing import FakeEngine
+from paceline.testing import FakeClock, FakeEngine, Faults
 from paceline.testing.contracts import EngineContract
+from paceline.testing.faults.engine import FaultyEngine
 from paceline.train import BackendConfig
 
 
@@ -117,6 +122,8 @@ def fake_worker(behaviour):
             told = yield None
             if isinstance(told, Hold):
                 yield WorkerHeld(attempt, rank, 0)
+            elif isinstance(told, Sample):
+                yield Sampled(attempt, rank, told.number, (Frame("x", "wait", "x.py:1"),))
 
     return worker
 
@@ -133,3 +140,18 @@ class TestFakeEngine(EngineContract):
     def group(self, behaviour, attempt=1, size=2):
         self.behaviour = behaviour
         return Group(attempt, tuple(specs(self.path, attempt, size)), b"")
+
+
+def faulty(engine, clock, path):
+    """An engine around another one, with no fault to strike: it has to be as good as the one inside."""
+    return FaultyEngine(engine, Faults(), Faults().memory(path), clock, lose=lambda: None)
+
+
+class TestFaultyFakeEngine(TestFakeEngine):
+    def engine(self):
+        return faulty(super().engine(), FakeClock(), self.path)
+
+
+class TestFaultyForkedWorkers(TestForkedWorkers):
+    def engine(self):
+        return faulty(super().engine(), SystemClock(), self.path)

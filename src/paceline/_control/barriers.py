@@ -7,16 +7,20 @@ class Barriers:
     def __init__(self, size: int) -> None:
         self._size = size
         self._joined: dict[int, dict[int, Joined]] = {}
+        self._num_released = 0
         self._returned: dict[int, None] = {}
         self._told = False
 
     def joined(self, event: Joined) -> Release | None:
         """The answer to all ranks once the last of them has come."""
+        if event.number <= self._num_released:
+            return None  # Said twice.
         here = self._joined.setdefault(event.number, {})
         here[event.rank] = event
         if len(here) < self._size:
             return None
         del self._joined[event.number]
+        self._num_released = event.number
         return Release(event.number, here[0].data)
 
     def returned(self, rank: int) -> None:

@@ -12,7 +12,7 @@ from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
 from paceline._control.journal import Journal
-from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
@@ -159,7 +159,3 @@ def _delete_forgotten(depot: Depot, run: Run, fence: Fence) -> None:
         record = manifest.record
         if (record.name, record.seq, record.attempt) not in kept:
             depot.delete(record, fence)
-
-
-def is_complete(run: Run) -> bool:
-    return isinstance(run.phase, Finished) and run.phase.ending == "complete"

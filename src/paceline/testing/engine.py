@@ -12,9 +12,11 @@ One that returns before it has said how it ended has died, as a process would; o
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 
+from paceline._core.system import Condition
 from paceline._engine.base import Group, Needs
 from paceline._engine.messages import (
     Begin,
@@ -42,9 +44,12 @@ class _Worker:
         """Its last word was None: it hears what it is told."""
         self.spoken = False
         self.gone = False
+        self._last: list[FromWorker] = []
 
     def turn(self) -> list[FromWorker]:
         """Let the worker say one thing."""
+        if self._last:
+            return [self._last.pop()]
         try:
             if self.started:
                 said = self.generator.send(self.told.popleft() if self.waits and self.told else None)
@@ -57,6 +62,16 @@ class _Worker:
         self.waits = said is None
         self.spoken = self.spoken or isinstance(said, WorkerReturned | WorkerFailed)
         return [said] if said is not None else []
+
+    def kill(self, kind: FailureKind, message: str, unheard: bool) -> None:
+        """End it where it stands; its death is the last that is heard of it."""
+        self.generator.close()
+        self.spoken = self.spoken and not unheard
+        self._last = self._ended(kind, message)
+
+    @property
+    def silent(self) -> bool:
+        return self.gone and not self._last
 
     def _ended(self, kind: FailureKind, message: str) -> list[FromWorker]:
         self.gone = True
@@ -78,6 +93,8 @@ class FakeEngine:
         """What `start` was called with."""
         self.num_places: int | None = None
         """How many workers there is room for; None: any number."""
+        self.conditions: dict[int, Condition] = {}
+        """What the system would say of a rank's process, for `condition` to answer."""
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         return most if self.num_places is None else min(self.num_places, most)
@@ -93,6 +110,22 @@ class FakeEngine:
         if worker is not None and not worker.gone:
             worker.told.append(message)
 
+    def kill(
+        self,
+        rank: int,
+        kind: FailureKind = "killed",
+        message: str = "killed by SIGKILL",
+        *,
+        unheard: bool = False,
+    ) -> None:
+        """End one worker as a signal would; it is told as a failure, unless it had said how it ended.
+
+        `unheard`: what it said last did not arrive.
+        """
+        worker = self._workers.get(rank)
+        if worker is not None and not worker.gone:
+            worker.kill(kind, message, unheard)
+
     def stop(self, *, kill: bool) -> None:
         for rank, worker in self._workers.items():
             self.send(rank, Exit())
@@ -103,15 +136,19 @@ class FakeEngine:
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         said: list[FromWorker | WorkersStopped] = []
         for worker in self._workers.values():
-            if not worker.gone:
+            if not worker.silent:
                 said += worker.turn()
-        if self._workers and all(worker.gone for worker in self._workers.values()):
+        if self._workers and all(worker.silent for worker in self._workers.values()):
             self._workers.clear()
             said.append(WorkersStopped(self._attempt))
         if not said and not self._woken:
             self._clock.advance(timeout_s or 0.0)
+            time.sleep(0)  # A loop that never waits would keep the interpreter from the thread that commits.
         self._woken = False
         return said
+
+    def condition(self, rank: int) -> Condition | None:
+        return self.conditions.get(rank)
 
     def wake(self) -> None:
         self._woken = True

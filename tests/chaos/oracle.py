@@ -1,0 +1,206 @@
+"""What a run has to be after any fault: the same as one that nothing happened to.
+
+`small` is the function that the sweeps train: two ranks, a tiny model in float64 with momentum, a checkpoint in every
+second report, one kept. It needs numpy only; `small_torch` has the same steps on a process group and a data loader.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from paceline import train
+from paceline._control.events import Reported, WorkerFailed
+from paceline._control.policy import first_failure
+from paceline._control.recover import history_of
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
+from paceline._storage.layout import Layout
+from paceline.train import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointUploadMode,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+)
+
+STEPS = 8
+
+
+def small(config):
+    import numpy
+
+    x = numpy.random.default_rng(7).normal(size=(config["steps"], 8, 3))
+    weights, momentum, step = numpy.zeros(3), numpy.zeros(3), 0
+    last = train.get_checkpoint()
+    if last is not None:
+        state = last.to_dict()
+        weights, momentum, step = state["weights"], state["momentum"], state["step"]
+    while step < config["steps"]:
+        batch = x[step]
+        error = batch @ weights - batch.sum(axis=1)
+        momentum = 0.9 * momentum + batch.T @ error / len(batch)
+        weights = weights - 0.1 * momentum
+        step += 1
+        report(step, float((error**2).mean()), {"weights": weights, "momentum": momentum, "step": step})
+    return weights.tolist()
+
+
+def small_torch(config):
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from paceline.train.torch import prepare_data_loader
+
+    rows = torch.randn(config["steps"] * 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    loader = prepare_data_loader(DataLoader(TensorDataset(rows), batch_size=4))
+    weights, momentum, step = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
+    last = train.get_checkpoint()
+    if last is not None:
+        state = last.to_dict()
+        weights, momentum, step = state["weights"].clone(), state["momentum"].clone(), state["step"]
+    for number, (batch,) in enumerate(loader):
+        if number < step:
+            continue
+        error = batch @ weights - batch.sum(dim=1)
+        gradient = batch.T @ error / len(batch)
+        dist.all_reduce(gradient)
+        momentum = 0.9 * momentum + gradient / 2
+        weights = weights - 0.1 * momentum
+        step += 1
+        loss = (error**2).mean()
+        dist.all_reduce(loss)
+        report(step, float(loss), {"weights": weights, "momentum": momentum, "step": step})
+    return weights.tolist()
+
+
+def small_ddp(config):
+    import torch
+
+    from paceline.train.torch import prepare_model
+
+    rows = torch.randn(config["steps"], 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    model = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    torch.nn.init.zeros_(model.weight)
+    model = prepare_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = 0
+    last = train.get_checkpoint()
+    if last is not None:
+        state = last.to_dict()
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+    rank = train.get_context().get_world_rank()
+    while step < config["steps"]:
+        batch = rows[step, rank * 4 : rank * 4 + 4]
+        loss = ((model(batch).squeeze(1) - batch.sum(dim=1)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        report(step, step, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
+    return model.state_dict()["module.weight"].flatten().tolist()
+
+
+def report(step, loss, state):
+    checkpoint = Checkpoint.from_dict(state) if step % 2 == 0 else None
+    mode = CheckpointUploadMode.ASYNC if step % 4 == 0 else CheckpointUploadMode.SYNC
+    train.report({"step": step, "loss": loss}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+
+
+def trainer_of(kind, function, path, steps=STEPS, max_failures=20):
+    return kind(
+        function,
+        train_loop_config={"steps": steps},
+        scaling_config=ScalingConfig(2),
+        run_config=RunConfig(
+            name="run",
+            storage_path=path,
+            failure_config=FailureConfig(max_failures=max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+        ),
+    )
+
+
+def reports(path, rank):
+    """The metrics of a rank, by the number of the report: those that count, each attempt taking over from the last."""
+    rows, attempt = [], 0
+    for event in history_of(DiskDepot(LocalFiles(), Layout(Path(path))))[1]:
+        if isinstance(event, Reported) and event.rank == rank:
+            if event.attempt > attempt:
+                attempt = event.attempt
+                rows = [row for row in rows if row[0] < event.seq]
+            rows.append((event.seq, msgspec.json.decode(event.metrics)))
+    return rows
+
+
+def assert_same(path, expected, weights=None):
+    """The run in `path` has the reports of every rank, the parameters and the checkpoint of an undisturbed one."""
+    result = train.Result.from_path(path)
+    for rank in (0, 1):
+        assert reports(path, rank) == expected.reports[rank], f"rank {rank}: contiguous, each once, the same values"
+    assert (weights if weights is not None else result.return_value) == expected.weights, "bit for bit"
+    result.checkpoint.verify()
+    assert result.checkpoint.to_dict()["step"] == len(expected.reports[0])
+    left = sorted(entry.name for entry in Path(path).iterdir() if entry.name in (".staging", ".trash", ".broken"))
+    assert left == [], "nothing half done is left"
+
+
+def weights_of(path):
+    """The parameters in the newest checkpoint: for a run whose function may have nothing left to return."""
+    return train.Result.from_path(path).checkpoint.to_dict()["weights"].tolist()
+
+
+def causes(path):
+    """The first failure of each attempt that failed: its rank and kind."""
+    by_attempt = {}
+    for event in history_of(DiskDepot(LocalFiles(), Layout(Path(path))))[1]:
+        if isinstance(event, WorkerFailed):
+            by_attempt.setdefault(event.attempt, []).append(event.failure)
+    firsts = [first_failure(failures) for failures in by_attempt.values()]
+    return [(first.rank, first.kind) for first in firsts]
+
+
+def seconds_to_next_report(path, strike):
+    """From a strike to the first report that counts after it; None where there was nothing left to report."""
+    events = [
+        event for event in history_of(DiskDepot(LocalFiles(), Layout(Path(path))))[1] if isinstance(event, Reported)
+    ]
+    before = max((event.attempt for event in events if event.at <= strike.at), default=0)
+    after = [event.at for event in events if event.at > strike.at and event.attempt > before]
+    return min(after) - strike.at if after else None
+
+
+class Surroundings:
+    """G5: what was there before a run, to be compared with what is there two seconds after its end."""
+
+    def __init__(self):
+        self.shared_memory = set(os.listdir("/dev/shm"))
+        self.temporary = set(os.listdir(tempfile.gettempdir()))
+        self.workers = set(_workers())
+
+    def assert_nothing_is_left(self):
+        deadline = time.monotonic() + 2
+        _, alive = psutil.wait_procs(set(_workers()) - self.workers, timeout=2)
+        assert alive == [], "processes two seconds later"
+        while (left := set(os.listdir(tempfile.gettempdir())) - self.temporary) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert left == set(), "temporary files two seconds later"
+        ours = {name for name in set(os.listdir("/dev/shm")) - self.shared_memory if "paceline" in name}
+        assert ours == set(), "shared memory two seconds later"
+
+
+def _workers():
+    """Processes below this one that lead a session: workers do, the zygote and its heir do not."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if os.getsid(process.pid) == process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (ProcessLookupError, psutil.Error):
+            continue

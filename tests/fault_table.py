@@ -1,0 +1,127 @@
+"""The table of faults: what was tried, how often it was survived, how long the run stood still, what was lost.
+
+A test takes the fixture `fault_table` and records each fault it plants. The table is printed at the end of `make
+chaos`, and written as Markdown to the file that `--fault-table` names. Rows travel with the reports of their tests,
+so they are complete also where tests run in several processes.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = "fault"
+
+
+@dataclasses.dataclass
+class Trial:
+    """One fault, tried once."""
+
+    fault: str
+    survived: bool = True
+    seconds: float | None = None
+    """From the fault to the next report of the run."""
+    lost: str = "nothing"
+    """What did not come back, in the words of a user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    fault: str
+    num_tried: int
+    num_survived: int
+    worst_s: float | None
+    lost: str
+
+
+class FaultTable:
+    def __init__(self, properties: list[tuple[str, Any]]) -> None:
+        self._properties = properties
+
+    def record(self, fault: str, survived: bool, seconds: float | None = None, lost: str = "nothing") -> None:
+        self._properties.append((KEY, dataclasses.asdict(Trial(fault, survived, seconds, lost))))
+
+    @contextlib.contextmanager
+    def trying(self, fault: str) -> Iterator[Trial]:
+        """Records a fault as survived unless what is inside raises."""
+        trial = Trial(fault)
+        try:
+            yield trial
+        except BaseException:
+            trial.survived = False
+            raise
+        finally:
+            self.record(trial.fault, trial.survived, trial.seconds, trial.lost)
+
+
+def rows(trials: list[Trial]) -> list[Row]:
+    """One row for each fault, in the order in which they were first tried."""
+    by_fault: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_fault.setdefault(trial.fault, []).append(trial)
+    return [
+        Row(
+            fault,
+            len(tried),
+            sum(trial.survived for trial in tried),
+            max((trial.seconds for trial in tried if trial.seconds is not None), default=None),
+            ", ".join(sorted({trial.lost for trial in tried if trial.survived})) or "not known",
+        )
+        for fault, tried in by_fault.items()
+    ]
+
+
+def markdown(table: list[Row]) -> str:
+    lines = [
+        "| fault | tried | survived | worst time to the next step | lost |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    for row in table:
+        worst = f"{row.worst_s:.2f} s" if row.worst_s is not None else "-"
+        lines.append(f"| {row.fault} | {row.num_tried} | {row.num_survived} | {worst} | {row.lost} |")
+    return "\n".join(lines) + "\n"
+
+
+def plain(table: list[Row]) -> list[str]:
+    """The same for a terminal, in columns."""
+    cells = [line.strip("| ").split(" | ") for line in markdown(table).splitlines()]
+    del cells[1]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+class _Collecting:
+    def __init__(self, config: pytest.Config) -> None:
+        self._path: str | None = config.getoption("--fault-table")
+        self._shown = self._path is not None or config.option.markexpr == "chaos"
+        self._trials: list[Trial] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":  # It comes once, and also after a failure.
+            self._trials += [Trial(**value) for key, value in report.user_properties if key == KEY]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._trials or not self._shown:
+            return
+        table = rows(self._trials)
+        terminalreporter.section("faults")
+        for line in plain(table):
+            terminalreporter.write_line(line)
+        if self._path is not None:
+            Path(self._path).write_text(markdown(table))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault-table", metavar="PATH", help="write the table of faults there, as Markdown")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Collecting(config), "fault-table")
+
+
+@pytest.fixture
+def fault_table(request: pytest.FixtureRequest) -> FaultTable:
+    return FaultTable(request.node.user_properties)

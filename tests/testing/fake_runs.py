@@ -1,0 +1,195 @@
+"""A whole run on the fake engine: workers that report, stage, wait, join and stop as real ones do, in microseconds."""
+
+import contextlib
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+
+from paceline._control.controller import Controller
+from paceline._control.events import DriverStarted, Retention
+from paceline._control.recover import history_of
+from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.messages import (
+    Begin,
+    CheckpointCommitted,
+    CheckpointRefused,
+    CheckpointStaged,
+    Exit,
+    Hold,
+    Joined,
+    Release,
+    Reported,
+    Staged,
+    StopAt,
+    WorkerHeld,
+    WorkerReady,
+    WorkerReturned,
+)
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles, hash_file
+from paceline._storage.layout import Layout, checkpoint_name
+from paceline.testing import DriverLost, FakeClock, FakeEngine
+from paceline.testing.faults.plant import faulty_seams
+from paceline.train.drive import Seams, opened
+
+STEPS = 7
+LAST_CHECKPOINT = 6
+
+
+class Stuck(BaseException):
+    """A run on the fake engine in which nothing will ever happen again."""
+
+
+class PatientClock(FakeClock):
+    """Waits for a while of its own time and no longer."""
+
+    limit = float("inf")
+
+    def now(self):
+        if super().now() > self.limit:
+            raise Stuck
+        return super().now()
+
+
+def worker(begin):
+    """Joins, reports with a checkpoint in every second report, waits for its commit, stops where it is told to."""
+    layout = Layout(Path(begin.run_path))
+    attempt, rank = begin.attempt, begin.rank
+    state = {"held": False, "stop": None, "committed": set(), "released": set(), "exit": False}
+    seq = begin.first_seq
+
+    def take(told):
+        match told:
+            case CheckpointCommitted(record=record):
+                state["committed"].add(record.seq)
+            case CheckpointRefused(seq=refused):
+                state["committed"].add(refused)
+            case Hold():
+                state["held"] = True
+                return WorkerHeld(attempt, rank, seq)
+            case StopAt(seq=at):
+                state["stop"] = at
+            case Release(number=number):
+                state["released"].add(number)
+            case Exit():
+                state["exit"] = True
+        return None
+
+    def until(done):
+        while not done():
+            answer = take((yield None))
+            if answer is not None:
+                yield answer
+
+    yield WorkerReady(attempt, rank, pid=1)
+    yield Joined(attempt, rank, 1, "x.py:1")
+    yield from until(lambda: 1 in state["released"])
+    while seq < STEPS and state["stop"] != seq:
+        yield from until(lambda: not state["held"] or state["stop"] is not None)
+        seq += 1
+        name = checkpoint_name(seq) if seq % 2 == 0 else None
+        metrics = msgspec.json.encode({"seq": seq, "rank": rank})
+        yield Reported(attempt, rank, seq, msgspec.Raw(metrics), 0.0, "x.py:2", name)
+        if name is not None:
+            target = layout.staged_rank(attempt, seq, rank) / f"rank_{rank}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(f"{seq} of {rank}")
+            yield CheckpointStaged(attempt, seq, Staged(rank, (hash_file(target, target.name),)))
+            yield from until(lambda seq=seq: seq in state["committed"])
+        answer = take((yield None))
+        if answer is not None:
+            yield answer
+    yield WorkerReturned(attempt, rank, seq, stopped=state["stop"] is not None)
+    while True:
+        answer = take((yield None))
+        if answer is not None:
+            yield answer
+
+
+def drive(
+    path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, stop_after=None, sizes=(), num_drivers=20
+):
+    """Play a run to its end, with a new driver for each that was lost; returns the run and its engines."""
+    layout = Layout(path)
+    engines = []
+    stopper = _Stopper(stop_after)
+    for _ in range(20):
+        clock = PatientClock()
+        clock.limit = limit
+        engine = FakeEngine(worker, clock)
+        engines.append(engine)
+        seams = faulty_seams(faults, Seams(engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path)
+        # No power is cut here: what was written is there for the next driver.
+        with patch("os.fsync"), contextlib.suppress(DriverLost), opened(layout, seams, say=lambda text: None) as found:
+            with contextlib.closing(seams.engine(None)) as faulty:
+                controller = Controller(
+                    found.run,
+                    journal=found.journal,
+                    engine=faulty,
+                    depot=DiskDepot(seams.files, layout),
+                    fence=found.fence,
+                    group=lambda command, run: _group(path, command, run),
+                    clock=seams.clock,
+                    observers=[stopper],
+                )
+                if before is not None:
+                    before(controller)
+                stopper.controller = controller
+                started = DriverStarted(size, max_failures, Retention(num_to_keep=1), sizes=sizes)
+                return controller.drive(started), engines
+    raise AssertionError("20 drivers were lost")
+
+
+class _Stopper:
+    """Asks for a stop once so many events were seen."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def saw(self, event, run):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.controller.request_stop(now=False)
+
+    def tick(self, run, now):
+        pass
+
+
+def rows(path, rank):
+    """The reports of a rank that count."""
+    found, attempt = [], 0
+    for event in history_of(DiskDepot(LocalFiles(), Layout(path)))[1]:
+        if isinstance(event, Reported) and event.rank == rank:
+            if event.attempt > attempt:
+                attempt = event.attempt
+                found = [row for row in found if row["seq"] < event.seq]
+            found.append(msgspec.json.decode(event.metrics))
+    return found
+
+
+def expected(rank, steps=STEPS):
+    return [{"seq": seq, "rank": rank} for seq in range(1, steps + 1)]
+
+
+def _group(path, command, run):
+    first = command.resume.seq if command.resume else 0
+    begins = [
+        Begin(
+            "run",
+            str(path),
+            command.attempt,
+            rank,
+            command.size,
+            rank,
+            command.size,
+            0,
+            first,
+            1,
+            checkpoints=run.checkpoints,
+            resume=command.resume,
+        )
+        for rank in range(command.size)
+    ]
+    return Group(command.attempt, tuple(WorkerSpec(begin, path / "log") for begin in begins), b"")

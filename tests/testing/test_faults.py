@@ -1,0 +1,256 @@
+"""Faults on real processes, and what a `Faults` is as a value. Kills are swept in tests/chaos."""
+
+import errno
+import os
+import pickle
+import runpy
+import signal
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from paceline import train
+from paceline._control import journal
+from paceline._control.events import CheckpointBroken, WorkerFailed
+from paceline._control.policy import first_failure
+from paceline._storage.layout import Layout
+from paceline.testing import PHASES, At, Faults
+from paceline.train import (
+    Checkpoint,
+    CheckpointUploadMode,
+    DataParallelTrainer,
+    FailureConfig,
+    PreemptionError,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+)
+
+
+@pytest.fixture(autouse=True)
+def _by_value():
+    module = __import__(__name__, fromlist=["x"])
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+def count(config):
+    last = train.get_checkpoint()
+    step = last.to_dict()["step"] if last is not None else 0
+    while step < config["steps"]:
+        step += 1
+        checkpoint = Checkpoint.from_dict({"step": step, "data": b"x" * 4096}) if step % 2 == 0 else None
+        train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode(config["mode"]))
+    return step
+
+
+def trainer(path, steps=6, mode="SYNC", max_failures=3):
+    return DataParallelTrainer(
+        count,
+        train_loop_config={"steps": steps, "mode": mode},
+        scaling_config=ScalingConfig(2),
+        run_config=RunConfig(name="run", storage_path=path, failure_config=FailureConfig(max_failures=max_failures)),
+    )
+
+
+def failures(path):
+    return [event.failure for event in journal.read(Layout(path / "run").journal) if isinstance(event, WorkerFailed)]
+
+
+def test_a_value_is_not_changed_by_its_methods_and_pickles():
+    faults = Faults(seed=7)
+    more = faults.kill(1, at=("upload", 3)).lose_driver(after="Committed").corrupt("state.bin")
+    assert faults.all == ()
+    assert len(more.all) == 3
+    assert pickle.loads(pickle.dumps(more)) == more
+    assert str(more) == (
+        "rank 1 killed in upload 3; driver killed after Committed 1; state.bin of the first checkpoint: flip"
+    )
+
+
+def test_a_moment_may_be_given_in_four_ways():
+    moments = ["upload", ("upload", 3), At("upload", 3, call=2), 3]
+    ats = [Faults().kill(0, at=moment).all[0].at for moment in moments]
+    assert ats == [At("upload"), At("upload", 3), At("upload", 3, 2), At("report", 3)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: Faults().kill(0, at="lunch"), "at='lunch' is no phase of a run: use one of spawn, import"),
+        (lambda: Faults().kill(0, at=1.5), "at=1.5 is no moment"),
+        (lambda: At("step", call=0), "call=0 is not a number from 1 on"),
+        (lambda: Faults().hang(0, how="badly"), "how='badly' is none of asleep, stopped, gil"),
+        (lambda: Faults().drop("Report"), "message='Report' is none of WorkerReady, Reported"),
+        (lambda: Faults().fail_write(error=100000), "error=100000 is no error number"),
+        (lambda: Faults().slow_write(), "give delay_s or bytes_per_s"),
+        (lambda: Faults().corrupt(how="eaten"), "how='eaten' is none of flip, truncate, zero"),
+    ],
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(wrong, told):
+    with pytest.raises(ValueError, match=told.replace("(", r"\(")):
+        wrong()
+
+
+def test_the_trainer_that_faults_are_applied_to_is_left_as_it_was(tmp_path):
+    plain = trainer(tmp_path)
+    before = dict(vars(plain))
+    assert Faults().kill(0).applied_to(plain) is not plain
+    assert vars(plain) == before
+
+
+def test_a_fault_that_was_not_met_is_told(tmp_path):
+    faults = Faults().kill(1, at=("step", 4)).kill(0, at=("step", 99))
+    result = faults.applied_to(trainer(tmp_path)).fit()
+    assert [str(fault) for fault, _ in faults.fired(result.path)] == ["rank 1 killed in step 4"]
+    assert [str(fault) for fault in faults.unfired(result.path)] == ["rank 0 killed in step 99"]
+
+
+def test_what_struck_can_be_remembered_elsewhere(tmp_path):
+    faults = Faults(remember_in=tmp_path / "memory").kill(1, at=("step", 2))
+    result = faults.applied_to(trainer(tmp_path)).fit()
+    assert faults.unfired(result.path) == []
+    assert (tmp_path / "memory" / "faults.jsonl").exists()
+    assert not (tmp_path / "run" / "faults.jsonl").exists()
+
+
+@pytest.mark.parametrize("mode", ["SYNC", "ASYNC"])
+@pytest.mark.parametrize("at_byte", [None, 0, 1000])
+def test_a_full_disk_under_one_upload_is_a_storage_failure_that_a_restart_survives(tmp_path, mode, at_byte):
+    faults = Faults().fail_write("*rank_1/state.bin", at_byte=at_byte)
+    result = faults.applied_to(trainer(tmp_path, mode=mode)).fit()
+    assert faults.unfired(result.path) == []
+    assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    failure = first_failure(failures(tmp_path))
+    assert (failure.rank, failure.kind) == (1, "storage")
+    assert "No space left on device" in failure.message
+    result.checkpoint.verify()
+
+
+def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
+    faults = Faults().fail_write("*checkpoint_000004/rank_*/state.bin", error=errno.EIO, times=None)
+    with pytest.raises(TrainingFailedError, match="Input/output error") as caught:
+        faults.applied_to(trainer(tmp_path, max_failures=1)).fit()
+    assert caught.value.result.checkpoint.to_dict()["step"] == 2
+
+
+def test_a_slow_disk_only_takes_longer(tmp_path):
+    began = time.monotonic()
+    result = Faults().slow_write("*rank_0/state.bin", delay_s=0.1).applied_to(trainer(tmp_path)).fit()
+    assert result.metrics == {"step": 6}
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_write_that_stalls_holds_up_its_report_and_no_longer(tmp_path):
+    faults = Faults().stall_write("*checkpoint_000002/rank_0/state.bin", for_s=0.3)
+    began = time.monotonic()
+    faults.applied_to(trainer(tmp_path)).fit()
+    assert time.monotonic() - began >= 0.3
+    assert failures(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "zero"])
+def test_a_corrupted_checkpoint_is_noticed_and_the_one_before_used(tmp_path, how):
+    faults = Faults(seed=1).corrupt("state.bin", how=how, after=4).kill(0, at=("step", 5))
+    result = faults.applied_to(trainer(tmp_path)).fit()
+    broken = [e for e in journal.read(Layout(tmp_path / "run").journal) if isinstance(e, CheckpointBroken)]
+    assert [event.seq for event in broken] == [4]
+    assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_preempted_worker_gets_a_real_signal_and_the_run_stops_for_it(tmp_path):
+    faults = Faults().preempt(1, deadline_s=30, at=("step", 3))
+    with pytest.raises(PreemptionError):
+        faults.applied_to(trainer(tmp_path, steps=1_000_000)).fit()
+    assert len(faults.fired(tmp_path / "run")) == 1
+
+
+def test_a_preempted_driver_stops_at_a_report_and_goes_on_from_there(tmp_path):
+    faults = Faults().preempt(None, deadline_s=30, at=("report", 3))
+    with pytest.raises(PreemptionError):
+        faults.applied_to(trainer(tmp_path, steps=1_000_000)).fit()
+    result = faults.applied_to(trainer(tmp_path, steps=10)).fit()
+    assert result.metrics["step"] >= 10
+
+
+def test_a_worker_that_outstays_its_deadline_is_killed(tmp_path):
+    def deaf(config):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        train.report({})
+        if not os.path.exists(config["once"]):
+            open(config["once"], "w").close()
+            time.sleep(60)
+
+    faults = Faults().preempt(0, deadline_s=0.2, at=("step", 2))
+    result = faults.applied_to(
+        DataParallelTrainer(
+            deaf,
+            train_loop_config={"once": str(tmp_path / "once")},
+            run_config=RunConfig(name="run", storage_path=tmp_path, failure_config=FailureConfig(max_failures=1)),
+        )
+    ).fit()
+    assert result.error is None
+    assert [failure.kind for failure in failures(tmp_path)] == ["killed"]
+
+
+def test_a_worker_out_of_memory_is_killed_and_replaced(tmp_path):
+    result = Faults().oom(1, at=("step", 2)).applied_to(trainer(tmp_path)).fit()
+    assert [failure.rank for failure in failures(tmp_path)] == [1]
+    assert result.metrics == {"step": 6}
+
+
+@pytest.mark.parametrize("how", ["asleep", "stopped", "gil"])
+def test_a_worker_that_hangs_stands_where_it_was_told_to(tmp_path, how, run_script):
+    script = f"""
+import os, signal, sys, threading
+from paceline import train
+from paceline.testing import Faults
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+
+def function():
+    for i in range(5):
+        train.report({{"i": i}})
+
+def look():
+    # Once the fault is on record, the worker hangs: this driver is ended, and must take the worker along.
+    while not os.path.exists("runs/run/faults.jsonl"):
+        threading.Event().wait(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=look, daemon=True).start()
+Faults().hang(0, at=("step", 3), how={how!r}).applied_to(
+    DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path="runs"))
+).fit()
+"""
+    assert run_script(script).returncode == -signal.SIGKILL
+    reported = journal.read(Layout(tmp_path / "runs" / "run").journal)
+    assert sum(type(event).__name__ == "Reported" for event in reported) <= 2
+
+
+def test_a_whole_script_meets_faults(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(
+        "from paceline import train\n"
+        "from paceline.train import *\n"
+        "def function():\n"
+        "    train.report({'i': 1})\n"
+        "if __name__ == '__main__':\n"
+        "    failures = FailureConfig(max_failures=1)\n"
+        "    config = RunConfig(name='run', storage_path='runs', failure_config=failures)\n"
+        "    DataParallelTrainer(function, run_config=config).fit()\n"
+    )
+    faults = Faults().kill(0, at=("report", 1))
+    with faults.applied():
+        runpy.run_path("script.py", run_name="__main__")
+    assert faults.unfired("runs/run") == []
+    assert [failure.kind for failure in failures(tmp_path / "runs")] == ["killed"]
+
+
+def test_every_phase_has_a_name_and_an_explanation():
+    from paceline.testing.faults import moments
+
+    source = Path(moments.__file__).read_text()
+    assert all(f"\n{phase}  " in source for phase in PHASES)

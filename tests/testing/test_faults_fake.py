@@ -1,0 +1,209 @@
+"""Faults on the fake engine: the same value as for processes, at the boundaries between messages."""
+
+import errno
+
+import pytest
+
+from paceline._control import journal
+from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
+from paceline._control.run import Finished
+from paceline._engine.base import Needs
+from paceline._storage.layout import Layout
+from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
+from paceline.testing.faults.engine import FaultyEngine
+from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
+
+ON_A_RESTART = ("restore",)
+
+
+def test_a_run_without_faults_is_left_alone(tmp_path):
+    run, engines = drive(tmp_path, Faults())
+    assert run.phase == Finished("complete")
+    assert len(engines) == 1
+    assert len(engines[0].groups) == 1
+    assert not (tmp_path / "faults.jsonl").exists()
+    for rank in (0, 1):
+        assert rows(tmp_path, rank) == expected(rank)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
+    faults = Faults().kill(rank, at=phase)
+    if phase in ON_A_RESTART:
+        faults = faults.kill(1 - rank, at=("step", 4))
+    run, engines = drive(tmp_path, faults)
+    assert run.phase == Finished("complete")
+    assert faults.unfired(tmp_path) == []
+    assert len(engines[0].groups) == 1 + len(faults.all)
+    failed = [event for event in journal.read(Layout(tmp_path).journal) if isinstance(event, WorkerFailed)]
+    assert [(event.rank, event.failure.kind) for event in failed][-1] == (rank, "killed")
+    for other in (0, 1):
+        assert rows(tmp_path, other) == expected(other)
+
+
+def test_a_fault_strikes_at_its_number_and_call_and_once(tmp_path):
+    faults = Faults().kill(1, at=At("commit", 4, call=3))
+    run, engines = drive(tmp_path, faults)
+    assert run.phase == Finished("complete")
+    assert [group.workers[0].begin.first_seq for group in engines[0].groups] == [0, 4]
+    assert len(faults.fired(tmp_path)) == 1
+
+
+def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(tmp_path):
+    num_lost = 0
+    for line in range(1, 36):
+        path = tmp_path / str(line)
+        faults = Faults().lose_driver(after=line)
+        run, engines = drive(path, faults)
+        assert run.phase.ending == "complete"
+        assert len(engines) == 1 + len(faults.fired(path))
+        num_lost += len(faults.fired(path))
+        for rank in (0, 1):
+            assert rows(path, rank) == expected(rank)
+    assert num_lost > 20
+
+
+def test_a_driver_is_lost_after_the_event_it_was_to_be_lost_after(tmp_path):
+    faults = Faults().lose_driver(after="Committed", number=2)
+    _, engines = drive(tmp_path, faults)
+    assert [engine.groups[0].workers[0].begin.first_seq for engine in engines] == [0, 4]
+
+
+def test_a_machine_that_goes_down_takes_driver_and_worker(tmp_path):
+    faults = Faults().lose_all(1, at=("report", 3))
+    run, engines = drive(tmp_path, faults)
+    assert run.phase.ending == "complete"
+    assert len(engines) == 2
+    assert rows(tmp_path, 1) == expected(1)
+
+
+def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        faults = Faults(seed=seed).kills(6, num_reports=STEPS)
+        assert faults == Faults(seed=seed).kills(6, num_reports=STEPS)
+        assert faults != Faults(seed=seed + 1).kills(6, num_reports=STEPS)
+        run, _ = drive(path, faults)
+        assert run.phase.ending == "complete", str(faults)
+        for rank in (0, 1):
+            assert rows(path, rank) == expected(rank), str(faults)
+
+
+def test_a_worker_out_of_memory_is_told_as_such(tmp_path):
+    drive(tmp_path, Faults().oom(0, at=("step", 2)))
+    kinds = [e.failure.kind for e in journal.read(Layout(tmp_path).journal) if isinstance(e, WorkerFailed)]
+    assert kinds == ["memory"]
+
+
+def test_a_worker_that_hangs_says_no_more(tmp_path):
+    with pytest.raises(Stuck):
+        drive(tmp_path, Faults().hang(1, at=("report", 3)), limit=300)
+    assert len(rows(tmp_path, 1)) == 2
+
+
+def test_a_preempted_machine_stops_the_run_at_one_report_and_a_new_driver_goes_on(tmp_path):
+    faults = Faults().preempt(None, deadline_s=1000, at=("report", 2))
+    run, _ = drive(tmp_path, faults)
+    assert run.phase.ending == "preempted"
+    assert len(rows(tmp_path, 0)) == len(rows(tmp_path, 1)) < STEPS
+    run, _ = drive(tmp_path, faults)
+    assert run.phase.ending == "complete"
+    assert rows(tmp_path, 0) == expected(0)
+
+
+def test_capacity_that_is_lost_leaves_the_next_attempt_fewer_workers(tmp_path):
+    faults = Faults().lose_capacity(to=1, at=("step", 2)).kill(1, at=("step", 3))
+    run, engines = drive(tmp_path, faults, sizes=(1, 2))
+    assert run.phase.ending == "complete"
+    assert [len(group.workers) for group in engines[0].groups] == [2, 1]
+
+
+def test_capacity_is_lost_and_regained_at_its_moments(tmp_path):
+    faults = Faults().lose_capacity(to=1, at=("commit", 2)).regain_capacity(to=3, at=("commit", 4))
+    engine = FaultyEngine(FakeEngine(worker), faults, faults.memory(tmp_path), FakeClock(), lose=lambda: None)
+    room = []
+    for seq in (0, 2, 4):
+        engine.passed("commit", seq)
+        engine.wait(0)
+        room.append(engine.capacity(Needs(), 1, 4))
+    assert room == [4, 1, 3]
+
+
+@pytest.mark.parametrize("act", ["write", "rename", "make_dir", "sync_dir"])
+def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path, act):
+    # On the fake engine the driver alone writes through the seam: this is its commit of report 4.
+    faults = Faults().fail_write("*checkpoint_000004*", act=act, error=errno.EIO)
+    run, _ = drive(tmp_path, faults)
+    assert faults.unfired(tmp_path) == []
+    assert run.phase.ending == "complete"
+    assert [
+        event.seq for event in journal.read(Layout(tmp_path).journal) if type(event).__name__ == "CommitFailed"
+    ] == [4]
+    assert run.latest.seq == LAST_CHECKPOINT
+
+
+def test_a_corrupted_checkpoint_is_passed_over_for_the_one_before(tmp_path):
+    faults = Faults(seed=3).corrupt("rank_1", how="flip", after=2).kill(0, at=("step", 3))
+    run, engines = drive(tmp_path, faults)
+    assert run.phase.ending == "complete"
+    assert [e.seq for e in journal.read(Layout(tmp_path).journal) if isinstance(e, CheckpointBroken)] == [2]
+    assert [group.workers[0].begin.first_seq for group in engines[0].groups] == [0, 0]
+
+
+# What the loss of a message does. A socket loses none, short of losing the connection, and then the worker leaves and
+# is told as exited; an engine that may lose messages has to say them again.
+LOST = {
+    "WorkerReady": "nothing",
+    "Reported": "a row",
+    "CheckpointStaged": "stuck",
+    "CheckpointCommitted": "stuck",
+    "WorkerReturned": "stuck",
+    "Joined": "stuck",
+    "Release": "stuck",
+}
+
+
+@pytest.mark.parametrize("message", LOST)
+def test_what_the_loss_of_a_message_does(tmp_path, message):
+    number = 3 if message == "Reported" else None
+    faults = Faults().drop(message, rank=1, number=number)
+    if LOST[message] == "stuck":
+        with pytest.raises(Stuck):
+            drive(tmp_path, faults, limit=300)
+        return
+    run, _ = drive(tmp_path, faults)
+    assert run.phase.ending == "complete"
+    missing = [row for row in expected(1) if row not in rows(tmp_path, 1)]
+    assert missing == ([{"seq": 3, "rank": 1}] if LOST[message] == "a row" else [])
+    assert rows(tmp_path, 0) == expected(0)
+
+
+def test_a_lost_report_with_a_checkpoint_is_waited_for_without_end(tmp_path):
+    with pytest.raises(Stuck):
+        drive(tmp_path, Faults().drop("Reported", rank=1, number=4), limit=300)
+
+
+@pytest.mark.parametrize("message", ["Hold", "WorkerHeld"])
+def test_a_stop_that_is_not_heard_is_waited_for_without_end(tmp_path, message):
+    with pytest.raises(Stuck):
+        drive(
+            tmp_path,
+            Faults().drop(message, rank=1),
+            limit=300,
+            before=lambda controller: controller._inbox.append(StopRequested(1)),
+        )
+
+
+def test_a_stop_that_one_rank_does_not_hear_of_ends_all_a_while_after_the_first_has_stopped(tmp_path):
+    stop = Faults().drop("StopAt", rank=1)
+    run, _ = drive(tmp_path, stop, before=lambda controller: controller._inbox.append(StopRequested(1)))
+    assert run.phase.ending == "interrupted"
+
+
+def test_a_message_held_back_holds_back_what_follows_it_and_no_other_rank(tmp_path):
+    faults = Faults().delay("Reported", rank=1, number=1, delay_s=50, times=1)
+    run, _ = drive(tmp_path, faults)
+    assert run.phase.ending == "complete"
+    said = [(e.rank, e.seq) for e in journal.read(Layout(tmp_path).journal) if isinstance(e, Reported)]
+    assert said[:3] == [(0, 1), (0, 2), (1, 1)]
