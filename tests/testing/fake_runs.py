@@ -28,6 +28,7 @@ from paceline._engine.messages import (
 )
 from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles, hash_file
+from paceline._storage.home import Home
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline.testing import DriverLost, FakeClock, FakeEngine
 from paceline.testing.faults.plant import faulty_seams
@@ -111,7 +112,6 @@ def drive(
     path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, stop_after=None, sizes=(), num_drivers=20
 ):
     """Play a run to its end, with a new driver for each that was lost; returns the run and its engines."""
-    layout = Layout(path)
     engines = []
     stopper = _Stopper(stop_after)
     for _ in range(20):
@@ -121,13 +121,18 @@ def drive(
         engines.append(engine)
         seams = faulty_seams(faults, Seams(engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path)
         # No power is cut here: what was written is there for the next driver.
-        with patch("os.fsync"), contextlib.suppress(DriverLost), opened(layout, seams, say=lambda text: None) as found:
+        home = Home.of_path(str(path))
+        with (
+            patch("os.fsync"),
+            contextlib.suppress(DriverLost),
+            opened(home, seams, say=lambda text: None) as (found, depot),
+        ):
             with contextlib.closing(seams.engine(None)) as faulty:
                 controller = Controller(
                     found.run,
                     journal=found.journal,
                     engine=faulty,
-                    depot=DiskDepot(seams.files, layout),
+                    depot=depot,
                     fence=found.fence,
                     group=lambda command, run: _group(path, command, run),
                     clock=seams.clock,
