@@ -28,6 +28,7 @@ from paceline._core.clock import SystemClock
 from paceline._core.codec import sealed
 from paceline._engine.messages import CheckpointRecord, Failure
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout, names_checkpoint
 from paceline._storage.lease import taken
@@ -97,7 +98,7 @@ def readers(layout):
     def recover():
         lease = taken(DiskSlot(layout.lease), ttl_s=30.0, clock=SystemClock(), say=lambda text: None)
         try:
-            recovered(LocalFiles(), layout, 0.0).journal.close()
+            recovered(DiskDepot(LocalFiles(), layout), 0.0).journal.close()
         finally:
             lease.close()
 
@@ -328,7 +329,7 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, u
         ).fit()
         with (root / "journal.jsonl").open("ab") as file:
             file.write(b"torn")
-        recovered(LocalFiles(), Layout(root), 0.0).journal.close()
+        recovered(DiskDepot(LocalFiles(), Layout(root)), 0.0).journal.close()
     finally:
         os.umask(before)
     assert result.return_value == [], "while it ran"
