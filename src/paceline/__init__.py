@@ -5,6 +5,7 @@ The map of the package:
     paceline.train          trainers, report(), checkpoints, results: what a train function and its script import
     paceline.train.torch    TorchTrainer and its helpers; one folder per framework
     paceline.testing        faults, a fake engine and a fake clock, for tests of scripts and of Paceline itself
+    paceline.cli            the command `paceline`; each of its commands is a module of paceline._commands
     paceline._control       the life of a run: events in, commands out, a journal of it all
     paceline._engine        where workers live: `local` forks them on this machine
     paceline._worker        what runs inside a worker process

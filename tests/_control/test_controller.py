@@ -5,16 +5,21 @@ import pytest
 
 from paceline._control import journal
 from paceline._control.controller import Controller
-from paceline._control.events import CommitFailed, DriverStarted, Reported, StopRequested
+from paceline._control.events import CommitFailed, DriverStarted, HangPassed, HangSuspected, Reported, StopRequested
+from paceline._control.hangs import Watch
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._core.system import Condition
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.messages import (
     Begin,
     CheckpointStaged,
+    Frame,
     Hold,
     Joined,
+    Sample,
+    Sampled,
     Staged,
     StopAt,
     WorkerFailed,
@@ -28,10 +33,13 @@ from paceline._storage.lease import UNFENCED
 from paceline.testing import FakeClock, FakeEngine
 
 
-def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None, fence=UNFENCED):
+def drive(
+    tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None, watch=None, conditions=(), fence=UNFENCED
+):
     layout = Layout(tmp_path)
     clock = FakeClock()
     engine = FakeEngine(worker, clock)
+    engine.conditions.update(conditions)
 
     def group(command, run):
         begins = [
@@ -49,6 +57,7 @@ def drive(tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None
         layout=layout,
         group=group,
         clock=clock,
+        watch=watch,
         observers=observers,
         fence=fence,
     )
@@ -320,3 +329,58 @@ def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp
     assert run.phase == Finished("complete")
     assert run.checkpoints == ()
     assert [e.error for e in events if isinstance(e, CommitFailed)] == ["StorageError: the lease could not be renewed"]
+
+
+def answers(begin, told):
+    if isinstance(told, Sample):
+        frames = (Frame("train", "train_fn", "train.py:41", own=True),)
+        return Sampled(begin.attempt, begin.rank, told.number, frames, "time.sleep", condition=Condition("S"))
+    return None
+
+
+def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
+    """Time is the fake clock's: both stand for two minutes, then go on."""
+
+    def worker(begin):
+        yield reported(begin, 1)
+        told = None
+        for _ in range(1200):
+            told = yield answers(begin, told)
+        yield reported(begin, 2)
+        yield WorkerReturned(begin.attempt, begin.rank, 2)
+
+    run, events, _ = drive(tmp_path, worker, watch=Watch(None, "warn", "/storage"))
+    assert run.phase == Finished("complete")
+    (suspected,) = (event for event in events if isinstance(event, HangSuspected))
+    assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
+    (passed,) = (event for event in events if isinstance(event, HangPassed))
+    assert passed.after_s > 30
+    stacks = Layout(tmp_path).stacks(1)
+    assert "> train.py:41 in train_fn" in stacks.read_text()
+    assert stacks.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("action", "num_groups"), [("restart", 3), ("fail", 1)])
+def test_a_hang_is_retried_within_the_budget_or_ends_the_run(tmp_path, action, num_groups):
+    """The ranks do not even answer; the engine knows that one of them is stopped."""
+
+    def worker(begin):
+        yield reported(begin, 1)
+        while True:
+            yield None
+
+    watch = Watch(5.0, action, "/storage")
+    run, _, engine = drive(tmp_path, worker, max_failures=2, watch=watch, conditions={1: Condition("T")})
+    assert run.phase.ending == "failed"
+    assert run.phase.failures[0].kind == "hang"
+    assert "rank 1 is stopped by a signal" in run.phase.failures[0].message
+    assert len(engine.groups) == num_groups
+
+
+def test_an_answer_of_an_older_attempt_is_dropped(tmp_path):
+    def worker(begin):
+        yield Sampled(begin.attempt - 1, 7, 1)
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    run, _, _ = drive(tmp_path, worker, watch=Watch(None, "warn", "/storage"))
+    assert run.phase == Finished("complete")

@@ -20,10 +20,13 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    HangPassed,
+    HangSuspected,
     PreemptionTold,
     ResizeDue,
     Retention,
     StopRequested,
+    ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.journal import Journal, JournalVersionError
@@ -36,30 +39,39 @@ from paceline._engine.messages import (
     Reported,
     Staged,
     StagingFailed,
+    ValidationTask,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
     WorkerReturned,
 )
 
-RECORD = CheckpointRecord(1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12)
+TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
+RECORD = CheckpointRecord(
+    1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12, TASK, "PENDING_VALIDATION"
+)
 
 STORY: list[Event] = [
     CheckpointsFound((RECORD,)),
-    DriverStarted(2, 1, Retention(2, "loss", "min"), at=1.5, pid=7, host="node-a", initial="/elsewhere"),
+    DriverStarted(
+        2, 1, Retention(2, "loss", "min"), at=1.5, pid=7, host="node-a", initial="/elsewhere", validates=True
+    ),
     CheckpointBroken(2, 1, "a.bin is missing\r\nand b.bin too\u2028"),
     CheckpointVerified(2, 1),
     WorkerReady(2, 0, 100),
-    Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002"),
+    Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
     CheckpointStaged(2, 2, Staged(0, (FileEntry("a.bin", 3, "ff"),), in_place=True)),
     StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
     Committed(RECORD),
     CommitFailed(2, 2, "OSError: no space left"),
+    ValidationEnded(1, 1, "checkpoint_000001", "VALIDATED", msgspec.Raw(b'{"accuracy":0.5}')),
     StopRequested(2),
     PreemptionTold(2, 30.0, (1,), whole=False),
     CapacityChanged(2, 1),
     WorkerHeld(2, 0, 2),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
+    HangSuspected(2, Failure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
+    HangPassed(2, 1, 61.5),
     DeadlinePassed(2),
     ResizeDue(2),
     WorkerFailed(2, 1, Failure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),

@@ -6,14 +6,17 @@ disorderly engine; here one can see what it does.
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -29,13 +32,27 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    HangPassed,
+    HangSuspected,
     ResizeDue,
     Retention,
     StopRequested,
+    ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.policy import ENGINE_FAILURES_IN_PLACE, GiveUp, Retry, decided, first_failure
-from paceline._control.run import Finished, Phase, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
+from paceline._control.run import (
+    Finished,
+    Phase,
+    Preemption,
+    Restoring,
+    Run,
+    Running,
+    Stopping,
+    Unopened,
+    Validating,
+    Waiting,
+)
 from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, resize_due, step
 from paceline._engine.messages import (
     CheckpointRecord,
@@ -45,6 +62,7 @@ from paceline._engine.messages import (
     PreemptionTold,
     Reported,
     Staged,
+    ValidationTask,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -413,6 +431,14 @@ def test_an_engine_that_never_gets_to_a_report_is_given_up_on_whatever_its_budge
     assert "without a report" in run.phase.reason
 
 
+def test_an_engine_that_gets_to_a_report_each_time_is_not_given_up_on() -> None:
+    run = running(1)
+    for attempt in range(1, 2 * ENGINE_FAILURES_IN_PLACE):
+        run = heard(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind="engine"))
+        run = heard(run, WorkersStopped(attempt))
+        assert isinstance(run.phase, Running)
+
+
 # Preemption
 
 
@@ -611,6 +637,12 @@ def test_a_run_that_grew_is_replayed_alike_by_one_who_does_not_know_when() -> No
         assert lived.attempt == 2
 
 
+def test_workers_do_not_join_where_the_run_is_about_to_stop() -> None:
+    run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
+    run = heard(run, StopRequested(1), WorkerHeld(1, 0, 0), reported(0, 1, files=True), staged(0, 1))
+    played(run, (Committed(record(1)), Running, [AnnounceCommit(1, record(1))]))
+
+
 def test_workers_do_not_join_when_the_room_is_gone_again_by_the_commit() -> None:
     run = heard(Run(), DriverStarted(2, 0, sizes=(1, 2), num_places=1), CapacityChanged(1, 2), ResizeDue(1))
     run = heard(run, CapacityChanged(1, 1), reported(0, 1, files=True), staged(0, 1), Committed(record(1)))
@@ -771,6 +803,204 @@ def test_a_stop_while_a_checkpoint_is_verified_ends_the_run() -> None:
     assert run.phase == Finished("interrupted")
 
 
+# Validation
+
+TASK = ValidationTask(Raw(b'{"split":"test"}'), 60.0)
+
+
+def asked(rank: int, seq: int, *, task: ValidationTask = TASK, attempt: int = 1) -> Reported:
+    return replace(reported(rank, seq, files=True, attempt=attempt), validation=task)
+
+
+def unvalidated(seq: int, *, attempt: int = 1, num_parts: int = 1) -> CheckpointRecord:
+    return replace(record(seq, attempt=attempt, num_parts=num_parts), validation=TASK, status="PENDING_VALIDATION")
+
+
+def validated(seq: int, found: bytes = b'{"accuracy":0.5}', *, attempt: int = 1) -> ValidationEnded:
+    return ValidationEnded(attempt, seq, f"checkpoint_{seq:06d}", "VALIDATED", Raw(found))
+
+
+def score(seq: int, accuracy: float) -> CheckpointRecord:
+    """The record after its validation found this."""
+    return replace(unvalidated(seq), status="VALIDATED", metrics=Raw(b'{"loss":0.5,"rank":0,"accuracy":%g}' % accuracy))
+
+
+def validating(*seqs: int, size: int = 1, retention: Retention | None = None, max_failures: int = 0) -> Run:
+    """A run of one rank that has committed these, each to be validated."""
+    run = heard(Run(), DriverStarted(size, max_failures, retention or Retention(), validates=True))
+    for seq in seqs:
+        run = heard(run, asked(0, seq), staged(0, seq), Committed(unvalidated(seq)))
+    return run
+
+
+def test_validations_are_made_one_after_the_other_in_the_order_of_commits() -> None:
+    played(
+        Run(),
+        (DriverStarted(1, 0, validates=True), Running, [StartWorkers(1, 1, None)]),
+        (asked(0, 1), Running, []),
+        (staged(0, 1), Running, [CommitCheckpoint(unvalidated(1), (part(0),))]),
+        (
+            Committed(unvalidated(1)),
+            Running,
+            [AnnounceCommit(1, unvalidated(1)), StartValidation(unvalidated(1))],
+        ),
+        (asked(0, 2), Running, []),
+        (staged(0, 2), Running, [CommitCheckpoint(unvalidated(2), (part(0),))]),
+        (Committed(unvalidated(2)), Running, [AnnounceCommit(1, unvalidated(2))]),
+        (validated(1), Running, [AnnounceValidation(1, score(1, 0.5)), StartValidation(unvalidated(2))]),
+        (validated(2), Running, [AnnounceValidation(1, score(2, 0.5))]),
+    )
+
+
+def test_the_end_waits_for_the_validations_and_no_longer() -> None:
+    played(
+        validating(1, 2),
+        (returned(0, 2), Stopping, [StopWorkers(1, kill=False)]),
+        (WorkersStopped(1), Validating, []),
+        (DeadlinePassed(1), Validating, []),
+        (validated(1), Validating, [StartValidation(unvalidated(2))]),
+        (validated(2), Finished, []),
+    )
+
+
+def test_a_metric_of_the_validation_takes_the_place_of_a_reported_one() -> None:
+    run = heard(validating(1), validated(1, b'{"loss":0.25,"nested":{"x":{"$number":"nan"}}}'))
+    assert bytes(run.checkpoints[0].metrics) == b'{"loss":0.25,"rank":0,"nested":{"x":{"$number":"nan"}}}'
+
+
+def test_one_that_failed_leaves_the_metrics_as_they_were_and_ranks_by_them() -> None:
+    failed = ValidationEnded(1, 1, "checkpoint_000001", "VALIDATION_TIMEOUT", problem="too long")
+    run = heard(validating(1, retention=Retention(1, "accuracy")), failed)
+    assert run.checkpoints == (replace(unvalidated(1), status="VALIDATION_TIMEOUT"),)
+
+
+def test_nothing_is_deleted_before_its_validation_has_ended() -> None:
+    run = validating(1, 2, 3, retention=Retention(1, "accuracy"))
+    assert [c.seq for c in run.checkpoints] == [1, 2, 3]
+    run = played(
+        run,
+        (
+            validated(1, b'{"accuracy":1}'),
+            Running,
+            [AnnounceValidation(1, score(1, 1)), StartValidation(unvalidated(2))],
+        ),
+        (
+            validated(2, b'{"accuracy":0}'),
+            Running,
+            [
+                AnnounceValidation(1, score(2, 0), removed=(2,)),
+                DeleteCheckpoint(score(2, 0)),
+                StartValidation(unvalidated(3)),
+            ],
+        ),
+        (
+            validated(3, b'{"accuracy":2}'),
+            Running,
+            [AnnounceValidation(1, score(3, 2), removed=(1,)), DeleteCheckpoint(score(1, 1))],
+        ),
+    )
+    assert run.checkpoints == (score(3, 2),)
+
+
+def test_the_lowest_rank_that_asks_says_how_whoever_is_heard_first() -> None:
+    other = ValidationTask(Raw(b'{"split":"dev"}'))
+    story = [asked(1, 1), asked(2, 1, task=other), reported(0, 1, files=True)]
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        run = heard(
+            Run(), DriverStarted(3, 0, validates=True), *(story[at] for at in order), staged(0, 1), staged(1, 1)
+        )
+        _, commands = step(run, staged(2, 1))
+        assert [command.record for command in commands] == [unvalidated(1, num_parts=3)]
+
+
+def test_a_restart_of_the_workers_leaves_the_one_under_way_alone() -> None:
+    played(
+        validating(1, max_failures=1),
+        (failed(0), Stopping, [StopWorkers(1, kill=True)]),
+        (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, unvalidated(1))]),
+        (validated(1), Restoring, []),
+        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, score(1, 0.5))]),
+    )
+
+
+def test_nothing_is_deleted_while_the_newest_may_turn_out_to_be_broken() -> None:
+    run = validating(1, retention=Retention(1), max_failures=1)
+    run = heard(run, reported(0, 2, files=True), staged(0, 2), Committed(record(2)), failed(0), WorkersStopped(1))
+    played(
+        run,
+        (validated(1), Restoring, []),
+        (CheckpointBroken(2, 2, "a file is missing"), Restoring, [VerifyCheckpoint(2, score(1, 0.5))]),
+        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, score(1, 0.5))]),
+    )
+
+
+@pytest.mark.parametrize("end", [[failed(0)], [StopRequested(1, now=True)]])
+def test_a_run_that_failed_or_was_stopped_does_not_wait_for_it(end: list[Event]) -> None:
+    run = heard(validating(1), *end, WorkersStopped(1))
+    assert isinstance(run.phase, Finished)
+    played(
+        run,
+        (validated(1), Finished, []),
+        (
+            DriverStarted(1, 0, validates=True),
+            Restoring,
+            [VerifyCheckpoint(2, unvalidated(1)), StartValidation(unvalidated(1))],
+        ),
+    )
+
+
+def test_a_run_that_comes_to_its_end_while_it_is_being_stopped_does_not_wait_for_it() -> None:
+    run = heard(validating(1), StopRequested(1), WorkerHeld(1, 0, 1), returned(0, 1), WorkersStopped(1))
+    assert run.phase == Finished("complete")
+    assert run.unvalidated == (unvalidated(1),)
+
+
+def test_a_stop_while_only_validations_are_left_leaves_them_to_the_next_driver() -> None:
+    played(
+        validating(1),
+        (returned(0, 1), Stopping, [StopWorkers(1, kill=False)]),
+        (WorkersStopped(1), Validating, []),
+        (StopRequested(1), Finished, []),
+        (DriverStarted(1, 0), Finished, []),
+        (DriverStarted(1, 0, validates=True), Validating, [StartValidation(unvalidated(1))]),
+        (validated(1), Finished, []),
+        (DriverStarted(1, 0, validates=True), Finished, []),
+    )
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_driver_lost_while_only_validations_were_left_is_followed_by_one_that_trains_nothing(validates: bool) -> None:
+    run = heard(validating(1), returned(0, 1), WorkersStopped(1))
+    run, commands = step(run, DriverStarted(1, 0, validates=validates))
+    assert commands == ([StartValidation(unvalidated(1))] if validates else [])
+    assert run.phase == (Validating() if validates else Finished("complete"))
+
+
+def test_what_is_found_out_about_a_checkpoint_that_is_no_more_is_dropped() -> None:
+    """Its name was used again while it was being validated."""
+    run = validating(1)
+    again = replace(record(2, name="checkpoint_000001"), validation=TASK, status="PENDING_VALIDATION")
+    run = heard(run, Committed(again))
+    played(run, (validated(1), Running, [StartValidation(again)]))
+
+
+def test_a_validation_that_nobody_waits_for_is_not_heard() -> None:
+    run = validating(1, 2)
+    for event in (validated(2), validated(1, attempt=2), validated(7)):
+        assert step(run, event) == (run, [])
+
+
+def test_checkpoints_found_on_storage_are_validated_if_that_was_asked_for() -> None:
+    played(
+        heard(Run(), CheckpointsFound((unvalidated(1), record(2)))),
+        (
+            DriverStarted(1, 0, validates=True),
+            Restoring,
+            [VerifyCheckpoint(2, record(2)), StartValidation(unvalidated(1))],
+        ),
+    )
+
+
 # Drivers
 
 
@@ -858,3 +1088,27 @@ def test_workers_of_an_attempt_that_the_journal_lost_are_not_taken_for_older_one
 def test_an_event_that_fits_nowhere_tells_itself_and_the_phase() -> None:
     with pytest.raises(InvalidTransition, match=r"CheckpointVerified\(attempt=1, seq=1\) in Running\("):
         step(running(1), CheckpointVerified(1, 1))
+
+
+def hung(action: str, *, retriable: bool = True) -> HangSuspected:
+    failure = Failure(1, "hang", "rank 1 has stood at train.py:41 for 45 s", retriable=retriable)
+    return HangSuspected(1, failure, action)
+
+
+def test_a_hang_that_is_warned_of_changes_nothing_but_what_is_known_of_it():
+    run = played(running(2), (hung("warn"), Running, []))
+    assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
+    assert heard(run, HangPassed(1, 1, 60.0)) == running(2)
+
+
+@pytest.mark.parametrize(("action", "retriable", "after"), [("restart", True, Running), ("fail", False, Finished)])
+def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retriable, after):
+    run = played(
+        running(2, max_failures=1),
+        (hung(action, retriable=retriable), Stopping, [StopWorkers(1, kill=True)]),
+        (hung(action), Stopping, []),
+        (HangPassed(1, 1), Stopping, []),
+    )
+    run = heard(run, WorkersStopped(1))
+    assert isinstance(run.phase, after)
+    assert run.num_failures == retriable

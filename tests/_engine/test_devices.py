@@ -3,7 +3,7 @@
 import pytest
 
 from paceline._engine.local import devices
-from paceline._engine.local.devices import Machine, gpus_needed, shares
+from paceline._engine.local.devices import Machine, gpus_needed, share_beside, shares
 
 MACHINE = Machine(num_cores=8, gpus=("0", "1", "2", "3"))
 
@@ -59,3 +59,33 @@ def test_threads_follow_from_cores_and_workers_or_from_what_was_asked():
 def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, seen):
     monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
     assert devices._visible_gpus(visible) == seen
+
+
+@pytest.mark.parametrize(
+    ("workers", "num_gpus", "visible"),
+    [
+        (given(2, 1), 0, ""),
+        (given(2, 1), 1, "2"),
+        (given(2, 1), 2, "2,3"),
+        (given(3, 0.5), 1, "2"),
+        (given(2, 0), 1, "0"),
+        (given(2, 1), 0.5, "2"),
+        (given(4, 1), 0.5, "3"),
+    ],
+)
+def test_what_runs_beside_the_workers_sees_gpus_after_theirs_or_shares_one(workers, num_gpus, visible):
+    share = share_beside(MACHINE, workers, num_cpus=0, num_gpus=num_gpus)
+    assert share.env["CUDA_VISIBLE_DEVICES"] == visible
+    assert share.devices == tuple(range(len(visible.split(",")) if visible else 0))
+
+
+def test_what_runs_beside_the_workers_gets_the_threads_of_one_more_or_those_it_asked_for():
+    assert share_beside(MACHINE, given(3, 0), num_cpus=0, num_gpus=0).num_threads == 2
+    assert share_beside(MACHINE, given(3, 0), num_cpus=5, num_gpus=0).num_threads == 5
+
+
+@pytest.mark.parametrize(("num_workers", "machine", "num_gpus"), [(4, MACHINE, 1), (1, Machine(8, ()), 0.5)])
+def test_more_gpus_beside_the_workers_than_are_left_is_an_error(num_workers, machine, num_gpus):
+    workers = given(num_workers, 1 if machine.gpus else 0, machine=machine)
+    with pytest.raises(ValueError, match="validation_config asks for"):
+        share_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)

@@ -14,10 +14,13 @@ from paceline._engine.local.engine import LocalEngine
 from paceline._engine.messages import (
     Begin,
     Failure,
+    Frame,
     Hold,
     Joined,
     Release,
     Reported,
+    Sample,
+    Sampled,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -119,6 +122,8 @@ def fake_worker(behaviour):
             told = yield None
             if isinstance(told, Hold):
                 yield WorkerHeld(attempt, rank, 0)
+            elif isinstance(told, Sample):
+                yield Sampled(attempt, rank, told.number, (Frame("x", "wait", "x.py:1"),))
 
     return worker
 

@@ -80,6 +80,19 @@ def test_without_a_number_all_stay(records: list[CheckpointRecord]) -> None:
     assert kept(records, None, "eval/score") == tuple(records)
 
 
+@given(runs(), st.integers(1, 6), orders, st.sets(st.integers(0, 8)))
+def test_those_whose_score_is_to_come_stay_beside_those_that_would_have_stayed(
+    records: list[CheckpointRecord], number: int, order: str, waiting: set[int]
+) -> None:
+    marked = [
+        msgspec.structs.replace(one, status="PENDING_VALIDATION" if one.seq in waiting else "VALIDATED")
+        for one in records
+    ]
+    stays = {one.seq for one in kept(marked, number, "eval/score", order)}
+    pending = {one.seq for one in marked if one.seq in waiting}
+    assert stays == {one.seq for one in kept(records, number, "eval/score", order)} | pending
+
+
 @given(runs(), orders)
 def test_ranking_goes_from_worst_to_best(records: list[CheckpointRecord], order: str) -> None:
     standing = ranked(records, "eval/score", order)

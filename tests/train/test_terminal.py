@@ -4,7 +4,7 @@ import io
 
 import msgspec
 
-from paceline._control.events import CommitFailed, DriverStarted, Reported
+from paceline._control.events import CommitFailed, DriverStarted, Failure, HangPassed, HangSuspected, Reported
 from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._storage.layout import Layout
@@ -84,3 +84,19 @@ def test_a_character_cut_in_two_by_the_read_is_not_damaged(tmp_path):
     log.write_bytes(data)
     tail.pass_on(out)
     assert out.getvalue() == "schön\n"
+
+
+def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
+    failure = Failure(1, "hang", "rank 1 has stood at train.py:41 for 45 s")
+    for verbosity in (0, 1):
+        out = io.StringIO()
+        terminal = Terminal(Layout(tmp_path), verbosity, 30, out)
+        terminal.saw(HangSuspected(1, failure), after())
+        terminal.saw(HangSuspected(1, failure, "restart"), after())
+        terminal.saw(HangPassed(1, 1, 61.2), after())
+        stacks = tmp_path / "logs" / "attempt_1" / "stacks.txt"
+        assert out.getvalue().splitlines() == [
+            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}",
+            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}; the workers are ended",
+            "paceline: rank 1 moves again after 61 s",
+        ]

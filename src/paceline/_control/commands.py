@@ -51,6 +51,20 @@ class AnnounceRefusal:
 
 
 @dataclass(frozen=True)
+class StartValidation:
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True)
+class AnnounceValidation:
+    """Tell every worker what became of a validation, and which checkpoints no longer exist since."""
+
+    attempt: int
+    record: CheckpointRecord
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class HoldWorkers:
     attempt: int
 
@@ -78,6 +92,8 @@ Command = (
     | DeleteCheckpoint
     | AnnounceCommit
     | AnnounceRefusal
+    | StartValidation
+    | AnnounceValidation
     | HoldWorkers
     | StopWorkersAt
     | StopWorkers

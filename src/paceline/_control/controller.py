@@ -6,9 +6,11 @@ raises is dropped.
 """
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -18,10 +20,12 @@ from paceline._control.barriers import Barriers
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -42,9 +46,11 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
+from paceline._control.hangs import Ask, Told, Watch
 from paceline._control.journal import Journal
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, resize_due, step
+from paceline._control.validations import Validations
 from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
@@ -52,9 +58,12 @@ from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointValidated,
     Hold,
     Joined,
     Notice,
+    Sample,
+    Sampled,
     StopAt,
     ToWorker,
 )
@@ -92,8 +101,10 @@ class Controller:
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
         needs: Needs | None = None,
+        watch: Watch | None = None,
         observers: Sequence[Observer] = (),
         fence: Fence = UNFENCED,
+        validations: Validations | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -104,8 +115,11 @@ class Controller:
         self._clock = clock
         self._needs = needs if needs is not None else Needs()
         self._looked_at = clock.now()
+        self._watch = watch
+        """None: nobody minds how long a rank says nothing, as where a person debugs it."""
         self._observers = list(observers)
         self._fence = fence
+        self._validations = validations
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
@@ -127,6 +141,8 @@ class Controller:
             while not isinstance(self.run.phase, Finished):
                 self._take(self._next_events())
                 self._fence.raise_if_lost()
+                if (told := self._watched()) is not None:
+                    self._take([told])
                 self._sync_journal_now_and_then()
                 for observer in list(self._observers):
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
@@ -166,6 +182,9 @@ class Controller:
         for message in said:
             if isinstance(message, Joined):
                 self._joined(message)
+            elif isinstance(message, Sampled):
+                if self._watch is not None and message.attempt == self.run.attempt:
+                    self._watch.sampled(message, self._clock.now())
             else:
                 events.append(message)
             if isinstance(message, WorkerReturned):
@@ -175,6 +194,8 @@ class Controller:
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
         events = self._changes_of_capacity(events) + events + self._background.taken()
+        if self._validations is not None:
+            events += self._validations.news()
         while self._inbox:
             events.append(self._inbox.popleft())
         if due is not None and self._clock.now() >= due:
@@ -194,6 +215,23 @@ class Controller:
         num_places = self._engine.capacity(self._needs, run.sizes[0], run.sizes[-1])
         return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else []
 
+    def _watched(self) -> Event | None:
+        """Ask the ranks what they do, or say that they hang, when it is time for that."""
+        if self._watch is None:
+            return None
+        now = self._clock.now()
+        match self._watch.tick(self.run, now, self._clock.wall()):
+            case Ask(number=number, unanswered=unanswered):
+                for rank in unanswered:
+                    self._watch.found(rank, self._engine.condition(rank), now)
+                self._tell_all(Sample(number))
+            case Told(event=event, stacks=stacks):
+                if stacks:
+                    path = self._layout.stacks(self.run.attempt)
+                    self._background.submit(lambda: self._stacks_written(path, stacks))
+                return event
+        return None
+
     def _take(self, events: list[Event]) -> None:
         commands: list[Command] = []
         effective: list[tuple[Event, Run]] = []
@@ -207,6 +245,8 @@ class Controller:
                 continue
             self.run = after
             self._journal.append(event)
+            if self._watch is not None:
+                self._watch.saw(event, now)
             effective.append((event, after))
             commands += more
         self._journal.flush()
@@ -225,6 +265,8 @@ class Controller:
                 # a later attempt, or is noticed here. So no two groups share an attempt, and its files.
                 self._fence.check()
                 self._barriers = Barriers(command.size)
+                if self._watch is not None:
+                    self._watch.began(command.size, self._clock.now())
                 self._engine.start(self._group(command, self.run))
             case CommitCheckpoint():
                 self._background.submit(lambda: self._committed(command))
@@ -235,6 +277,11 @@ class Controller:
                 self._background.submit(self._journal.sync_written)
             case AnnounceRefusal(seq=seq, error=error, rank=rank):
                 self._tell_all(CheckpointRefused(seq, error, rank))
+            case StartValidation():
+                assert self._validations is not None
+                self._validations.start(command)
+            case AnnounceValidation(record=record, removed=removed):
+                self._tell_all(CheckpointValidated(record, removed))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():
@@ -255,6 +302,8 @@ class Controller:
 
     def _joined(self, event: Joined) -> None:
         if event.attempt == self.run.attempt:
+            if self._watch is not None:
+                self._watch.joined(event, self._clock.now())
             release = self._barriers.joined(event)
             if release is not None:
                 self._tell_all(release)
@@ -303,6 +352,14 @@ class Controller:
                 ", ".join(differing),
             )
         return Committed(record)
+
+    def _stacks_written(self, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(text)
+        except OSError as error:
+            log.warning("the stacks of the workers could not be written to %s: %s", path, error)
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:

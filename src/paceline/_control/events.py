@@ -4,11 +4,14 @@ What a worker says is defined with the other messages in `_engine/messages.py`; 
 on the driver's side, and the union of them all.
 """
 
+from typing import Literal
+
 import msgspec
 
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
+    CheckpointStatus,
     Failure,
     PreemptionTold,
     Reported,
@@ -50,6 +53,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     """How many workers there is room for, where that was asked."""
     lease: int = 0
     """The number under which it holds the run: what an older one does from here on is void."""
+    validates: bool = False
+    """Whether it knows how a checkpoint is validated."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -88,6 +93,17 @@ class CommitFailed(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
+class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
+    """The validation of a checkpoint has come to an end, whichever. `attempt` is the one that made the checkpoint."""
+
+    attempt: int
+    seq: int
+    name: str
+    status: CheckpointStatus
+    metrics: msgspec.Raw = msgspec.Raw(b"{}")
+    problem: str = ""
+
+
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     now: bool = False
@@ -98,6 +114,25 @@ class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
 
     attempt: int
     num_places: int
+
+
+HangAction = Literal["warn", "restart", "fail"]
+
+
+class HangSuspected(msgspec.Struct, frozen=True, tag=True):
+    """A rank has stood at one place for longer than its run lets expect; `failure` has the sentence about it."""
+
+    attempt: int
+    failure: Failure
+    action: HangAction = "warn"
+
+
+class HangPassed(msgspec.Struct, frozen=True, tag=True):
+    """A hang that was told of is none any more."""
+
+    attempt: int
+    rank: int
+    after_s: float = 0.0
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
@@ -121,6 +156,7 @@ Event = (
     | StagingFailed
     | Committed
     | CommitFailed
+    | ValidationEnded
     | WorkerHeld
     | WorkerReturned
     | WorkerFailed
@@ -128,6 +164,8 @@ Event = (
     | StopRequested
     | PreemptionTold
     | CapacityChanged
+    | HangSuspected
+    | HangPassed
     | DeadlinePassed
     | ResizeDue
 )
@@ -148,6 +186,9 @@ __all__ = [
     "DriverStarted",
     "Event",
     "Failure",
+    "HangAction",
+    "HangPassed",
+    "HangSuspected",
     "JOURNAL_VERSION",
     "PreemptionTold",
     "Reported",
@@ -155,6 +196,7 @@ __all__ = [
     "Retention",
     "StagingFailed",
     "StopRequested",
+    "ValidationEnded",
     "WorkerFailed",
     "WorkerHeld",
     "WorkerReady",

@@ -12,7 +12,7 @@ from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
 from paceline._control.journal import Journal
-from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
@@ -165,7 +165,3 @@ def _delete_forgotten(files: Files, layout: Layout, run: Run, fence: Fence) -> N
     for manifest in list(commit.manifests(layout)):
         if manifest.record.name not in kept:
             commit.delete(files, layout, manifest.record, fence)
-
-
-def is_complete(run: Run) -> bool:
-    return isinstance(run.phase, Finished) and run.phase.ending == "complete"

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from paceline._control.events import Retention
-from paceline._engine.messages import CheckpointRecord, Failure, Staged
+from paceline._engine.messages import CheckpointRecord, Failure, Staged, ValidationTask
 
 RECENT = 64
 _CHUNK = 64
@@ -64,6 +64,8 @@ class Pending(msgspec.Struct, frozen=True):
     num_announced: int = 1
     parts: tuple[Staged, ...] = ()
     since: float = 0.0
+    validation: tuple[int, ValidationTask] | None = None
+    """Of the ranks that asked for one, the lowest, and what it asked for."""
 
 
 class Preemption(msgspec.Struct, frozen=True):
@@ -102,6 +104,8 @@ class Running(msgspec.Struct, frozen=True):
     """What is known of the machine's end, if that is why the ranks stop."""
     failures: tuple[Failure, ...] = ()
     """Broken connections that the death behind them is not yet known of."""
+    hang: str = ""
+    """What was said of a hang that has not passed."""
     stop_by: float | None = None
     """When a stop at the next report, or the news of a death, has taken too long."""
     may_grow: bool = False
@@ -131,7 +135,9 @@ class Restoring(msgspec.Struct, frozen=True):
 class Waiting(msgspec.Struct, frozen=True):
     """There is no room for as many workers as the run needs at least."""
 
-    resume: CheckpointRecord | None
+
+class Validating(msgspec.Struct, frozen=True):
+    """The training is complete and its workers are gone; validations that were asked for are still made."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -145,7 +151,7 @@ class Unopened(msgspec.Struct, frozen=True):
     """No driver has taken the run in hand yet."""
 
 
-Phase = Unopened | Restoring | Waiting | Running | Stopping | Finished
+Phase = Unopened | Restoring | Waiting | Running | Stopping | Validating | Finished
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -182,7 +188,22 @@ class Run(msgspec.Struct, frozen=True):
     stop_requested: bool = False
     preempted: bool = False
     """The driver's own machine goes: there is no further attempt."""
+    validates: bool = False
+    """Whether this driver knows how a checkpoint is validated."""
+    validating: tuple[int, int] | None = None
+    """The one validation under way: number and attempt of its checkpoint. Those to come are the pending records."""
 
     @property
     def latest(self) -> CheckpointRecord | None:
         return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def is_trained(self) -> bool:
+        """Nothing is left to be trained, though checkpoints may still be validated."""
+        phase = self.phase
+        return isinstance(phase, Validating) or (isinstance(phase, Finished) and phase.ending == "complete")
+
+    @property
+    def unvalidated(self) -> tuple[CheckpointRecord, ...]:
+        """Those whose validation was asked for and has not ended, in the order in which they are taken."""
+        return tuple(record for record in self.checkpoints if record.status == "PENDING_VALIDATION")

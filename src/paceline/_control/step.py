@@ -9,15 +9,18 @@ that was lost is recovered by playing its journal through this same function.
 
 import math
 
+import msgspec
 from msgspec.structs import replace
 
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -36,11 +39,14 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     PreemptionTold,
     Reported,
     ResizeDue,
     StagingFailed,
     StopRequested,
+    ValidationEnded,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -60,8 +66,10 @@ from paceline._control.run import (
     Running,
     Stopping,
     Unopened,
+    Validating,
     Waiting,
 )
+from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
 
 STOP_GRACE_S = 10.0
@@ -83,6 +91,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return _opened(run, event, now)
     if isinstance(event, CheckpointsFound):
         return _found(run, event), []
+    if isinstance(event, ValidationEnded):
+        return _validated(run, event)
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
         return run, []  # Said by workers that are already gone.
 
@@ -119,7 +129,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _preempted(run, phase, event, now)
         case Running() | Stopping() | Restoring() | Waiting(), CapacityChanged(num_places=num_places):
             run = replace(run, num_places=num_places)
-            return _running(run, run.phase.resume, now) if isinstance(run.phase, Waiting) else (run, [])
+            return _running(run, run.latest, now) if isinstance(run.phase, Waiting) else (run, [])
         case Running() as phase, ResizeDue():
             return (run if phase.may_grow else replace(run, phase=replace(phase, may_grow=True))), []
         case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
@@ -127,13 +137,19 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return run, [StopWorkers(run.attempt, kill=True)]
         case Running() as phase, WorkerHeld():
             return _held(run, phase, event, now)
+        case Running() as phase, HangSuspected(failure=failure, action=action):
+            if action == "warn":
+                return replace(run, phase=replace(phase, hang=failure.message)), []
+            return _stopping(run, phase, "failed", phase.failures + (failure,))
+        case Running() as phase, HangPassed():
+            return replace(run, phase=replace(phase, hang="")), []
         case Running() as phase, DeadlinePassed():
             return _stopping(run, phase, "failed" if phase.failures else _unfinished(phase), phase.failures)
         case Stopping() as phase, WorkersStopped():
             return _settled(replace(run, phase=replace(phase, stopped=True)), now)
 
-        case Restoring(record=record), CheckpointVerified():
-            return _running(run, record, now)
+        case Restoring(), CheckpointVerified():
+            return _running(run, run.latest, now)  # Not as it was then: it may have been validated since.
         case Restoring(record=record), CheckpointBroken():
             return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
         case Restoring() | Waiting(), StopRequested():
@@ -148,7 +164,17 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Stopping(), PreemptionTold(whole=whole):
             return (run if run.preempted or not whole else replace(run, preempted=True)), []
 
+        case Validating(), StopRequested():
+            # They stay pending, for the next driver of the run.
+            return _finished(replace(run, stop_requested=True), "complete")
+        case Validating(), PreemptionTold(whole=True):
+            return _finished(replace(run, preempted=True), "complete")
+        case Validating(), _:
+            return run, []  # Due, or said, in the moment in which the workers ended.
+
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
+            return run, []
+        case Stopping(), HangSuspected() | HangPassed():
             return run, []
 
     raise InvalidTransition(f"{event} in {run.phase}")
@@ -169,8 +195,8 @@ def resize_due(run: Run) -> float | None:
 
 def _opened(run: Run, event: DriverStarted, now: float) -> Step:
     """A driver begins, or takes over from one that was lost, with budgets of its own."""
-    if isinstance(run.phase, Finished) and run.phase.ending == "complete":
-        return run, []
+    if run.is_trained:
+        return _opened_to_validate(run, event)
     run = replace(
         run,
         size=event.size,
@@ -182,6 +208,8 @@ def _opened(run: Run, event: DriverStarted, now: float) -> Step:
         controller_failure_limit=event.controller_failure_limit,
         retention=event.retention,
         initial=event.initial,
+        validates=event.validates,
+        validating=None,
         phase=Unopened(),
         attempt=run.attempt + 1,
         num_failures=0,
@@ -195,7 +223,26 @@ def _opened(run: Run, event: DriverStarted, now: float) -> Step:
         stop_requested=False,
         preempted=False,
     )
-    return _restored(run, now)
+    run, commands = _restored(run, now)
+    run, more = _validations(run)
+    return run, commands + more
+
+
+def _opened_to_validate(run: Run, event: DriverStarted) -> Step:
+    """Nothing is left to be trained; perhaps something to be validated."""
+    if isinstance(run.phase, Finished) and not (event.validates and run.unvalidated):
+        return run, []
+    run = replace(
+        run,
+        retention=event.retention,
+        validates=event.validates,
+        validating=None,
+        stop_requested=False,
+        preempted=False,
+        phase=Validating(),
+    )
+    run, commands = _validations(run)
+    return (run, commands) if run.validating else _finished(run, "complete")
 
 
 def _found(run: Run, event: CheckpointsFound) -> Run:
@@ -231,7 +278,7 @@ def _running(run: Run, resume: CheckpointRecord | None, now: float) -> Step:
     seq = resume.seq if resume else 0
     size = _fitting(run)
     if size is None:
-        return replace(run, phase=Waiting(resume), num_reports=seq), []
+        return replace(run, phase=Waiting(), num_reports=seq), []
     run = replace(run, size=size, phase=Running(Progress.of(size, seq), began=now), num_reports=seq)
     return run, [StartWorkers(run.attempt, size, resume)]
 
@@ -283,12 +330,23 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
 def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:
     for at, pending in enumerate(live.pending):
         if pending.seq == event.seq:
-            pending = replace(pending, num_announced=pending.num_announced + 1)
+            pending = replace(
+                pending, num_announced=pending.num_announced + 1, validation=_asked(pending.validation, event)
+            )
             return live.pending[:at] + (pending,) + live.pending[at + 1 :]
     metrics = next((raw for seq, raw in live.recent if seq == event.seq), event.metrics)
     assert event.checkpoint is not None
-    new = Pending(event.seq, event.checkpoint, event.rank, event.where, metrics, since=now)
+    new = Pending(
+        event.seq, event.checkpoint, event.rank, event.where, metrics, since=now, validation=_asked(None, event)
+    )
     return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
+    """Whose validation it will be must not depend on which rank is heard first."""
+    if event.validation is None or (before is not None and before[0] < event.rank):
+        return before
+    return event.rank, event.validation
 
 
 def _staged(run: Run, event: CheckpointStaged) -> Step:
@@ -328,6 +386,8 @@ def _commits(run: Run) -> Step:
         parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
         num_bytes = sum(file.size for part in parts for file in part.files)
         record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes)
+        if pending.validation is not None:
+            record = replace(record, validation=pending.validation[1], status="PENDING_VALIDATION")
         run = replace(
             run,
             committing=run.committing + (pending.seq,),
@@ -349,19 +409,15 @@ def _committed(run: Run, event: Committed, now: float) -> Step:
     record = event.record
     replaced = tuple(c for c in run.checkpoints if c.name == record.name)
     checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
-    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
-    gone = tuple(c for c in checkpoints if c.seq not in {stays.seq for stays in keep})
     since = next((since for seq, since in run.saves if seq == record.seq), None)
-    run = replace(
-        _no_longer_committing(run, record.seq),
-        checkpoints=keep,
-        last_save_s=now - since if since is not None else run.last_save_s,
-    )
+    run, gone = _retained(_no_longer_committing(run, record.seq), checkpoints)
+    run = replace(run, last_save_s=now - since if since is not None else run.last_save_s)
     removed = tuple(c.seq for c in (*replaced, *gone))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
     commands += [DeleteCheckpoint(c) for c in gone]
+    run, validations = _validations(run)
     run, more = _grown(run) if isinstance(run.phase, Running) else _settled(run, now)
-    return run, commands + more
+    return run, commands + validations + more
 
 
 def _grown(run: Run) -> Step:
@@ -370,6 +426,54 @@ def _grown(run: Run) -> Step:
     if not live.may_grow or not _has_room(run) or live.held is not None or live.failures or live.num_returned:
         return run, []
     return _stopping(run, live, "resized")
+
+
+def _retained(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
+    """The run with those that are kept, and those that may go."""
+    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
+    stays = {record.seq for record in keep}
+    return replace(run, checkpoints=keep), tuple(c for c in checkpoints if c.seq not in stays)
+
+
+def _validations(run: Run) -> Step:
+    """One at a time, in the order of commits."""
+    if not run.validates or run.validating is not None or not run.unvalidated:
+        return run, []
+    record = run.unvalidated[0]
+    return replace(run, validating=(record.seq, record.attempt)), [StartValidation(record)]
+
+
+def _validated(run: Run, event: ValidationEnded) -> Step:
+    if run.validating != (event.seq, event.attempt) or isinstance(run.phase, Finished):
+        return run, []
+    run = replace(run, validating=None)
+    commands: list[Command] = []
+    record = next((c for c in run.unvalidated if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
+    if record is not None:  # Else it was found broken meanwhile, or its name was used again.
+        validated = replace(record, status=event.status, metrics=_merged(record.metrics, event.metrics))
+        run, gone = _rescored(run, tuple(validated if c is record else c for c in run.checkpoints))
+        if isinstance(run.phase, Running | Stopping):
+            commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in gone)))
+        commands += [DeleteCheckpoint(c) for c in gone]
+    run, more = _validations(run)
+    if isinstance(run.phase, Validating) and run.validating is None:
+        run, _ = _finished(run, "complete")
+    return run, commands + more
+
+
+def _rescored(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
+    if isinstance(run.phase, Restoring):
+        # The newest is being checked: should it be broken, an older one is what is left. The next commit decides.
+        return replace(run, checkpoints=checkpoints), ()
+    return _retained(run, checkpoints)
+
+
+def _merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
+    both = _by_name(reported) | _by_name(found)
+    return msgspec.Raw(msgspec.json.encode(both))
+
+
+_by_name = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
@@ -509,6 +613,8 @@ def _settled(run: Run, now: float) -> Step:
             if isinstance(decision, Retry):
                 return _again(replace(run, last_place=place), decision.charged, now)
             return _finished(run, "failed", phase.failures, decision.reason)
+        case "complete" if goes_on and run.validating is not None:
+            return replace(run, phase=Validating()), []
     return _finished(run, ending, phase.failures)
 
 

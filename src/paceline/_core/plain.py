@@ -38,7 +38,7 @@ def plain(value: Any, path: str = "metrics") -> Any:
         if isinstance(value, base):
             return plain(base(value), path)
     raise TypeError(
-        f"{path} is {_article(kind.__name__)}: a metric is a number, a string, None, or a list or dict of these"
+        f"{path} is {_article(kind.__name__)}: it has to be a number, a string, None, or a list or dict of these"
     )
 
 
@@ -109,7 +109,7 @@ def _number(value: Any, path: str) -> Any:
     shape = tuple(value.shape)
     if math.prod(shape) != 1:
         raise ValueError(
-            f"{path} is {_article(type(value).__name__)} of shape {shape}: a metric is one number\n\n"
+            f"{path} is {_article(type(value).__name__)} of shape {shape}: it has to be one number\n\n"
             "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
         )
     return value.item()
@@ -122,7 +122,7 @@ def _key(key: Any, path: str) -> str:
         return key if key.isascii() else _writable(key, f"{path} has a key with")
     if isinstance(key, (int, float)) and not isinstance(key, bool):
         return str(key) if not isinstance(key, int) else _digits(key)
-    raise TypeError(f"{path} has the key {key!r}: the keys of metrics are strings")
+    raise TypeError(f"{path} has the key {key!r}: keys have to be strings")
 
 
 def _article(noun: str) -> str:

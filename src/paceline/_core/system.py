@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,56 @@ def make_private_dirs(path: Path) -> None:
     for missing in reversed([directory for directory in (path, *path.parents) if not directory.exists()]):
         # Not `mkdir(parents=True)`, which gives the parents the rights that the umask leaves.
         missing.mkdir(mode=0o700, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a process does, as the system sees it; amounts are since its start and with all that it started."""
+
+    state: str = ""
+    """Of its main thread: `R` runs or wants to, `S` and `D` wait, `T` is stopped."""
+    cpu_s: float = 0.0
+    num_bytes: int = 0
+    """Read and written."""
+    waits_in: str = ""
+    """The kernel's function that the main thread waits in, where that may be known."""
+    traced: bool = False
+    """A debugger holds it."""
+
+
+def condition(pid: int) -> Condition | None:
+    """None where the process is gone or the system does not say."""
+    try:
+        state, cpu_s = _stat(pid)
+        with open(f"/proc/{pid}/status") as file:
+            tracer = next((line.split()[1] for line in file if line.startswith("TracerPid:")), "0")
+    except (OSError, ValueError, IndexError):
+        return None
+    num_bytes, waits_in = _io(pid), ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/wchan") as file:
+        waits_in = file.read().strip().removeprefix("0")
+    below = children(pid)
+    while below:
+        child = below.pop()
+        below += children(child)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            cpu_s += _stat(child)[1]
+            num_bytes += _io(child)
+    return Condition(state, cpu_s, num_bytes, waits_in, tracer != "0")
+
+
+def _stat(pid: int) -> tuple[str, float]:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0], sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _io(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(("rchar", "wchar")))
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def num_cores() -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from paceline._core.system import Condition
 from paceline._engine.messages import Begin, FromWorker, ToWorker, WorkersStopped
 
 
@@ -62,6 +63,10 @@ class Engine(Protocol):
 
         `WorkersStopped` comes once for each `start`, after the last message of its last worker.
         """
+        ...
+
+    def condition(self, rank: int) -> Condition | None:
+        """What the system knows of a worker's process; None where it does not say."""
         ...
 
     def wake(self) -> None:

@@ -12,7 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from paceline._core.system import Condition
+
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
+
+CheckpointStatus = Literal["COMMITTED", "PENDING_VALIDATION", "VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
 
 PROTOCOL = 1
 
@@ -32,6 +36,13 @@ class Staged(msgspec.Struct, frozen=True):
     """The files already lie in the checkpoint's own directory; only the manifest is missing."""
 
 
+class ValidationTask(msgspec.Struct, frozen=True):
+    """What the validation of one checkpoint was asked for with; what it leaves out, the trainer says."""
+
+    kwargs: msgspec.Raw = msgspec.Raw(b"{}")
+    timeout_s: float | None = None
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True):
     """A committed checkpoint: what the journal, the manifest and a worker know of it."""
 
@@ -39,7 +50,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
     name: str
     attempt: int
     metrics: msgspec.Raw
+    """As reported; once it is validated, with the metrics of the validation. The manifest keeps the former."""
     num_bytes: int = 0
+    validation: ValidationTask | None = None
+    status: CheckpointStatus = "COMMITTED"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -82,6 +96,7 @@ class Reported(msgspec.Struct, frozen=True, tag=True):
     where: str
     checkpoint: str | None = None
     """The name of the checkpoint that this rank adds files to, if it does; `CheckpointStaged` follows."""
+    validation: ValidationTask | None = None
 
 
 class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
@@ -149,6 +164,36 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     data: bytes = b""
 
 
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One call on the stack of a thread."""
+
+    module: str
+    function: str
+    where: str
+    """As `train.py:41`."""
+    own: bool = False
+    """In the user's own files."""
+
+
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """What a worker's threads are doing, looked at from its listening thread: the answer to `Sample`."""
+
+    attempt: int
+    rank: int
+    number: int
+    main: tuple[Frame, ...] = ()
+    """The main thread, innermost last."""
+    called: str = ""
+    """What the innermost of these frames calls that has no frame, being no Python: `time.sleep`."""
+    moved: bool = False
+    """The main thread was seen at more than one place, or in more than one call."""
+    fresh: bool = False
+    """What the user's code calls has not been seen by an earlier sample."""
+    others: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
+    """The other threads by name."""
+    condition: Condition | None = None
+
+
 class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
     """Said by the engine: all processes of the attempt are gone, and all they said has been heard."""
 
@@ -165,6 +210,7 @@ FromWorker = (
     | WorkerReturned
     | WorkerFailed
     | Joined
+    | Sampled
 )
 
 
@@ -193,10 +239,19 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     score_attribute: str | None = None
     score_order: str = "max"
     global_batch_size: int | None = None
+    validates: bool = False
+    """Whether the trainer said how a checkpoint is validated."""
     protocol: int = PROTOCOL
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
+    record: CheckpointRecord
+    removed: tuple[int, ...] = ()
+
+
+class CheckpointValidated(msgspec.Struct, frozen=True, tag=True):
+    """A validation has ended, well or not: here is the checkpoint as it counts from now on."""
+
     record: CheckpointRecord
     removed: tuple[int, ...] = ()
 
@@ -236,11 +291,19 @@ class Release(msgspec.Struct, frozen=True, tag=True):
     data: bytes = b""
 
 
+class Sample(msgspec.Struct, frozen=True, tag=True):
+    """Answer with `Sampled`."""
+
+    number: int
+
+
 class Exit(msgspec.Struct, frozen=True, tag=True):
     """The run has taken in all this worker had to say."""
 
 
-ToWorker = Begin | CheckpointCommitted | CheckpointRefused | Hold | StopAt | Release | Exit
+ToWorker = (
+    Begin | CheckpointCommitted | CheckpointValidated | CheckpointRefused | Hold | StopAt | Release | Sample | Exit
+)
 
 encode = msgspec.json.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode

@@ -238,13 +238,20 @@ def read_manifest(directory: Path) -> Manifest | None:
     try:
         manifest = _decode_manifest(data)
         # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
-        metrics = msgspec.Raw(msgspec.json.format(manifest.record.metrics, indent=-1))
+        record = replace(manifest.record, metrics=_on_one_line(manifest.record.metrics))
+        if record.validation is not None:
+            kwargs = _on_one_line(record.validation.kwargs)
+            record = replace(record, validation=replace(record.validation, kwargs=kwargs))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from None
     for entry in manifest.files:
         if not _is_inside(entry.path):
             raise StorageError(f"{path} names {entry.path[:300]!r}, outside of the checkpoint or no file of it")
-    return replace(manifest, record=replace(manifest.record, metrics=metrics))
+    return replace(manifest, record=record)
+
+
+def _on_one_line(raw: msgspec.Raw) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.format(raw, indent=-1))
 
 
 def manifests(layout: Layout) -> Iterator[Manifest]:

@@ -146,7 +146,8 @@ def _hashed(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEnt
 
     digest = xxhash.xxh3_128()
     size = 0
-    buffer = memoryview(bytearray(_CHUNK))
+    # To clear a whole chunk takes milliseconds, and most files are small.
+    buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
     while count := os.readv(fd, [buffer]):
         digest.update(buffer[:count])
         if into is not None:

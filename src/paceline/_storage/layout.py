@@ -4,6 +4,8 @@
     journal.jsonl                               every event of the run
     checkpoint_000012/                          a committed checkpoint, .manifest.json inside
     logs/attempt_1/rank_0.log                   all that a worker printed
+    logs/validation/checkpoint_000012.log       all that the validation of a checkpoint printed
+    logs/attempt_1/stacks.txt                   where all threads of all workers stood, when they hung
     reports/attempt_1/rank_0.jsonl              what a worker reported, written before it was sent
     .staging/attempt_1/checkpoint_000012/...    files that are not yet a checkpoint
     .trash/                                     on its way out
@@ -85,6 +87,12 @@ class Layout:
 
     def log(self, attempt: int, rank: int) -> Path:
         return self.logs / f"attempt_{attempt}" / f"rank_{rank}.log"
+
+    def validation_log(self, name: str) -> Path:
+        return self.logs / "validation" / f"{name}.log"
+
+    def stacks(self, attempt: int) -> Path:
+        return self.logs / f"attempt_{attempt}" / "stacks.txt"
 
     def reports(self, attempt: int, rank: int) -> Path:
         return self.root / "reports" / f"attempt_{attempt}" / f"rank_{rank}.jsonl"

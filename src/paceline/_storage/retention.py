@@ -33,11 +33,12 @@ def kept(
     score_attribute: str | None = None,
     score_order: str = "max",
 ) -> tuple[CheckpointRecord, ...]:
-    """The best `num_to_keep`, and always the newest: it is what a restart continues from."""
+    """The best `num_to_keep`; always the newest, which a restart continues from; and those whose score is to come."""
     if num_to_keep is None or len(records) <= num_to_keep:
         return tuple(records)
     stay = {record.seq for record in ranked(records, score_attribute, score_order)[-num_to_keep:]}
     stay.add(max(record.seq for record in records))
+    stay |= {record.seq for record in records if record.status == "PENDING_VALIDATION"}
     return tuple(record for record in records if record.seq in stay)
 
 

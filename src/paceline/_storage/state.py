@@ -21,7 +21,7 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
 from paceline._storage.tree import decoded, encoded
 
-__all__ = ["Arena", "Snapshot", "holds_state", "read_state", "snapshot", "write_state"]
+__all__ = ["Arena", "RawLeaf", "Snapshot", "holds_state", "read_raw", "read_state", "snapshot", "write_state"]
 
 VERSION = 1
 TREE_FILE = "state.json"
@@ -114,6 +114,30 @@ def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any
         raise ValueError(f"{file}: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{file}: the state is nested too deeply") from error
+
+
+class RawLeaf(msgspec.Struct, frozen=True):
+    """A tensor, an array, bytes or a pickle as it lies in the file."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def read_raw(directory: Path) -> Any:
+    """The state with a `RawLeaf` in the place of each leaf: nothing is unpickled, and no framework is imported."""
+    document = _read_document(directory / TREE_FILE)
+    data = _mapped(directory / BYTES_FILE, document)
+
+    def leaf(number: Any) -> RawLeaf:
+        if type(number) is not int or not 0 <= number < len(document.buffers):
+            raise ValueError(f"there is no leaf {number!r} among {len(document.buffers)}")
+        at = document.buffers[number]
+        return RawLeaf(at.kind, str(at.dtype), at.shape, bytes(data[at.offset : at.offset + at.nbytes]))
+
+    makers = {"$leaf": leaf, "$dtype": lambda name: f"dtype {name}", "$size": lambda lengths: tuple(lengths)}
+    return decoded(document.tree, path="state", makers=makers)
 
 
 def holds_state(directory: Path) -> bool:

@@ -28,6 +28,7 @@ from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointRefused,
     CheckpointStaged,
+    CheckpointValidated,
     Exit,
     Hold,
     Joined,
@@ -39,6 +40,7 @@ from paceline._engine.messages import (
     StagingFailed,
     StopAt,
     ToWorker,
+    ValidationTask,
     WorkerHeld,
     encode,
 )
@@ -104,6 +106,11 @@ class Context:
                         self._checkpoints[record.seq] = record
                     self._latest = record
                     self._announced.discard(record.seq)
+                case CheckpointValidated(record=record, removed=removed):
+                    if record.seq in self._checkpoints:
+                        self._checkpoints[record.seq] = record
+                    for seq in removed:
+                        self._checkpoints.pop(seq, None)
                 case CheckpointRefused(seq=seq):
                     # Of one that was made and is not waited for, this rank knows already or brought no files.
                     if seq in self._announced or seq > self.num_reports:
@@ -144,6 +151,7 @@ class Context:
         name: str | None = None,
         wait: bool = True,
         on_stop: Callable[[], Source] | None = None,
+        validation: ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
@@ -158,7 +166,8 @@ class Context:
         self.last_where = where
         begin = self.begin
         named = (name or checkpoint_name(seq)) if saves else None
-        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named))
+        task = validation if saves else None
+        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task))
         if saves:
             assert made is not None
             self._save(seq, payload, made, wait)
@@ -175,12 +184,23 @@ class Context:
         with self._changed:
             return self._latest
 
-    def checkpoints(self, timeout_s: float | None = None) -> list[CheckpointRecord]:
-        """All that are committed and kept, once those that this worker announced are; worst to best."""
+    def checkpoints(self, timeout_s: float | None = None, *, validated: bool = False) -> list[CheckpointRecord]:
+        """All that are committed and kept, once those that this worker announced are; worst to best.
+
+        `validated`: also once no validation is pending. (Only what all ranks have reported is committed, so there is
+        none but of this worker's own reports.)
+        """
         with self._changed:
-            self._changed.wait_for(lambda: not self._announced, timeout_s)
+            self._changed.wait_for(
+                lambda: not self._announced and not (validated and self._validation_is_pending()), timeout_s
+            )
             records = list(self._checkpoints.values())
         return ranked(records, self.begin.score_attribute, self.begin.score_order)
+
+    def _validation_is_pending(self) -> bool:
+        # A driver that was not told how to validate leaves those of an earlier one as they are.
+        pending = (record.status == "PENDING_VALIDATION" for record in self._checkpoints.values())
+        return self.begin.validates and any(pending)
 
     def join(self, data: bytes) -> bytes:
         """Wait for all ranks; returns what rank 0 brought."""
@@ -316,7 +336,10 @@ def _short(code: CodeType) -> str:
 
 def shown_path(filename: str) -> str:
     """A source file as a person in this directory would name it."""
-    path = filename if filename.startswith("<") else os.path.relpath(filename)
+    try:
+        path = filename if filename.startswith("<") else os.path.relpath(filename)
+    except FileNotFoundError:  # The directory that we are in has been removed.
+        path = filename
     return printable(filename if path.startswith("..") else path)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import inspect
 import json
 import logging
 import mmap
@@ -22,7 +21,6 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -35,6 +33,8 @@ from paceline._engine.messages import (
     Begin,
     Failure,
     FailureKind,
+    Sample,
+    ToWorker,
     WorkerFailed,
     WorkerReady,
     WorkerReturned,
@@ -44,8 +44,8 @@ from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining, shown_path
 from paceline._worker.link import Link
 from paceline._worker.signals import noticing
+from paceline._worker.stacks import is_library, sampled
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _MAX_TEXT = 100_000
 
 Job = tuple[Callable[..., Any], Any, Any]
@@ -73,7 +73,15 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     begin = link.receive()
     assert isinstance(begin, Begin)
     context = Context(begin, link)
-    link.listen(context.take, context.signalled)
+
+    def take(message: ToWorker) -> None:
+        if isinstance(message, Sample):
+            # Not through the context: a main thread that holds its lock is still to be seen.
+            link.send(sampled(begin.attempt, begin.rank, message.number))
+        else:
+            context.take(message)
+
+    link.listen(take, context.signalled)
     with noticing(link):
         code = work(context, link, lambda: _loaded(job_fd))
     if code == 0:
@@ -143,7 +151,7 @@ def _print_traceback(error: BaseException) -> None:
 def user_frames(error: BaseException) -> tuple[str, ...]:
     """The frames of an exception that lie in the user's own files, as `train.py:41 in train_fn`, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_library(frame.filename)]
+    own = [frame for frame in frames if not is_library(frame.filename)]
     return tuple(f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
 
 
@@ -232,12 +240,6 @@ def _loaded(job_fd: int) -> Job:
         os.close(job_fd)
         loaded: Job = cloudpickle.loads(view)
         return loaded
-
-
-def _is_library(filename: str) -> bool:
-    if filename.startswith((_PACKAGE, "<frozen")):
-        return True
-    return f"{os.sep}site-packages{os.sep}" in filename or filename.startswith(os.path.dirname(inspect.__file__))
 
 
 def _take_over_stdio(log_fd: int) -> None:

@@ -17,6 +17,8 @@ from paceline._engine.messages import (
     Hold,
     Release,
     Reported,
+    Sample,
+    Sampled,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -91,6 +93,20 @@ class EngineContract(abc.ABC):
         said = self._hear(engine, lambda said: _count(said, WorkerHeld) == 1)
         assert [m.rank for m in said if isinstance(m, WorkerHeld)] == [1]
         engine.send(7, Hold())
+        self._end(engine)
+
+    def test_a_worker_tells_what_it_is_doing_while_its_function_runs(self) -> None:
+        engine = self.engine()
+        engine.start(self.group("wait for ever"))
+        self._hear(engine, lambda said: _count(said, WorkerReady) == 2)
+        engine.send(1, Sample(3))
+        said = self._hear(engine, lambda said: _count(said, Sampled) == 1)
+        sampled = next(m for m in said if isinstance(m, Sampled))
+        assert (sampled.attempt, sampled.rank, sampled.number) == (1, 1, 3)
+        assert sampled.main
+        condition = engine.condition(1)
+        assert condition is None or condition.state in ("R", "S", "D")
+        assert engine.condition(7) is None
         self._end(engine)
 
     def test_a_barrier_lets_workers_go_on_when_it_is_released(self) -> None:

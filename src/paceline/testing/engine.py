@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 
+from paceline._core.system import Condition
 from paceline._engine.base import Group, Needs
 from paceline._engine.messages import (
     Begin,
@@ -92,6 +93,8 @@ class FakeEngine:
         """What `start` was called with."""
         self.num_places: int | None = None
         """How many workers there is room for; None: any number."""
+        self.conditions: dict[int, Condition] = {}
+        """What the system would say of a rank's process, for `condition` to answer."""
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         return most if self.num_places is None else min(self.num_places, most)
@@ -143,6 +146,9 @@ class FakeEngine:
             time.sleep(0)  # A loop that never waits would keep the interpreter from the thread that commits.
         self._woken = False
         return said
+
+    def condition(self, rank: int) -> Condition | None:
+        return self.conditions.get(rank)
 
     def wake(self) -> None:
         self._woken = True

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.result import Result
+    from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
         CheckpointConsistencyMode,
         CheckpointUploadMode,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         staging_directory,
     )
     from paceline.train.trainer import DataParallelTrainer
+    from paceline.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
 
 __all__ = [
     "BackendConfig",
@@ -59,6 +61,7 @@ __all__ = [
     "ReportedCheckpoint",
     "ReportedCheckpointStatus",
     "Result",
+    "ResumeProof",
     "RunConfig",
     "RunHeldError",
     "ScalingConfig",
@@ -67,6 +70,9 @@ __all__ = [
     "TrainRunContext",
     "TrainingFailedError",
     "UserCallback",
+    "ValidationConfig",
+    "ValidationFn",
+    "ValidationTaskConfig",
     "WorkerError",
     "WorkerGroupError",
     "collective",
@@ -76,6 +82,7 @@ __all__ = [
     "get_preemption_info",
     "report",
     "staging_directory",
+    "verify_resume",
 ]
 
 __getattr__ = on_demand(
@@ -106,6 +113,7 @@ __getattr__ = on_demand(
             "ScalingConfig",
         ),
         "paceline.train.result": ("Result",),
+        "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (
             "CheckpointConsistencyMode",
             "CheckpointUploadMode",
@@ -121,6 +129,11 @@ __getattr__ = on_demand(
             "staging_directory",
         ),
         "paceline.train.trainer": ("DataParallelTrainer",),
+        "paceline.train.validation": (
+            "ValidationConfig",
+            "ValidationFn",
+            "ValidationTaskConfig",
+        ),
     },
     submodules=("collective", "torch"),
 )

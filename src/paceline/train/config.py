@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from paceline._control.events import HangAction
 from paceline._core.settings import default_storage_path
 from paceline.train.callbacks import UserCallback
 
@@ -196,22 +197,36 @@ class CheckpointConfig:
 @_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:
-    """How often the workers may be restarted from the last checkpoint: 0 never, -1 without limit.
+    """What is done about workers that fail, and about those that hang.
 
-    `max_failures` counts what the code or its environment did: exceptions, memory, deaths, storage. An exception that
-    comes twice at the same place is not tried a third time. `max_preemption_failures` counts workers whose machine was
-    taken away, and `controller_failure_limit` failures to start workers; three of those in a row always end the run.
+    The first three are how often workers may be restarted from the last checkpoint: 0 never, -1 without limit.
+    `max_failures` counts what the code or its environment did: exceptions, memory, deaths, storage, hangs. An exception
+    that comes twice at the same place is not tried a third time. `max_preemption_failures` counts workers whose machine
+    was taken away, and `controller_failure_limit` failures to start workers; three of those in a row end the run in any
+    case.
+
+    A rank hangs if it stands at one place and gives no sign of life for `hang_timeout_s` (None: learned from the run's
+    own reports, at least 30 s). `hang_action`: "warn" says so, "restart" also restarts the workers, "fail" ends the
+    run.
     """
 
     max_failures: int = 0
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
+    hang_timeout_s: float | None = None
+    hang_action: HangAction = "warn"
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemption_failures", "controller_failure_limit"):
             limit = getattr(self, name)
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
                 raise ValueError(f"{name}={limit!r} is not 0 or more, or -1 for no limit")
+        timeout_s = self.hang_timeout_s
+        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+        if timeout_s is not None and not (is_number and timeout_s > 0):
+            raise ValueError(f"hang_timeout_s={timeout_s!r} is not a number of seconds above 0, or None to learn it")
+        if self.hang_action not in get_args(HangAction):
+            raise ValueError(f"hang_action={self.hang_action!r} is not one of {', '.join(get_args(HangAction))}")
 
     def __repr__(self) -> str:
         return _short_repr(self)

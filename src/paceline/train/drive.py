@@ -17,29 +17,35 @@ from typing import Any
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
+from paceline._control.hangs import Watch
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
+from paceline._control.validations import Validations, Validator
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, PreemptionError, StorageError
+from paceline._core.errors import ControllerError, PreemptionError
 from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.messages import Begin
+from paceline._engine.messages import Begin, CheckpointRecord, WorkerFailed
 from paceline._storage import commit
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import taken as lease_taken
 from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
+from paceline.train import preflight
+from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.failures import CallbackObserver, Collector, training_error
+from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
+from paceline.train.job import pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal, counted
+from paceline.train.validation import Validate, ValidationConfig
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class Seams:
     engine: Callable[[InlineLauncher | None], Engine] = LocalEngine
     files: Files = field(default_factory=LocalFiles)
     clock: Clock = field(default_factory=SystemClock)
+    watchers: tuple[Callable[[Callable[[], None]], Observer], ...] = ()
+    """Make observers that may ask the run to stop at the next report, with what they are given."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,19 @@ class Asked:
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
+    validation: AskedValidation | None = None
 
     @property
     def needs(self) -> Needs:
         return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
+
+@dataclass(frozen=True)
+class AskedValidation:
+    config: ValidationConfig
+    job: bytes
+    """Function and arguments, pickled."""
+    given: Share
 
 
 def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
@@ -78,8 +95,10 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
     observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
+    observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
+    validations = _validations(asked, asked.validation, layout, seams) if asked.validation is not None else None
     controller = Controller(
         found.run,
         journal=found.journal,
@@ -89,18 +108,21 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
         group=lambda command, run: _group(asked, layout, command, run),
         clock=seams.clock,
         needs=asked.needs,
+        # Nobody hurries a person at a breakpoint.
+        watch=None if asked.inline else _watch(asked, layout),
         observers=observers,
         fence=found.fence,
+        validations=validations,
     )
 
     def drive() -> Run:
-        with contextlib.closing(engine):
+        with contextlib.closing(engine), contextlib.closing(validations) if validations else contextlib.nullcontext():
             return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = _Interrupts(controller)
     try:
         if inline is not None:
-            run = run_inline(inline, drive, asked.parts)
+            run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
         else:
             with interrupts:
                 run = drive()
@@ -119,33 +141,24 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 
 @contextlib.contextmanager
 def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
-    """The run's directory, held by this driver alone."""
-    with _named(layout):
+    """The run's directory, held by this driver alone and known to take what is written."""
+    with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
         _make_root(seams.files, layout)
         ttl_s = settings.load().lease_ttl_s
         lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
-    with contextlib.closing(lease):
+        opening.enter_context(contextlib.closing(lease))
         lease.keep()
-        with _named(layout):
-            found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
-        with contextlib.closing(found.journal):
-            lease.settle()
-            try:
-                yield found
-            finally:
-                if not lease.lost:  # Otherwise what is staged there is the other driver's.
-                    commit.clear_staging(seams.files, layout, lease)
-
-
-@contextlib.contextmanager
-def _named(layout: Layout) -> Iterator[None]:
-    """What is wrong with the storage, told with the run's directory."""
-    try:
-        yield
-    except OSError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"the run cannot be kept in {layout.root}: {problem}") from problem
+        preflight.check_storage(seams.files, layout)
+        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        opening.enter_context(contextlib.closing(found.journal))
+        held = opening.pop_all()
+    with held:
+        lease.settle()
+        try:
+            yield found
+        finally:
+            if not lease.lost:  # Otherwise what is staged there is the other driver's.
+                commit.clear_staging(seams.files, layout, lease)
 
 
 def _make_root(files: Files, layout: Layout) -> None:
@@ -177,7 +190,13 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         host=socket.gethostname(),
         initial=asked.initial.path if asked.initial is not None else None,
         lease=lease,
+        validates=asked.validation is not None,
     )
+
+
+def _watch(asked: Asked, layout: Layout) -> Watch:
+    config = asked.run_config.failure_config
+    return Watch(config.hang_timeout_s, config.hang_action, str(layout.root))
 
 
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:
@@ -202,11 +221,45 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
             global_batch_size=asked.scaling.global_batch_size,
+            validates=run.validates,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(
         command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
     )
+
+
+def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seams: Seams) -> Validations:
+    config, given = validation.config, validation.given
+    _, _, backend = asked.parts
+
+    def group(record: CheckpointRecord, number: int) -> Group:
+        begin = Begin(
+            run_name=layout.root.name,
+            run_path=str(layout.root),
+            attempt=number,
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            local_world_size=1,
+            node_rank=0,
+            first_seq=0,
+            num_threads=given.num_threads,
+            devices=given.devices,
+        )
+        spec = WorkerSpec(begin, layout.validation_log(record.name), given.env)
+        kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
+        function = Validate(validation.job, str(layout.checkpoint(record.name)), kwargs)
+        # The framework of the training is imported, and not set up: a validation is no part of its group.
+        job = pickled_job(function, None, BackendConfig())
+        return Group(number, (spec,), job, backend.preload, start_method=backend.start_method)
+
+    def is_retried(failed: WorkerFailed) -> bool:
+        raised = bool(failed.failure.traceback)
+        return config.retries(exception_of(failed.failure, failed.pickled) if raised else None)
+
+    validator = Validator(lambda: seams.engine(None), group, config.timeout_s, config.max_retries, is_retried)
+    return Validations(validator, seams.clock)
 
 
 class _Interrupts:
@@ -256,11 +309,14 @@ def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, i
         raise error
     if interrupts.count > 1:
         raise KeyboardInterrupt
-    if run.phase.ending == "preempted":
+    if run.phase.ending == "preempted" or (run.preempted and run.unvalidated):
         result.error = PreemptionError(_preempted_text(layout, run), result)
         terminal.say(str(result.error), error=True)
         raise result.error
-    if run.phase.ending == "interrupted":
+    if run.unvalidated and run.is_trained:
+        left = counted(len(run.unvalidated), "validation")
+        terminal.say(f"training is complete, but {left} not; run the script again with the same name for the rest")
+    elif run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
         terminal.say(f"run {layout.root.name} is complete after {counted(run.num_reports, 'report')}")

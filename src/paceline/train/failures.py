@@ -14,6 +14,7 @@ from paceline._control.events import (
     Committed,
     Event,
     Failure,
+    HangSuspected,
     Reported,
     StagingFailed,
     WorkerFailed,
@@ -38,6 +39,8 @@ class Collector:
         for event in history:
             if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
                 self._reported.append(event)
+            elif isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
+                self._returned = event
 
     def saw(self, event: Event, run: Run) -> None:
         if isinstance(event, Reported):
@@ -98,6 +101,8 @@ class CallbackObserver:
             self._pass_on()
         elif isinstance(event, WorkerFailed):
             self._failures[event.rank] = exception_of(event.failure, event.pickled)
+        elif isinstance(event, HangSuspected) and event.action != "warn":
+            self._failures[event.failure.rank] = exception_of(event.failure, None)
         if self._failures and not isinstance(run.phase, Running | Stopping):
             failures, self._failures = self._failures, {}
             self._callback.after_exception(self._about, failures)
@@ -162,7 +167,8 @@ def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str
     at = ", ".join(
         part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
     )
-    lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {cause.message}")
+    told = f"hang: {cause.message}" if cause.kind == "hang" else cause.message
+    lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {told}")
     lines += [f"    {frame}" for frame in cause.frames[-5:]]
     by_rank = {failure.rank: failure for failure in failures}
     lines += [f"  rank {rank}: {by_rank[rank].message}" for rank in others[:3]]
@@ -174,6 +180,8 @@ def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str
     if run.latest is not None:
         lines.append(f"  last checkpoint: {layout.checkpoint(run.latest.name)} (report {run.latest.seq})")
     lines.append(f"  log: {layout.log(run.attempt, cause.rank)}")
+    if cause.kind == "hang":
+        lines.append(f"  all stacks: {layout.stacks(run.attempt)}")
     lines.append("")
     if cause.kind == "mismatch":
         lines.append("hint: call report() equally often on every rank, with or without a checkpoint")

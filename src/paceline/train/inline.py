@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,8 +16,8 @@ from paceline._worker.main import Job, work
 from paceline._worker.signals import noticing
 
 
-def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> Run:
-    """Drive the run in a thread, and be its only worker until it is over."""
+def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, stop: Callable[[], None]) -> Run:
+    """Drive the run in a thread, and be its only worker until it is over. `stop` asks the run to end now."""
     outcome: list[Run | BaseException] = []
 
     def controller() -> None:
@@ -28,7 +29,7 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> 
     thread = threading.Thread(target=controller, name="paceline-controller", daemon=True)
     thread.start()
     with _stopped_by_interrupt() as interrupted:
-        while (end := launcher.asked()) is not None:
+        while (end := _asked(launcher, stop, interrupted)) is not None:
             link = Link(end, gone=lambda: None)
             begin = link.receive()
             assert isinstance(begin, Begin)
@@ -36,7 +37,7 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> 
             link.listen(context.take, context.signalled)
             with noticing(link):
                 code = work(context, link, lambda: job)
-            interrupted(context)
+            interrupted(context.error)
             launcher.ended(code)
             link.close()
     thread.join()
@@ -45,14 +46,26 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job) -> 
     return outcome[0]
 
 
+def _asked(
+    launcher: InlineLauncher, stop: Callable[[], None], interrupted: Callable[[BaseException | None], None]
+) -> socket.socket | None:
+    """The line of the next worker to be; a Ctrl-C while there is none, as when validations are waited for, stops."""
+    while True:
+        try:
+            return launcher.asked()
+        except KeyboardInterrupt as error:
+            interrupted(error)
+            stop()
+
+
 @contextlib.contextmanager
-def _stopped_by_interrupt() -> Iterator[Callable[[Context], None]]:
+def _stopped_by_interrupt() -> Iterator[Callable[[BaseException | None], None]]:
     """A Ctrl-C in the function is reported as its failure, and then raised to the caller as what it was."""
     seen = False
 
-    def look(context: Context) -> None:
+    def look(error: BaseException | None) -> None:
         nonlocal seen
-        seen = seen or isinstance(context.error, KeyboardInterrupt)
+        seen = seen or isinstance(error, KeyboardInterrupt)
 
     yield look
     if seen:

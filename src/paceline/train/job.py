@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
 
 from paceline.train.backend import BackendConfig
+from paceline.train.carried import culprit
 
 
 def called_with(function: Any, config: Any) -> Any:
@@ -35,28 +35,15 @@ def called_with(function: Any, config: Any) -> Any:
 
 
 def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
-    """The job as bytes; what does not pickle is named."""
+    """The job as bytes; what does not pickle is named, with the way that leads to it."""
     try:
         job: bytes = cloudpickle.dumps((function, config, backend))
-    except (TypeError, pickle.PicklingError, AttributeError, RecursionError) as problem:
+    except Exception as problem:
+        found = culprit({"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend})
+        path = found.path if found is not None else "something that goes with train_loop_per_worker"
+        reason = found.problem if found is not None else problem
         raise TypeError(
-            f"train_loop_per_worker cannot be sent to the workers: {_culprit(function, config)} "
-            f"({type(problem).__name__}: {problem})\n\n"
-            "hint: create locks, connections, files and data loaders inside the function"
+            f"{path} cannot be sent to the workers: {type(reason).__name__}: {reason}\n\n"
+            "hint: create locks, connections, files and data loaders inside train_loop_per_worker"
         ) from problem
     return job
-
-
-def _culprit(function: Any, config: Any) -> str:
-    """Which of the things that the function carries along does not pickle."""
-    closure = inspect.getclosurevars(function) if inspect.isfunction(function) else None
-    carried: dict[str, Any] = {f"train_loop_config[{name!r}]": v for name, v in (config or {}).items()}
-    if closure is not None:
-        carried |= {f"the variable {name!r} that it uses": v for name, v in closure.nonlocals.items()}
-        carried |= {f"the global {name!r} that it uses": v for name, v in closure.globals.items()}
-    for name, value in carried.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception:  # noqa: BLE001  any failure names it
-            return f"{name} is a {type(value).__name__}, which does not pickle"
-    return "something it refers to does not pickle"

@@ -19,6 +19,7 @@ from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, State
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.validation import ValidationTaskConfig, task_of
 
 
 class CheckpointUploadMode(enum.Enum):
@@ -40,16 +41,20 @@ class CheckpointConsistencyMode(enum.Enum):
 
 
 class ReportedCheckpointStatus(enum.Enum):
+    """Where a committed checkpoint stands with its validation."""
+
     COMMITTED = "COMMITTED"
+    """None was asked for."""
     PENDING_VALIDATION = "PENDING_VALIDATION"
     VALIDATED = "VALIDATED"
+    """What the validation returned is among the metrics."""
     VALIDATION_TIMEOUT = "VALIDATION_TIMEOUT"
     VALIDATION_FAILED = "VALIDATION_FAILED"
 
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A committed checkpoint with the metrics it was reported with."""
+    """A committed checkpoint with the metrics it was reported with, and those of its validation."""
 
     checkpoint: Checkpoint
     metrics: dict[str, Any]
@@ -128,7 +133,7 @@ def report(
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
-    validation: bool = False,
+    validation: bool | ValidationTaskConfig = False,
     *,
     checkpoint_on_stop: Callable[[], Checkpoint] | None = None,
 ) -> None:
@@ -136,6 +141,7 @@ def report(
 
     Metrics alone never wait for anybody. A checkpoint is made of what all ranks gave in their report of the same
     number: every rank calls `report` equally often, with files or without, and the metrics of rank 0 go with it.
+    `validation` asks for the checkpoint to be validated beside the training, as the trainer's `validation_config` says.
 
     `checkpoint_on_stop` is called on all ranks alike when the run is asked to stop at this very report (Ctrl-C, or the
     machine is being taken away) and no checkpoint was given: so not a step is lost.
@@ -149,7 +155,8 @@ def report(
         on_stop = checkpoint_on_stop
         context.report(metrics, on_stop=(lambda: _source(context, on_stop())) if on_stop is not None else None)
         return
-    if validation:
+    task = task_of(validation)
+    if task is not None and not context.begin.validates:
         raise ValueError("`validation_config` was not set on the trainer, but a validation was requested.")
     if not isinstance(checkpoint, Checkpoint):
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
@@ -162,7 +169,8 @@ def report(
         checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
     else:
         source = _source(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
-    context.report(metrics, source, name=checkpoint_dir_name, wait=mode is not CheckpointUploadMode.ASYNC)
+    wait = mode is not CheckpointUploadMode.ASYNC
+    context.report(metrics, source, name=checkpoint_dir_name, wait=wait, validation=task)
 
 
 def get_context() -> TrainContext:
@@ -195,15 +203,20 @@ def get_all_reported_checkpoints(
     consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED,
     timeout_s: float | None = None,
 ) -> list[ReportedCheckpoint]:
-    """The checkpoints that are kept, once all that this worker reported are committed; the best last.
+    """The checkpoints that are kept, the best last, once all that this worker reported are committed.
 
-    After `timeout_s` it returns what there is.
+    With `VALIDATED`, the default, also once the validations that were asked for have ended. After `timeout_s` it
+    returns what there is.
     """
-    CheckpointConsistencyMode(consistency_mode)
+    mode = CheckpointConsistencyMode(consistency_mode)
     context = _context("get_all_reported_checkpoints")
     return [
-        ReportedCheckpoint(_checkpoint(context.layout, record), unplain(msgspec.json.decode(record.metrics)))
-        for record in context.checkpoints(timeout_s)
+        ReportedCheckpoint(
+            _checkpoint(context.layout, record),
+            unplain(msgspec.json.decode(record.metrics)),
+            ReportedCheckpointStatus(record.status),
+        )
+        for record in context.checkpoints(timeout_s, validated=mode is CheckpointConsistencyMode.VALIDATED)
     ]
 
 

@@ -21,14 +21,18 @@ from paceline._control.events import (
     Committed,
     Event,
     Failure,
+    HangPassed,
+    HangSuspected,
     PreemptionTold,
     Reported,
     StagingFailed,
     StopRequested,
+    ValidationEnded,
     WorkerFailed,
+    WorkersStopped,
 )
 from paceline._control.policy import first_failure
-from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Waiting
+from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._core.plain import unplain
 from paceline._storage.layout import Layout
 
@@ -59,8 +63,7 @@ class Terminal:
             self._attempt_began(run)
         match event:
             case Reported(rank=0, seq=seq, metrics=metrics) if self._verbosity >= 2:
-                values = unplain(msgspec.json.decode(metrics))
-                self.say(f"report {seq}: " + ", ".join(f"{k}={_short(v)}" for k, v in values.items()))
+                self.say(f"report {seq}: {_values(metrics)}")
             case Committed(record=record) if self._verbosity >= 2:
                 self.say(f"{record.name} committed ({_size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
@@ -75,16 +78,30 @@ class Terminal:
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
                 self._failed = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))
-            case PreemptionTold(grace_s=grace_s):
+            case PreemptionTold(grace_s=grace_s) if not run.is_trained:
                 self.say(
                     "this machine is about to be taken away: stopping at the next report, "
                     f"for which there are {grace_s:.0f} s"
                 )
+            case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
+                if self._verbosity >= 2:
+                    self.say(f"{name} is validated: {_values(metrics)}")
+            case ValidationEnded(name=name, problem=problem):
+                self.say(f"{name} could not be validated: {problem}. See {self._layout.validation_log(name)}")
+            case StopRequested() if run.is_trained:
+                pass  # What is left undone is said at the end.
+            case HangSuspected(failure=failure, action=action):
+                then = {"warn": "", "restart": "; the workers are ended", "fail": "; the run is ended"}[action]
+                self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
+            case HangPassed(rank=rank, after_s=after_s):
+                self.say(f"rank {rank} moves again after {after_s:.0f} s", error=True)
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
             case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
                 self.say(f"waiting for room: {counted(run.sizes[0], 'worker')} are needed, {num_places} fit")
-        if isinstance(run.phase, Finished | Restoring | Stopping):
+        if isinstance(run.phase, Validating) and isinstance(event, WorkersStopped | Committed | CommitFailed):
+            self.say(f"the training is over; {counted(len(run.unvalidated), 'validation')} still to be made")
+        if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
             self._read_tail()
 
     def tick(self, run: Run, now: float) -> None:
@@ -167,6 +184,11 @@ def _waiting(pending: Pending, running: Running, size: int, now: float) -> str:
         f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
         f"called at {pending.where}: {counts}{more}. Every rank has to call report() equally often"
     )
+
+
+def _values(metrics: msgspec.Raw) -> str:
+    values = unplain(msgspec.json.decode(metrics))
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 
 def _short(value: object) -> str:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from paceline._control.recover import is_complete
 from paceline._control.run import Run
 from paceline._core import settings
-from paceline._engine.local.devices import Share, shares, this_machine
+from paceline._engine.local.devices import Share, share_beside, shares, this_machine
 from paceline._storage.layout import Layout
+from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
-from paceline.train.drive import Asked, Seams, driven, opened
+from paceline.train.drive import Asked, AskedValidation, Seams, driven, opened
 from paceline.train.job import called_with, pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal, counted
+from paceline.train.validation import ValidationConfig
 
 
 class DataParallelTrainer:
@@ -28,6 +29,7 @@ class DataParallelTrainer:
 
     `train_loop_per_worker` takes the `train_loop_config` as its only argument, or nothing. It may be defined anywhere,
     a notebook cell or a closure included. `resume_from_checkpoint` is what `get_checkpoint()` gives in a new run.
+    `validation_config` says what `report(..., validation=True)` asks for.
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
@@ -42,6 +44,7 @@ class DataParallelTrainer:
         scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
         run_config: RunConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
+        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
     ) -> None:
         self.train_loop_per_worker = train_loop_per_worker
         self.train_loop_config = train_loop_config
@@ -49,6 +52,11 @@ class DataParallelTrainer:
         self.scaling_config: ScalingConfig = as_config(ScalingConfig, scaling_config, "scaling_config")
         self.run_config: RunConfig = as_config(RunConfig, run_config, "run_config")
         self.resume_from_checkpoint = resume_from_checkpoint
+        self.validation_config: ValidationConfig | None = (
+            as_config(ValidationConfig, validation_config, "validation_config")
+            if validation_config is not None
+            else None
+        )
         if not isinstance(self.backend_config, BackendConfig):
             raise ValueError(f"backend_config={backend_config!r} is not a paceline.train.BackendConfig")
         if not isinstance(resume_from_checkpoint, Checkpoint | None):
@@ -64,8 +72,10 @@ class DataParallelTrainer:
         """
         scaling = self.scaling_config
         place = _placing(scaling)
-        place(scaling.sizes[0])
+        given = place(scaling.sizes[0])
         layout = Layout(self.run_config.path)
+        preflight.check_limits(scaling.sizes[-1])
+        preflight.check_initial(self.resume_from_checkpoint, layout)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
         asked = Asked(
             parts=parts,
@@ -82,17 +92,31 @@ class DataParallelTrainer:
             place=place,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
+            validation=_validation(self.validation_config, given),
         )
         chosen = settings.load()
         terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
         with opened(layout, self._seams, terminal.say) as found:
-            if is_complete(found.run):
+            left = len(found.run.unvalidated) if asked.validation is not None else 0
+            if found.run.is_trained and left:
+                terminal.say(f"run {layout.root.name} is trained; {counted(left, 'validation')} left to be made")
+                return driven(asked, layout, found, terminal, self._seams)
+            if found.run.is_trained:
                 terminal.say(
                     f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
                 )
                 return result_of(layout, found.run, found.history)
+            if tight := preflight.check_space(layout, found.run, self.run_config.checkpoint_config.num_to_keep):
+                terminal.say(tight)
             _announce(terminal, layout, found.run, scaling, place)
             return driven(asked, layout, found, terminal, self._seams)
+
+
+def _validation(config: ValidationConfig | None, given: tuple[Share, ...]) -> AskedValidation | None:
+    if config is None:
+        return None
+    share = share_beside(this_machine(), given, num_cpus=config.num_cpus, num_gpus=config.num_gpus)
+    return AskedValidation(config, config.pickled(), share)
 
 
 def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:

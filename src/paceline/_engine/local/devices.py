@@ -65,6 +65,26 @@ def capacity(machine: Machine, needs: Needs, least: int, most: int) -> int:
     return min(by_cores, by_gpus, most)
 
 
+def share_beside(machine: Machine, workers: tuple[Share, ...], *, num_cpus: float, num_gpus: float) -> Share:
+    """What a process gets that runs beside these workers: GPUs after theirs; of a fraction, one that may be theirs."""
+    num_taken = len({device for share in workers for device in share.devices})
+    count = int(num_gpus) if num_gpus >= 1 else min(1, math.ceil(num_gpus))
+    first = num_taken if num_gpus >= 1 else max(0, min(num_taken, len(machine.gpus) - 1))
+    if first + count > len(machine.gpus):
+        have = f"{len(machine.gpus)} GPU(s)" if machine.gpus else "no GPU"
+        raise ValueError(
+            f"validation_config asks for {num_gpus:g} GPU(s) beside the {num_taken} of the workers, "
+            f"and this machine has {have}\n\n"
+            "hint: lower num_workers, let it share one with num_gpus=0.5, or validate on CPUs"
+        )
+    num_threads = int(num_cpus) if num_cpus >= 1 else max(1, machine.num_cores // (len(workers) + 1))
+    env = {
+        "CUDA_VISIBLE_DEVICES": ",".join(machine.gpus[first : first + count]),
+        "OMP_NUM_THREADS": str(num_threads),
+    }
+    return Share(num_threads, tuple(range(count)), env)
+
+
 def gpus_needed(num_workers: int, gpus_per_worker: float) -> int:
     if gpus_per_worker >= 1:
         return num_workers * int(gpus_per_worker)

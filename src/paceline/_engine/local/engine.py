@@ -148,6 +148,10 @@ class LocalEngine:
         self._wake_r.close()
         self._wake_w.close()
 
+    def condition(self, rank: int) -> system.Condition | None:
+        pid = self.pid(rank) if rank in self._workers else 0
+        return system.condition(pid) if pid else None
+
     def pid(self, rank: int) -> int:
         """The process of a rank; 0 where it is not known yet."""
         return self._launcher.pid(rank) if self._launcher is not None else 0

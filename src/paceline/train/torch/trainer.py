@@ -10,6 +10,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.torch.config import TorchConfig
 from paceline.train.trainer import DataParallelTrainer
+from paceline.train.validation import ValidationConfig
 
 
 class TorchTrainer(DataParallelTrainer):
@@ -35,6 +36,7 @@ class TorchTrainer(DataParallelTrainer):
         scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
         run_config: RunConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
+        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             train_loop_per_worker,
@@ -43,4 +45,5 @@ class TorchTrainer(DataParallelTrainer):
             scaling_config=scaling_config,
             run_config=run_config,
             resume_from_checkpoint=resume_from_checkpoint,
+            validation_config=validation_config,
         )

@@ -1,0 +1,133 @@
+"""`paceline verify-resume script.py`: the script runs as it would, and the first `fit()` it calls becomes a proof."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+EXACT, DIFFERS, UNCHECKED = 0, 1, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    if not Path(asked.script).is_file():
+        return _unchecked(asked, f"{asked.script} is not a file")
+    with contextlib.redirect_stdout(sys.stderr), _progress_told():
+        # What the script prints is no part of the answer.
+        proof = _proof_of(asked)
+    if isinstance(proof, str):
+        return _unchecked(asked, proof)
+    print(json.dumps(proof.as_dict(), indent=1) if asked.json else proof)
+    return {"exact": EXACT, "differs": DIFFERS, "unchecked": UNCHECKED}[proof.verdict]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paceline verify-resume",
+        description="Restores a commit of the script's run into a shadow run, replays it, and compares metrics and "
+        "checkpoints with those of the run, which is not written to. The script runs until it calls fit().",
+        epilog="Exit code: 0 it resumes exactly, 1 it does not, 2 it cannot be checked.",
+    )
+    parser.add_argument("--steps", type=_natural, metavar="N", help="reports to replay (until the next checkpoint)")
+    parser.add_argument("--fresh", action="store_true", help="train a new run to compare with, and remove it again")
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="METRIC", help="one that may differ; may be a pattern"
+    )
+    parser.add_argument("--tolerance", type=float, default=0.0, help="by how much numbers may differ (0)")
+    parser.add_argument("--scratch", metavar="DIRECTORY", help="where the shadow runs lie while they are needed")
+    parser.add_argument("--json", action="store_true", help="print the whole proof as JSON")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    return parser
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+class _Proved(BaseException):
+    """Ends the script at its `fit()`. Not an `Exception`, so that a script that catches those still ends."""
+
+    def __init__(self, proof: Any) -> None:
+        super().__init__(proof)
+        self.proof = proof
+
+
+def _proof_of(asked: argparse.Namespace) -> Any:
+    """The proof for the first trainer that the script fits; why there is none, as text, where it fits none."""
+    from paceline.train.result import Result
+    from paceline.train.resume_proof.proof import verify_resume
+    from paceline.train.trainer import DataParallelTrainer
+
+    fit = DataParallelTrainer.fit
+
+    def proved(self: DataParallelTrainer) -> Result:
+        DataParallelTrainer.fit = fit  # type: ignore[method-assign]
+        # In here and not after the script: what its functions refer to in `__main__` is still in place.
+        raise _Proved(
+            verify_resume(
+                self,
+                num_steps=asked.steps,
+                fresh=asked.fresh,
+                ignore=asked.ignore,
+                tolerance=asked.tolerance,
+                scratch=asked.scratch,
+            )
+        )
+
+    DataParallelTrainer.fit = proved  # type: ignore[method-assign]
+    try:
+        with _as_script(asked.script, asked.arguments):
+            runpy.run_path(asked.script, run_name="__main__")
+    except _Proved as ended:
+        return ended.proof
+    except SystemExit as ended:
+        return f"{asked.script} exited with {ended.code!r} before it called fit()"
+    except Exception as error:  # noqa: BLE001  the script's own, told as the interpreter would
+        traceback.print_exc()
+        return f"{asked.script} failed: {type(error).__name__}: {error}"
+    finally:
+        DataParallelTrainer.fit = fit  # type: ignore[method-assign]
+    return f"{asked.script} ended without calling fit() of a trainer"
+
+
+@contextlib.contextmanager
+def _progress_told() -> Iterator[None]:
+    log = logging.getLogger("paceline.resume_proof")
+    told = logging.StreamHandler()
+    told.setFormatter(logging.Formatter("paceline: %(message)s"))
+    log.addHandler(told)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(told)
+        log.setLevel(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def _as_script(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """What a script finds in `sys` when the interpreter is given it."""
+    argv, path = sys.argv, sys.path
+    sys.argv = [script, *arguments]
+    sys.path = [str(Path(script).resolve().parent), *path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+def _unchecked(asked: argparse.Namespace, reason: str) -> int:
+    print(json.dumps({"verdict": "unchecked", "reason": reason}) if asked.json else f"cannot be checked: {reason}")
+    return UNCHECKED

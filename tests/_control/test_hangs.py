@@ -1,0 +1,377 @@
+"""When silent ranks are asked, and when their silence is called a hang. Time is a number here."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._control.events import CheckpointStaged, Committed, HangPassed, HangSuspected, Reported, WorkerReturned
+from paceline._control.hangs import FACTOR, FLOOR_S, Ask, Told, Watch
+from paceline._control.run import Progress, Run, Running
+from paceline._core.system import Condition
+from paceline._engine.messages import CheckpointRecord, Frame, Joined, Sampled, Staged
+
+RAW = msgspec.Raw(b"{}")
+
+
+def asleep(line=41):
+    return (Frame("train", "train_fn", f"train.py:{line}", own=True),), "time.sleep"
+
+
+def in_collective(line=44):
+    own = Frame("train", "train_fn", f"train.py:{line}", own=True)
+    return (own, Frame("torch.distributed.distributed_c10d", "all_reduce", "c10d.py:1")), ""
+
+
+class Group:
+    """Ranks that report and answer as they are told to, and the watch over them; one second at a time."""
+
+    def __init__(self, size=2, *, timeout_s=None, action="warn", at=1000.0):
+        self.run = Run(size=size, attempt=1, phase=Running(Progress.of(size, 0)))
+        self.watch = Watch(timeout_s, action, "/storage/run")
+        self.now = at
+        self.watch.began(size, at)
+        self.seq = 0
+        self.doing = {rank: asleep() for rank in range(size)}
+        self.computing = set()
+        self.moving = set()
+        self.fresh = set()
+        self.mute = {}
+        self.traced = set()
+        self.asked = []
+        self.told = []
+
+    def report(self, *ranks, where="train.py:40"):
+        self.seq += 1
+        for rank in ranks or range(self.run.size):
+            self.watch.saw(Reported(1, rank, self.seq, RAW, 0.0, where), self.now)
+
+    def wait(self, seconds, step=1.0):
+        """Let time pass; returns how many seconds after its beginning something was told, or None."""
+        began = self.now
+        while self.now < began + seconds:
+            self.now += step
+            decided = self.watch.tick(self.run, self.now, 0.0)
+            if isinstance(decided, Told):
+                self.told.append(decided)
+                return self.now - began
+            if isinstance(decided, Ask):
+                self._answer(decided)
+        return None
+
+    def _answer(self, ask):
+        self.asked.append(self.now)
+        for rank in ask.unanswered:
+            self.watch.found(rank, self.mute.get(rank), self.now)
+        for rank in set(range(self.run.size)) - set(self.mute):
+            main, called = self.doing[rank]
+            cpu_s = self.now if rank in self.computing else 1.0
+            condition = Condition("S", cpu_s, traced=rank in self.traced)
+            moved = rank in self.moving
+            fresh = rank in self.fresh
+            sample = Sampled(1, rank, ask.number, main, called, moved=moved, fresh=fresh, condition=condition)
+            self.watch.sampled(sample, self.now)
+
+    @property
+    def sentence(self):
+        return self.told[-1].event.failure.message
+
+
+def test_nobody_is_asked_before_the_floor_and_a_verdict_comes_within_a_minute_of_it():
+    group = Group()
+    group.report()
+    assert group.wait(30) is None
+    assert group.asked == []
+    assert group.wait(60) <= 15
+    assert len(group.asked) == 3
+    assert group.sentence == "ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep) for 42 s"
+
+
+def test_before_the_first_report_ranks_have_four_times_as_long():
+    group = Group()
+    assert group.wait(120) is None
+    assert group.asked == []
+    assert group.wait(60) is not None
+
+
+def test_a_report_that_takes_ten_times_as_long_is_not_even_asked_about():
+    group = Group()
+    group.report()
+    group.wait(8)
+    group.report()
+    assert group.wait(80) is None
+    assert group.asked == []
+    assert group.wait(30) is not None, "but twelve times is"
+
+
+def test_what_one_attempt_learned_holds_for_the_next():
+    group = Group()
+    group.report()
+    group.wait(20)
+    group.report()
+    group.watch.began(2, group.now)
+    assert group.wait(240) is None
+
+
+def test_a_timeout_that_was_given_is_taken_and_nothing_is_learned():
+    group = Group(timeout_s=10)
+    group.report()
+    group.wait(9)
+    group.report()
+    assert 10 < group.wait(60) < 20
+
+
+def test_the_sleeper_is_told_and_who_waits_for_it():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.report()
+    group.wait(100)
+    assert group.sentence == (
+        "rank 1 has stood at train.py:41 in train_fn (time.sleep) for 42 s; "
+        "rank 0 waits for it in a collective (all_reduce) at train.py:44 in train_fn"
+    )
+    assert group.told[-1].event.failure.rank == 1
+    assert group.told[-1].event.failure.frames == ("train.py:41 in train_fn",)
+    assert "rank 1" in group.told[-1].stacks
+
+
+@pytest.mark.parametrize("sign", ["barrier", "files", "commit", "return"])
+def test_every_sign_of_life_ends_the_silence(sign):
+    group = Group()
+    group.report()
+    for _ in range(10):
+        assert group.wait(25) is None
+        match sign:
+            case "barrier":
+                for rank in (0, 1):
+                    group.watch.joined(Joined(1, rank, 1, ""), group.now)
+            case "files":
+                for rank in (0, 1):
+                    group.watch.saw(CheckpointStaged(1, 1, Staged(rank, ())), group.now)
+            case "commit":
+                group.watch.saw(Committed(CheckpointRecord(1, "c", 1, RAW)), group.now)
+            case "return":
+                group.watch.saw(WorkerReturned(1, 0, 1), group.now)
+                break
+    assert group.asked == []
+
+
+def test_ranks_that_move_are_never_told_however_long_they_say_nothing():
+    group = Group()
+    group.report()
+    group.moving = {0, 1}
+    assert group.wait(3600) is None
+    assert len(group.asked) < 3600 / 30 + 5, "one that was seen to move is left alone for a while"
+
+
+def test_a_rank_seen_in_another_call_of_the_same_line_has_moved():
+    group = Group()
+    group.report()
+    group.fresh = {0, 1}
+    assert group.wait(3600) is None
+    group.fresh = set()
+    assert group.wait(100) is not None
+
+
+def test_a_rank_that_answers_now_and_then_is_not_taken_for_one_that_cannot():
+    group = Group(1)
+    group.report()
+    for _ in range(50):
+        group.mute = {} if group.mute else {0: Condition("S")}
+        assert group.wait(6) is None
+
+
+def test_ranks_that_wait_for_one_that_moves_are_never_told():
+    group = Group()
+    group.doing[1] = in_collective()
+    group.report()
+    group.moving = {0}
+    assert group.wait(3600) is None
+
+
+def test_a_rank_that_computes_at_one_place_is_given_four_times_as_long():
+    group = Group(1)
+    group.report()
+    group.computing = {0}
+    assert 4 * 30 <= group.wait(300) <= 4 * 30 + 60
+    assert "has computed at train.py:41" in group.sentence
+
+
+def test_a_rank_that_waits_for_one_that_computes_waits_as_long_and_the_one_is_told():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.computing = {1}
+    group.report()
+    assert 4 * 30 <= group.wait(300) <= 4 * 30 + 60
+    assert group.sentence.startswith("rank 1 has computed at train.py:41")
+    assert "rank 0 waits for it" in group.sentence
+
+
+def test_a_sleeper_is_told_though_the_others_spin_at_their_collective():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.computing = {0}
+    group.report()
+    assert 30 < group.wait(300) <= 90
+    assert group.sentence.startswith("rank 1 has stood at train.py:41")
+
+
+def test_a_rank_that_falls_silent_alone_is_told_within_a_minute_of_the_threshold():
+    group = Group()
+    group.report()
+    while not group.told and group.now < 1300:
+        group.wait(2)
+        if not group.told:
+            group.report(0)
+    assert 30 < group.now - 1000 <= 90 + 2
+    assert group.sentence.startswith("rank 1 has stood")
+
+
+def test_a_rank_that_never_reports_is_not_expected_to():
+    group = Group()
+    group.moving = {0}
+    for _ in range(100):
+        group.report(0)
+        assert group.wait(20) is None
+    assert group.asked == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        (Condition("T"), "rank 1 is stopped by a signal (SIGSTOP), silent for"),
+        (Condition("S", waits_in="futex_wait"), "holds the GIL, waiting in the kernel (futex_wait); its last report"),
+        (None, "rank 1 has been silent for"),
+    ],
+)
+def test_a_rank_that_does_not_answer_is_told_by_what_the_system_knows_and_its_last_report(condition, told):
+    group = Group()
+    group.doing[0] = in_collective()
+    group.mute[1] = condition
+    group.report()
+    assert 30 < group.wait(300) <= 90
+    assert told in group.sentence
+    assert "its last report was made at train.py:40; rank 0 waits for it" in group.sentence
+
+
+def test_a_hang_is_told_once_and_its_end_once_and_the_same_silence_not_again():
+    group = Group()
+    group.report()
+    assert group.wait(300) is not None
+    assert group.wait(300) is None
+    group.report()
+    assert group.wait(300) == 1
+    passed = group.told[-1].event
+    assert isinstance(passed, HangPassed)
+    assert 340 < passed.after_s < 345
+    for _ in range(5):
+        assert group.wait(350) is None, "it has been that long before, and was no hang"
+        group.report()
+
+
+def test_a_worker_in_a_debugger_stops_the_clock_for_all():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.traced = {1}
+    group.report()
+    assert group.wait(3600) is None
+    group.traced = set()
+    frames, called = asleep()
+    group.doing[1] = (*frames, Frame("pdb", "cmdloop", "pdb.py:1")), called
+    assert group.wait(3600) is None
+    group.doing[1] = asleep()
+    assert group.wait(100) is not None
+
+
+def test_time_in_which_the_driver_itself_stood_still_is_not_counted():
+    group = Group()
+    group.report()
+    group.wait(25)
+    group.now += 1000
+    assert group.wait(3) is None
+    assert group.asked == []
+    assert group.wait(100) is not None
+
+
+@pytest.mark.parametrize(("action", "retriable"), [("restart", True), ("fail", False)])
+def test_the_action_is_in_the_event(action, retriable):
+    group = Group(action=action)
+    group.report()
+    group.wait(100)
+    event = group.told[-1].event
+    assert isinstance(event, HangSuspected)
+    assert (event.action, event.failure.kind, event.failure.retriable) == (action, "hang", retriable)
+
+
+def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
+    group = Group(action="restart")
+    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)), committing=(1,))
+    own = Frame("train", "train_fn", "train.py:44", own=True)
+    committing = (own, Frame("paceline._worker.context", "_wait_committed", "context.py:1")), ""
+    group.doing = {0: committing, 1: committing}
+    group.report()
+    group.wait(100)
+    assert "the checkpoint of report 1 has waited" in group.sentence
+    assert group.told[-1].event.action == "warn"
+
+
+def test_nothing_is_asked_of_workers_that_are_being_ended():
+    group = Group()
+    group.report()
+    group.run = Run(size=2, attempt=1)
+    assert group.wait(1000) is None
+    assert group.asked == []
+
+
+intervals = st.lists(st.floats(0.1, 60.0), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 4), intervals, st.lists(st.floats(0.0, 10.0), max_size=6))
+def test_reports_that_come_ten_times_later_than_any_before_raise_no_alarm(size, first, slower):
+    group = Group(size)
+    longest = 0.0
+    group.report()
+    for interval in first:
+        interval = min(interval, max(FLOOR_S, 10 * longest))
+        assert group.wait(interval, 0.5) is None
+        longest = max(longest, interval)
+        group.report()
+    for times in slower:
+        assert group.wait(min(times * longest, 5000), 2.0) is None
+        group.report()
+    assert group.asked == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 4), st.lists(st.floats(0.1, 2.0), max_size=8))
+def test_a_silence_that_lasts_is_told_within_a_minute_of_its_threshold(data, size, before):
+    group = Group(size)
+    for rank in range(size):
+        group.doing[rank] = data.draw(st.sampled_from([asleep(), asleep(7), in_collective(), in_collective(50)]))
+        if data.draw(st.booleans()):
+            group.mute[rank] = data.draw(st.sampled_from([None, Condition("T"), Condition("S")]))
+    group.report()
+    for interval in before:
+        group.wait(interval, 0.1)
+        group.report()
+    threshold_s = max(FLOOR_S, FACTOR * (max(before, default=0) + 0.1))
+    after_s = group.wait(threshold_s + 61)
+    assert after_s is not None
+    assert FLOOR_S < after_s <= threshold_s + 60
+    assert "rank" in group.sentence
+    assert group.wait(1000) is None, "and only once"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 4))
+def test_a_rank_that_was_just_seen_to_move_is_never_the_one_that_is_told(data, size):
+    group = Group(size)
+    group.report()
+    for _ in range(20):
+        for rank in range(size):
+            group.doing[rank] = data.draw(st.sampled_from([asleep(), in_collective()]))
+        group.moving = {0} | set(data.draw(st.lists(st.integers(0, size - 1))))
+        if group.wait(data.draw(st.integers(1, 40))) is not None:
+            assert group.told[-1].event.failure.rank != 0
+            return

@@ -1,0 +1,183 @@
+"""Validations on the fake engine and the fake clock: how one is tried, timed and told."""
+
+import msgspec
+import pytest
+
+from paceline._control.commands import StartValidation
+from paceline._control.events import ValidationEnded
+from paceline._control.validations import LEAVE_S, START_S, Validations, Validator
+from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.messages import Begin, CheckpointRecord, Exit, Failure, WorkerFailed, WorkerReady, WorkerReturned
+from paceline.testing import FakeClock, FakeEngine
+
+RECORD = CheckpointRecord(3, "checkpoint_000003", 2, msgspec.Raw(b"{}"))
+FOUND = msgspec.Raw(b'{"accuracy":0.5}')
+
+
+class Beside:
+    """Validations of one kind of worker, and a controller that looks in now and then."""
+
+    def __init__(self, worker, *, timeout_s=None, max_retries=0, is_retried=lambda failed: True):
+        self.clock = FakeClock()
+        self.engine = FakeEngine(worker, self.clock)
+        validator = Validator(lambda: self.engine, self.group, lambda record: timeout_s, max_retries, is_retried)
+        self.validations = Validations(validator, self.clock)
+
+    def group(self, record, number):
+        begin = Begin("run", "run", number, 0, 1, 0, 1, 0, 0, 1)
+        return Group(number, (WorkerSpec(begin, record.name),), b"")
+
+    def told(self, record=RECORD, *, within=10):
+        """What is told of a validation, looked for that often."""
+        self.validations.start(StartValidation(record))
+        for _ in range(within):
+            if news := self.validations.news():
+                return news
+        return []
+
+    @property
+    def num_tries(self):
+        return len(self.engine.groups)
+
+
+def returns(begin):
+    yield WorkerReady(begin.attempt, 0, 1)
+    yield WorkerReturned(begin.attempt, 0, 0, value=FOUND)
+    while not isinstance((yield None), Exit):
+        pass
+
+
+def dies(begin):
+    yield WorkerReady(begin.attempt, 0, 1)
+    raise RuntimeError("SIGKILL")
+
+
+def raises(begin):
+    frames = ("lib.py:1 in load", "mine.py:7 in validate")
+    yield WorkerFailed(begin.attempt, 0, Failure(0, "user", "ValueError: no", frames=frames))
+    while True:
+        yield None
+
+
+def hangs(begin):
+    yield WorkerReady(begin.attempt, 0, 1)
+    while True:
+        yield None
+
+
+def never_starts(begin):
+    while True:
+        yield None
+
+
+def ended(status, metrics=b"{}", problem=""):
+    return ValidationEnded(2, 3, "checkpoint_000003", status, msgspec.Raw(metrics), problem)
+
+
+def test_what_it_returned_is_told_once_and_the_next_may_start():
+    beside = Beside(returns)
+    assert beside.told() == [ended("VALIDATED", FOUND)]
+    assert beside.validations.news() == []
+    assert beside.told() == [ended("VALIDATED", FOUND)]
+    assert [group.attempt for group in beside.engine.groups] == [1, 2]
+
+
+def test_a_failure_is_told_with_the_line_of_the_users_own():
+    assert Beside(raises).told() == [ended("VALIDATION_FAILED", problem="ValueError: no, at mine.py:7 in validate")]
+    assert Beside(dies).told() == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_failure_is_tried_again_up_to_the_limit(limit):
+    beside = Beside(dies, max_retries=limit)
+    assert beside.told(within=50) == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
+    assert beside.num_tries == limit + 1
+
+
+def test_a_failure_of_another_kind_is_not_tried_again():
+    beside = Beside(raises, max_retries=3, is_retried=lambda failed: failed.failure.kind == "killed")
+    assert beside.told()[0].status == "VALIDATION_FAILED"
+    assert beside.num_tries == 1
+
+
+def test_without_a_limit_it_is_tried_until_it_is_done():
+    tries = []
+
+    def worker(begin):
+        tries.append(begin.attempt)
+        yield from returns(begin) if len(tries) == 20 else dies(begin)
+
+    beside = Beside(worker, max_retries=-1)
+    assert beside.told(within=200) == [ended("VALIDATED", FOUND)]
+    assert tries == list(range(1, 21))
+
+
+def test_time_counts_from_when_the_function_begins():
+    beside = Beside(hangs, timeout_s=5)
+    beside.clock.advance(1)
+    assert beside.told(within=1) == []
+    beside.clock.advance(4.9)
+    assert beside.validations.news() == []
+    beside.clock.advance(0.1)
+    news = [*beside.validations.news(), *beside.validations.news()]
+    assert news == [ended("VALIDATION_TIMEOUT", problem="it took longer than 5 s and was ended")]
+
+
+def test_one_that_never_begins_is_ended_too():
+    beside = Beside(never_starts, timeout_s=5)
+    assert beside.told() == []
+    beside.clock.advance(START_S + 5)
+    news = [*beside.validations.news(), *beside.validations.news()]
+    assert [event.status for event in news] == ["VALIDATION_TIMEOUT"]
+
+
+def test_all_tries_together_have_the_time_of_one():
+    def worker(begin):
+        yield WorkerReady(begin.attempt, 0, 1)
+        beside.clock.advance(2)
+        raise RuntimeError("SIGKILL")
+
+    beside = Beside(worker, timeout_s=5, max_retries=-1)
+    assert beside.told(within=50) == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
+    assert beside.num_tries == 3, "the third ended after six seconds"
+
+
+def test_one_that_returned_and_does_not_leave_is_ended_and_what_it_returned_counts():
+    def worker(begin):
+        yield WorkerReturned(begin.attempt, 0, 0, value=FOUND)
+        while True:
+            yield None
+
+    beside = Beside(worker)
+    beside.engine.stop = stop = Stubborn(beside.engine.stop)
+    assert beside.told() == []
+    beside.clock.advance(LEAVE_S)
+    assert [*beside.validations.news(), *beside.validations.news()] == [ended("VALIDATED", FOUND)]
+    assert stop.asked == [False, True]
+
+
+class Stubborn:
+    """An engine whose worker leaves only when it is killed."""
+
+    def __init__(self, stop):
+        self._stop = stop
+        self.asked = []
+
+    def __call__(self, *, kill):
+        self.asked.append(kill)
+        if kill:
+            self._stop(kill=True)
+
+
+def test_one_that_cannot_be_started_is_a_failure_of_its_own_and_not_of_the_run():
+    beside = Beside(returns)
+    beside.engine.start = lambda group: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    problem = "it could not start: [Errno 28] No space left on device"
+    assert beside.told() == [ended("VALIDATION_FAILED", problem=problem)]
+
+
+def test_closed_in_the_middle_it_tells_nothing():
+    beside = Beside(hangs)
+    assert beside.told() == []
+    beside.validations.close()
+    assert beside.engine._workers == {}

@@ -1,0 +1,58 @@
+"""What the system says of a process, against processes that do what is to be said."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from paceline._core import system
+
+ECHO = "import sys\nfor line in sys.stdin: exec(line); print('done', flush=True)"
+BUSY = "import time\nwhile time.process_time() < 0.4: pass"
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        yield it
+        it.kill()
+
+
+def asked(process, line):
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def test_a_process_that_waits_is_told_from_one_that_is_stopped(process):
+    asked(process, "pass")
+    assert system.condition(process.pid).state in ("S", "R")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    assert system.condition(process.pid).state == "T"
+    assert not system.condition(process.pid).traced
+    os.kill(process.pid, signal.SIGCONT)
+
+
+def test_the_time_that_a_process_and_its_children_take_is_counted(process):
+    asked(process, "import subprocess, sys, time")
+    before = system.condition(process.pid).cpu_s
+    asked(process, "while time.process_time() < 0.5: pass")
+    mine = system.condition(process.pid).cpu_s
+    assert mine - before >= 0.2
+    asked(process, f"subprocess.run([sys.executable, '-c', {BUSY!r}], check=True)")
+    assert system.condition(process.pid).cpu_s - mine >= 0.3
+
+
+def test_bytes_that_are_written_are_counted(process):
+    before = system.condition(process.pid).num_bytes
+    asked(process, "open('/dev/null', 'wb').write(bytes(3 << 20))")
+    assert system.condition(process.pid).num_bytes - before >= 3 << 20
+
+
+def test_of_a_process_that_is_gone_nothing_is_known(process):
+    process.kill()
+    process.wait()
+    assert system.condition(process.pid) is None

@@ -1,0 +1,154 @@
+"""The pure part: where two runs part, and what that says about what was not restored."""
+
+import math
+
+import pytest
+
+from paceline._storage.state import RawLeaf
+from paceline.train.resume_proof.compare import (
+    Difference,
+    _distance,
+    _same,
+    flat,
+    metric_differences,
+    not_compared,
+)
+from paceline.train.resume_proof.diagnosis import diagnosed, part_of
+
+
+def call(inputs="a", rng="r0", *, parameters="w", module=0, training=True):
+    return {
+        "kind": "forward",
+        "module": module,
+        "has_parameters": True,
+        "training": training,
+        "inputs": inputs,
+        "parameters": {"weight": parameters},
+        "buffers": {},
+        "rng": {"torch": rng},
+    }
+
+
+def step(lr=0.1, state="m", rng="r1"):
+    return {
+        "kind": "step",
+        "optimizer": 1,
+        "hyper": {"0.lr": lr, "0.weight_decay": 0.0},
+        "state": {"0.exp_avg": state} if state else {},
+        "rng": {"torch": rng},
+    }
+
+
+LOSS = Difference("metric", "loss", 5, 0, 1.0, 2.0, 1.0)
+
+
+def parts(went_on, resumed, *, paths=(), differences=(LOSS,), repeatable=True):
+    found = diagnosed(
+        {0: went_on}, {0: resumed}, checkpoint="c", paths=paths, differences=differences, repeatable=repeatable
+    )
+    return {one.part: one.evidence for one in found}
+
+
+def test_each_part_is_told_from_the_first_note_that_it_decides():
+    on = [call(), step(), call("b", "r2")]
+    assert parts(on, [call(parameters="x"), step(), call("b", "r2")]).keys() == {"model"}
+    assert parts(on, [call(rng="z"), step(rng="y"), call("b", "x")]).keys() == {"rng"}
+    assert parts(on, [call("q"), step(), call("b", "r2")]).keys() == {"data order"}
+    assert parts(on, [call(), step(state=""), call("b", "r2")]).keys() == {"optimizer"}
+    assert parts(on, [call(), step(lr=0.2), call("b", "r2")]).keys() == {"scheduler"}
+
+
+def test_several_parts_are_named_at_once():
+    on = [call(), step()]
+    resumed = [call("q", "z", parameters="x"), step(state="", lr=0.5)]
+    assert parts(on, resumed).keys() == {"model", "data order", "optimizer", "scheduler", "rng"}
+
+
+def test_a_rate_is_the_optimizers_where_the_scheduler_was_saved_and_the_optimizer_forgot():
+    on, resumed = [call(), step(lr=0.05)], [call(), step(lr=0.1, state="")]
+    assert parts(on, resumed, paths=["scheduler.last_epoch"]).keys() == {"optimizer"}
+    assert parts(on, resumed, paths=[]).keys() == {"optimizer", "scheduler"}
+
+
+def test_a_generator_that_nobody_draws_from_is_not_blamed():
+    on, resumed = [call(rng="r"), step(rng="r")], [call("q", rng="z"), step(rng="z")]
+    assert parts(on, resumed).keys() == {"data order"}
+
+
+def test_batches_that_come_later_are_found_again():
+    on = [call("a"), call("b"), call("c")]
+    assert "comes at call 3" in parts(on, [call("y"), call("z"), call("a")])["data order"]
+
+
+def test_what_a_second_model_is_given_is_not_taken_for_data():
+    on = [call("a", "r0"), call("from dropout", "r1", module=1)]
+    resumed = [call("a", "z0"), call("from other dropout", "z1", module=1)]
+    assert parts(on, resumed).keys() == {"rng"}
+
+
+def test_a_model_left_in_evaluation_mode_is_named():
+    assert "evaluation mode" in parts([call()], [call(training=False)])["model"]
+
+
+def test_without_notes_the_names_have_to_do():
+    rate = Difference("metric", "train/lr", 5, 0, 0.1, 0.2, 0.1)
+    assert parts([], [], differences=[rate, LOSS]).keys() == {"scheduler"}
+    leaves = [Difference("state", name, 8) for name in ("model.w", "rng.numpy", "optimizer.m")]
+    assert parts([], [], differences=leaves).keys() == {"optimizer", "rng"}
+    assert parts([], [], repeatable=False).keys() == {"rng"}
+    assert "loss of rank 0 at report 5" in parts([], [])["something"]
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("optimizer.state.0.exp_avg", "optimizer"),
+        ("opt.param_groups.0.lr", "optimizer"),
+        ("lr_scheduler.last_epoch", "scheduler"),
+        ("rng.torch", "rng"),
+        ("position", "data order"),
+        ("sampler.epoch", "data order"),
+        ("model.bn.num_batches_tracked", "model"),
+        ("model.pt:generator.weight", "model"),
+        ("checkpoint.pt:optimizer.state.0.step", "optimizer"),
+        ("epoch", "something"),
+    ],
+)
+def test_names_in_a_checkpoint_are_understood(path, part):
+    assert part_of(path) == part
+
+
+def test_the_first_difference_comes_first_and_nan_is_nan():
+    one = {0: {5: {"loss": math.nan, "eval": {"acc": 1}}, 6: {"loss": 2.0}}}
+    other = {0: {5: {"loss": math.nan, "eval": {"acc": 2}}, 6: {"loss": 2.5}}}
+    found = metric_differences(one, other, range(5, 8), ignored=frozenset(), tolerance=0.0)
+    assert [str(difference) for difference in found] == [
+        "eval/acc of rank 0 at report 5: 1 in the run, 2 when resumed (by 1)",
+        "loss of rank 0 at report 6: 2.0 in the run, 2.5 when resumed (by 0.5)",
+        "report 7 of rank 0 was not made",
+    ]
+
+
+@pytest.mark.parametrize("name", ["time", "step_time_s", "perf/seconds", "tokens_per_s", "eta", "pid", "gpu_memory"])
+def test_metrics_that_tell_time_are_not_compared(name):
+    assert not_compared({0: {1: {name: 1, "loss": 2}}}, []) == {name}
+
+
+@pytest.mark.parametrize("name", ["loss", "timesteps", "accuracy", "sentiment", "s1", "estimated"])
+def test_metrics_that_only_sound_like_time_are_compared(name):
+    assert not_compared({0: {1: {name: 1}}}, []) == frozenset()
+
+
+def test_leaves_are_compared_as_what_they_are():
+    one = RawLeaf("tensor", "bfloat16", (2,), bytes.fromhex("803f0040"))
+    other = RawLeaf("tensor", "bfloat16", (2,), bytes.fromhex("803f4040"))
+    assert _distance(one, other) == 1.0
+    assert not _same(one, other, 0.1)
+    assert _same(one, other, 0.5)
+    assert _distance(RawLeaf("pickle", "None", (), b"a"), RawLeaf("pickle", "None", (), b"b")) is None
+    assert not _same(1, True, 0.0)
+    assert _same(1, 1.0, 0.0)
+
+
+def test_a_tree_is_flat_by_path():
+    assert flat({"a": [1, {"b": 2}], "c": {}, "d": ()}) == {"a.0": 1, "a.1.b": 2, "c": {}, "d": ()}
