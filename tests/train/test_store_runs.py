@@ -21,12 +21,15 @@ from paceline.train import (
     Checkpoint,
     CheckpointConfig,
     DataParallelTrainer,
+    PreemptionError,
     Result,
     RunConfig,
     RunHeldError,
     ScalingConfig,
     StorageError,
     TrainingFailedError,
+    ValidationConfig,
+    ValidationTaskConfig,
 )
 from paceline.train.drive import Seams, opened
 from servers import BUCKET, Server, s3_variables
@@ -338,3 +341,39 @@ def test_a_run_that_was_removed_from_the_store_begins_anew_whatever_the_spool_sa
     assert result.checkpoint.to_dict() == {"step": 2}
     assert len(result.metrics_dataframe) == 3
     assert len([key for key in _keys(store) if key.endswith(".manifest.json")]) == 3
+
+
+def test_checkpoints_in_a_store_are_validated_and_a_notice_makes_the_last_one(s3_path: str) -> None:
+    def validate(checkpoint: Checkpoint, scale: int) -> dict[str, int]:
+        return {"found": scale * checkpoint.to_dict()["step"]}
+
+    def function() -> None:
+        last = train.get_checkpoint()
+        for step in range(last.to_dict()["step"] + 1 if last else 0, 500):
+            if step == 3 and last is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            state = {"step": step}
+            saved = Checkpoint.from_dict(state) if step in (1, 499) else None
+            train.collective.barrier()
+            train.report(
+                {"step": step},
+                checkpoint=saved,
+                validation=saved is not None,
+                checkpoint_on_stop=lambda state=state: Checkpoint.from_dict(state),
+            )
+
+    def trainer() -> DataParallelTrainer:
+        return DataParallelTrainer(
+            function,
+            scaling_config=ScalingConfig(2),
+            run_config=RunConfig(name="alpha", storage_path=s3_path),
+            validation_config=ValidationConfig(validate, ValidationTaskConfig(fn_kwargs={"scale": 10})),
+        )
+
+    with pytest.raises(PreemptionError) as caught:
+        trainer().fit()
+    assert caught.value.result.checkpoint.to_dict() == {"step": caught.value.result.metrics["step"]}
+    result = trainer().fit()
+    found = {metrics["step"]: metrics.get("found") for _, metrics in result.best_checkpoints}
+    assert (found[1], found[499]) == (10, 4990)
+    assert result.metrics_dataframe["step"].tolist() == list(range(500))

@@ -258,7 +258,7 @@ def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seam
         )
         spec = WorkerSpec(begin, layout.validation_log(record.name), given.env)
         kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
-        function = Validate(validation.job, str(layout.checkpoint(record.name)), kwargs)
+        function = Validate(validation.job, (record.seq, record.name, record.attempt), kwargs)
         # The framework of the training is imported, and not set up: a validation is no part of its group.
         job = pickled_job(function, None, BackendConfig())
         return Group(number, (spec,), job, backend.preload, start_method=backend.start_method)
