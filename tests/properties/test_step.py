@@ -700,8 +700,8 @@ class Workers:
         self.save_at_stop = True
         self.notice: Preemption | None = None
         self.asks: set[int] = set()
-        self.seen: dict[int, Preemption | None] = {}
-        """What ranks that looked for a notice saw in the step after each report."""
+        self.seen: dict[tuple[int, int], Preemption | None] = {}
+        """What ranks that looked for a notice saw, by rank and by how many reports they had made."""
         self.told_to_leave = self.told_to_die = self.gone = False
 
     def free(self) -> list[int]:
@@ -720,7 +720,9 @@ class Workers:
         self.asks.add(rank)
         count = self.counts[rank]
         seen = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
-        assert self.seen.setdefault(count, seen) == seen, f"in the step after report {count} ranks see different things"
+        same = all(other == seen for (_, at), other in self.seen.items() if at == count)
+        assert same, f"in the step after report {count} ranks see different things"
+        self.seen[rank, count] = seen
 
     def tell(self, rank: int, grace_s: float, whole: bool) -> None:
         self.wires[rank].append(PreemptionTold(self.attempt, grace_s, (rank,), whole))
@@ -805,6 +807,8 @@ class Workers:
                 assert all(self.counts[rank] <= seq for rank in self.at_work), "a rank is already past the stop"
                 assert not command.preemption or self.asks, "a notice that nobody looks for"
                 self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
+                # A rank that has returned by now has no say in where the others stop, and no step with them any more.
+                self.seen = {look: seen for look, seen in self.seen.items() if look[0] in self.at_work}
             case StopWorkers(kill=kill):
                 assert kill or not self.at_work, "workers still at work are waited for"
                 self.told_to_leave = True
@@ -1060,7 +1064,7 @@ class RunMachine(RuleBasedStateMachine):
     def one_dies_again_and_again(self, pick: int, kind: FailureKind, times: int) -> None:
         for _ in range(times):
             if self.workers.at_work:
-                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}"))
+                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}", at=1.0))
                 self.all_are_heard(first=0)
             if self.workers.may_be_gone():
                 self.workers_are_gone()
@@ -1284,7 +1288,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, num_places=places, kind=st.sampled_from(["killed", "engine", "preempted"]))
     def one_is_lost_with_its_place(self, pick: int, num_places: int, kind: FailureKind) -> None:
-        self.one_dies(pick, Failure(0, kind, "gone"))
+        self.one_dies(pick, Failure(0, kind, "gone", at=1.0))
         self.room_changes(num_places)
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.run.size < self.run.sizes[-1])
