@@ -129,6 +129,8 @@ class Checkpoint:
                 notes: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
             except FileNotFoundError:
                 return {}
+            except (ValueError, RecursionError) as problem:
+                raise StorageError(f"{self}: its {METADATA} cannot be read: {problem!s:.200}") from None
             return notes
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
