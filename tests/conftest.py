@@ -22,7 +22,13 @@ from typing import Any, BinaryIO
 import psutil
 import pytest
 
+from faulty_proxy import s3_proxy
+from servers import gcs_server, s3_environment, s3_server
+
 pytest_plugins = ("fault_table",)
+
+__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
+"""Fixtures of other modules that every test may ask for."""
 
 GRACE_S = 5.0
 """How long processes, threads and shared memory may take to go once a test has ended."""
@@ -43,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     path = Path(tempfile.mkdtemp(prefix="paceline-tests-"))
     patch.setenv("PACELINE_STORAGE_PATH", str(path))
+    patch.setenv("PACELINE_SPOOL_PATH", str(path / "spool"))
     patch.setenv(MARK, uuid.uuid4().hex)
     config.stash[_session] = patch, path
 

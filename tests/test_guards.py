@@ -4,6 +4,7 @@ An inner pytest runs a file of planted leaks under a copy of the conftest; here 
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -174,6 +175,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the inner pytest said of each planted test; nothing where it passed."""
     path = tmp_path_factory.mktemp("guards")
     (path / "conftest.py").write_text(CONFTEST.read_text() + "\n\nGRACE_S = 1.0\n")
+    for name in ("fault_table", "faulty_proxy", "servers"):  # what the conftest imports
+        shutil.copy(CONFTEST.with_name(f"{name}.py"), path)
     (path / "test_planted.py").write_text(PLANTED)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=told.xml"]
     ended = subprocess.run(

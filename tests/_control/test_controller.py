@@ -27,6 +27,7 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED
@@ -53,8 +54,7 @@ def drive(
         Run(),
         journal=book,
         engine=engine,
-        files=LocalFiles(),
-        layout=layout,
+        depot=DiskDepot(LocalFiles(), layout),
         group=group,
         clock=clock,
         watch=watch,

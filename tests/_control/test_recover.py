@@ -14,6 +14,7 @@ from paceline._control.run import Finished
 from paceline._control.step import step
 from paceline._core.codec import sealed
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
@@ -54,7 +55,7 @@ def without_waiting_for_the_disk(monkeypatch):
 
 
 def found_again(layout):
-    found = recovered(LocalFiles(), layout, 0.0)
+    found = recovered(DiskDepot(LocalFiles(), layout), 0.0)
     found.journal.close()
     return found
 
@@ -75,7 +76,7 @@ def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(lay
         assert run.latest.seq == 5
         run, commands = step(run, DriverStarted(2, 0))
         assert commands, "the run can be started again"
-        assert history_of(layout)[0].latest.seq == 5, "a reader sees the same"
+        assert history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 5, "a reader sees the same"
 
 
 def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path):
@@ -152,7 +153,7 @@ def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver
     with layout.journal.open("ab") as file:
         file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
     commit_late(layout, lease)
-    assert (history_of(layout)[0].latest.seq == 6) == counts, "for a reader"
+    assert (history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 6) == counts, "for a reader"
     assert (found_again(layout).run.latest.seq == 6) == counts, "for the next driver"
     assert ("checkpoint_000006" in on_disk(layout)) == counts
     assert "checkpoint_000005" in on_disk(layout) or counts
@@ -166,7 +167,7 @@ def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(layout)
     layout.checkpoint("checkpoint_000006").rename(layout.checkpoint("checkpoint_000005"))
     manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
     manifest.write_text(manifest.read_text().replace("checkpoint_000006", "checkpoint_000005"))
-    assert history_of(layout)[0].latest.seq == 4
+    assert history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 4
     assert found_again(layout).run.latest.seq == 4
     assert on_disk(layout) == {"checkpoint_000004"}
 
@@ -182,7 +183,7 @@ def test_a_reader_changes_nothing(layout):
 
 
 def test_a_run_that_failed_is_finished_and_can_be_read(layout):
-    run, _ = history_of(layout)
+    run, _ = history_of(DiskDepot(LocalFiles(), layout))
     assert isinstance(run.phase, Finished)
     assert run.phase.ending == "failed"
     assert Result.from_path(layout.root).metrics == {"i": 4, "start": 0}

@@ -955,12 +955,13 @@ def test_a_run_that_comes_to_its_end_while_it_is_being_stopped_does_not_wait_for
     assert run.unvalidated == (unvalidated(1),)
 
 
-def test_a_stop_while_only_validations_are_left_leaves_them_to_the_next_driver() -> None:
+@pytest.mark.parametrize("told", [StopRequested(1), PreemptionTold(1, 30.0)])
+def test_an_end_while_only_validations_are_left_leaves_them_to_the_next_driver(told: Event) -> None:
     played(
         validating(1),
         (returned(0, 1), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Validating, []),
-        (StopRequested(1), Finished, []),
+        (told, Finished, []),
         (DriverStarted(1, 0), Finished, []),
         (DriverStarted(1, 0, validates=True), Validating, [StartValidation(unvalidated(1))]),
         (validated(1), Finished, []),
@@ -974,6 +975,15 @@ def test_a_driver_lost_while_only_validations_were_left_is_followed_by_one_that_
     run, commands = step(run, DriverStarted(1, 0, validates=validates))
     assert commands == ([StartValidation(unvalidated(1))] if validates else [])
     assert run.phase == (Validating() if validates else Finished("complete"))
+
+
+def test_no_time_outlives_a_driver_that_was_lost_while_only_validations_were_left() -> None:
+    run = heard(Run(), DriverStarted(1, 0, validates=True))
+    run, _ = step(run, asked(0, 1), now=100.0)
+    run, _ = step(heard(run, staged(0, 1)), Committed(unvalidated(1)), now=120.0)
+    run = heard(run, returned(0, 1), WorkersStopped(1))
+    assert run.last_save_s == 20.0
+    assert heard(run, DriverStarted(1, 0, validates=True)).last_save_s is None
 
 
 def test_what_is_found_out_about_a_checkpoint_that_is_no_more_is_dropped() -> None:

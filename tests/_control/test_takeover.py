@@ -20,6 +20,7 @@ from paceline._control.step import step
 from paceline._core.errors import RunHeldError
 from paceline._engine.messages import CheckpointRecord, Staged
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import taken
@@ -85,7 +86,7 @@ class Driver:
             DiskSlot(layout.lease), ttl_s=30, clock=clock, say=pytest.fail, wait=pytest.fail, alive=lambda holder: True
         )
         self.fence = HaltingFence(self.lease, self.files) if files else self.lease
-        found = recovered(self.files, layout, 0.0, self.fence, apart=not self.lease.holder.alone)
+        found = recovered(DiskDepot(self.files, layout), 0.0, self.fence, apart=not self.lease.holder.alone)
         self.lease.settle()
         self.found = found.run
         self.run = found.run
@@ -128,7 +129,7 @@ class Driver:
 
 def seen(layout):
     """What a reader sees, and that it is whole."""
-    run, _ = history_of(layout)
+    run, _ = history_of(DiskDepot(LocalFiles(), layout))
     for record in run.checkpoints:
         assert commit.problem_with(layout.checkpoint(record.name)) is None
         assert commit.read_manifest(layout.checkpoint(record.name)).record.attempt == record.attempt

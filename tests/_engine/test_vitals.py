@@ -8,6 +8,8 @@ import pytest
 from paceline._control.recover import history_of
 from paceline._core import system
 from paceline._engine.local.vitals import Vitals
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
 
@@ -49,7 +51,7 @@ def test_a_memory_error_in_the_function_is_of_the_same_class(tmp_path):
 
     with pytest.raises(WorkerGroupError, match="MemoryError"):
         DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
-    run, _ = history_of(Layout(tmp_path / "run"))
+    run, _ = history_of(DiskDepot(LocalFiles(), Layout(tmp_path / "run")))
     assert run.phase.failures[0].kind == "memory"
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
@@ -33,12 +34,12 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
     record = CheckpointRecord(seq, name, 1, msgspec.Raw(b'{"loss":1.0}'))
     parts = []
     for rank in ranks:
-        uploader = Uploader(files, layout, 1, rank)
+        uploader = Uploader(files, DiskDepot(files, layout), 1, rank)
         try:
-            parts.append(uploader.upload(seq, source_of(kind, layout, uploader, name, rank, f"text {seq}")))
+            parts.append(uploader.upload(seq, name, source_of(kind, layout, uploader, name, rank, f"text {seq}")))
         except OSError as error:
             for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
-                Uploader(files, layout, 1, other).discard(seq)
+                Uploader(files, DiskDepot(files, layout), 1, other).discard(seq)
             return error
     try:
         commit.commit(files, layout, record, parts, world_size=2, created_at=0.0)

@@ -15,6 +15,7 @@ from saving import KINDS, save, seen
 
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline._worker.upload import Directory, Uploader
@@ -146,11 +147,11 @@ def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "weights").write_text("as they were")
-    uploader = Uploader(LocalFiles(), layout, 1, 0)
+    uploader = Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0)
     scratch = uploader.scratch_directory()
     (scratch / "weights").symlink_to(outside / "weights")
     (scratch / "more").symlink_to(outside)
-    staged = uploader.upload(1, Directory(scratch))
+    staged = uploader.upload(1, "checkpoint_000001", Directory(scratch))
     record = CheckpointRecord(1, "first", 1, msgspec.Raw(b"{}"))
     commit.commit(LocalFiles(), layout, record, [staged], world_size=1, created_at=0.0)
     shutil.rmtree(outside)
@@ -164,4 +165,6 @@ def test_links_in_a_circle_are_refused(layout, tmp_path):
     (tmp_path / "mine" / "below").mkdir(parents=True)
     (tmp_path / "mine" / "below" / "up").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="links to a directory that it lies in"):
-        Uploader(LocalFiles(), layout, 1, 0).upload(1, Directory(tmp_path / "mine"))
+        Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0).upload(
+            1, "checkpoint_000001", Directory(tmp_path / "mine")
+        )

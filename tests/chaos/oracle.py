@@ -19,6 +19,8 @@ from paceline import train
 from paceline._control.events import Reported, WorkerFailed
 from paceline._control.policy import first_failure
 from paceline._control.recover import history_of
+from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline.train import (
     Checkpoint,
@@ -184,10 +186,15 @@ def trainer_of(
     )
 
 
+def history(path):
+    """Every event of the run in that directory."""
+    return history_of(DiskDepot(LocalFiles(), Layout(Path(path))))[1]
+
+
 def reports(path, rank):
     """The metrics of a rank, by the number of the report: those that count, each attempt taking over from the last."""
     rows, attempt = [], 0
-    for event in history_of(Layout(Path(path)))[1]:
+    for event in history(path):
         if isinstance(event, Reported) and event.rank == rank:
             if event.attempt > attempt:
                 attempt = event.attempt
@@ -219,7 +226,7 @@ def weights_of(path):
 def causes(path):
     """The first failure of each attempt that failed: its rank and kind."""
     by_attempt = {}
-    for event in history_of(Layout(Path(path)))[1]:
+    for event in history(path):
         if isinstance(event, WorkerFailed):
             by_attempt.setdefault(event.attempt, []).append(event.failure)
     firsts = [first_failure(failures) for failures in by_attempt.values()]
@@ -234,7 +241,7 @@ def worst_stand(path, faults):
 
 def seconds_to_next_report(path, at):
     """From a moment to the first report of a later attempt; None where there was nothing left to report."""
-    events = [event for event in history_of(Layout(Path(path)))[1] if isinstance(event, Reported)]
+    events = [event for event in history(path) if isinstance(event, Reported)]
     before = max((event.attempt for event in events if event.at <= at), default=0)
     after = [event.at for event in events if event.at > at and event.attempt > before]
     return min(after) - at if after else None

@@ -3,12 +3,13 @@
 Three parts. `Workers` are processes: they report, upload, wait, hold, look for notices, return and die, and what they
 say lies on a wire (one for each rank, in order) until it is heard. `Model` hears what `step` hears and says, from plain
 lists and sets, which commands are due and where the run must stand. `RunMachine` lets Hypothesis choose what happens
-next: messages of different ranks, of the storage thread and of the user overtake each other freely, machines are taken
-away with and without a word, room for workers comes and goes, and the driver may be lost.
+next: messages of different ranks, of the storage thread, of the one validator and of the user overtake each other
+freely, machines are taken away with and without a word, room for workers comes and goes, and the driver may be lost.
 """
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -20,10 +21,12 @@ from paceline._control import events
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceValidation,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
     HoldWorkers,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -42,10 +45,11 @@ from paceline._control.events import (
     ResizeDue,
     Retention,
     StopRequested,
+    ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.policy import ENGINE_FAILURES_IN_PLACE
-from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Waiting
+from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
 from paceline._control.step import ECHO_GRACE_S, SAVE_MARGIN, STOP_GRACE_S, deadline, resize_due, step
 from paceline._engine.messages import (
     CheckpointRecord,
@@ -57,6 +61,7 @@ from paceline._engine.messages import (
     Reported,
     Staged,
     StagingFailed,
+    ValidationTask,
     WorkerFailed,
     WorkerHeld,
     WorkerReady,
@@ -69,6 +74,7 @@ PHASES = {
     "waiting": Waiting,
     "running": Running,
     "stopping": Stopping,
+    "validating": Validating,
     "finished": Finished,
 }
 
@@ -87,6 +93,21 @@ SCORES = {
     "list": ("[1]", None),
 }
 """Scores as they are written, and what they count for; None: they rank last."""
+_COUNTS_FOR = {json.dumps(json.loads(text)): value for text, value in SCORES.values()}
+
+
+def score_of(record: CheckpointRecord) -> float | None:
+    return _COUNTS_FOR[json.dumps(json.loads(bytes(record.metrics))["score"])]
+
+
+def merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
+    both = {**json.loads(bytes(reported)), **json.loads(bytes(found))}
+    return msgspec.Raw(json.dumps(both, separators=(",", ":")).encode())
+
+
+def is_same(one: CheckpointRecord | None, other: CheckpointRecord) -> bool:
+    """One checkpoint, whatever has been found out about it since."""
+    return one is not None and (one.seq, one.attempt) == (other.seq, other.attempt)
 
 
 BUDGETS = {
@@ -165,9 +186,10 @@ class Life:
             parts = tuple(self.parts[seq, rank] for rank in range(self.size) if (seq, rank) in self.parts)
             metrics = self.reports[0][seq - self.first - 1].metrics
             size = sum(file.size for part in parts for file in part.files)
-            yield CommitCheckpoint(
-                CheckpointRecord(seq, str(announced[0].checkpoint), self.attempt, metrics, size), parts
-            )
+            asked = [report.validation for report in announced if report.validation is not None]
+            task, status = (asked[0], "PENDING_VALIDATION") if asked else (None, "COMMITTED")
+            name = str(announced[0].checkpoint)
+            yield CommitCheckpoint(CheckpointRecord(seq, name, self.attempt, metrics, size, task, status), parts)
 
     def mismatch(self) -> Mismatch | None:
         for seq in self.waiting():
@@ -193,8 +215,7 @@ class Life:
 class Model:
     """The run as it must be after what was heard, in lists and sets."""
 
-    def __init__(self, score_of: Callable[[CheckpointRecord], float | None]) -> None:
-        self.score_of = score_of
+    def __init__(self) -> None:
         self.stage = "unopened"
         self.attempt = 0
         self.driver = DriverStarted(1, 0)
@@ -208,7 +229,7 @@ class Model:
         self.driver_goes = False
         self.last_save_s: float | None = None
         self.kept: list[CheckpointRecord] = []
-        self.resume: CheckpointRecord | None = None
+        self.validating: CheckpointRecord | None = None
         self.life = Life(0, 0, None, 0.0)
         self.ending: str | None = None
         self.reason = ""
@@ -220,8 +241,12 @@ class Model:
             return self._driver_started(event)
         if isinstance(event, CheckpointsFound):
             return self._found(event)
+        if isinstance(event, ValidationEnded):
+            return self._validated(event)
         if event.attempt < self.attempt or self.stage == "finished":
             return []
+        if self.stage == "validating":
+            return self._after_the_training(event)
         if isinstance(event, CapacityChanged):
             self.places = event.num_places
         if self.stage in ("restoring", "waiting"):
@@ -236,16 +261,69 @@ class Model:
         return commands
 
     def _driver_started(self, event: DriverStarted) -> list[Command]:
-        if self.stage == "finished" and self.ending == "complete":
+        complete = self.stage == "finished" and self.ending == "complete"
+        if complete and not (self._unvalidated() and event.validates):
             return []
         self.driver = event
+        self.validating = None
+        self.stop_wanted = self.driver_goes = False
+        self.last_save_s = None
+        if complete or self.stage == "validating":
+            self.stage = "validating"
+            return self._validates_next() or self._end("complete")
         self.places = event.num_places
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
         self.struck = None
-        self.stop_wanted = self.driver_goes = False
-        self.last_save_s = None
-        return self._next_attempt()
+        return [*self._next_attempt(), *self._validates_next()]
+
+    def _after_the_training(self, event: Event) -> list[Command]:
+        match event:
+            case StopRequested():
+                self.stop_wanted = True
+                return self._end("complete")
+            case PreemptionTold(whole=True):
+                self.driver_goes = True
+                return self._end("complete")
+        return []
+
+    def _unvalidated(self) -> list[CheckpointRecord]:
+        return [record for record in self.kept if record.status == "PENDING_VALIDATION"]
+
+    def is_owed_a_validation(self) -> bool:
+        """None is under way though one could be."""
+        may = self.driver.validates and self.stage not in ("unopened", "finished")
+        return may and self.validating is None and bool(self._unvalidated())
+
+    def _validates_next(self) -> list[Command]:
+        if self.validating is not None or not self.driver.validates or not self._unvalidated():
+            return []
+        self.validating = self._unvalidated()[0]
+        return [StartValidation(self.validating)]
+
+    def _validated(self, event: ValidationEnded) -> list[Command]:
+        if self.stage == "finished":
+            return []
+        commands: list[Command] = []
+        for at, record in enumerate(self.kept):
+            if is_same(self.validating, record):
+                after = msgspec.structs.replace(
+                    record, status=event.status, metrics=merged(record.metrics, event.metrics)
+                )
+                there = [*self.kept[:at], after, *self.kept[at + 1 :]]
+                # Not while the newest may turn out to be broken.
+                self.kept = there if self.stage == "restoring" else self._retained(there)
+                gone = [other for other in there if other not in self.kept]
+                if self.stage in ("running", "stopping"):
+                    removed = tuple(sorted(other.seq for other in gone))
+                    commands.append(AnnounceValidation(self.attempt, after, removed))
+                commands += map(DeleteCheckpoint, gone)
+                break
+        self.validating = None
+        commands += self._validates_next()
+        if self.stage == "validating" and self.validating is None:
+            commands += self._end("complete")
+        return commands
 
     def _found(self, event: CheckpointsFound) -> list[Command]:
         known = {record.seq for record in self.kept}
@@ -263,12 +341,12 @@ class Model:
     def _without_workers(self, event: Event) -> list[Command]:
         match event:
             case CheckpointVerified() if self.stage == "restoring":
-                return self._start(self.kept[-1])
+                return self._start()
             case CheckpointBroken() if self.stage == "restoring":
                 self.kept.pop()
                 return self._begin()
             case CapacityChanged():
-                return self._start(self.resume) if self.stage == "waiting" else []
+                return self._start() if self.stage == "waiting" else []
             case StopRequested():
                 self.stop_wanted = True
                 self.life.failures = []
@@ -417,18 +495,19 @@ class Model:
         gone = [other for other in there if other not in self.kept]
         removed = tuple(sorted(other.seq for other in replaced + gone))
         commands: list[Command] = [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+        commands += self._validates_next()
         undisturbed = self.stage == "running" and not (life.hold or life.failures or life.returned)
         if undisturbed and life.long_enough and self._has_room():
             commands += self._stop("resized")
         return commands
 
     def _retained(self, records: list[CheckpointRecord]) -> list[CheckpointRecord]:
-        """The newest, and those that fewer than `num_to_keep` others beat."""
+        """The newest, those that fewer than `num_to_keep` others beat, and those whose validation is to come."""
         retention = self.driver.retention
 
         def beats(one: CheckpointRecord, other: CheckpointRecord) -> bool:
             if retention.score_attribute is not None:
-                score, limit = self.score_of(one), self.score_of(other)
+                score, limit = score_of(one), score_of(other)
                 if (score is None) != (limit is None):
                     return limit is None
                 if score is not None and limit is not None and score != limit:
@@ -441,7 +520,9 @@ class Model:
         return [
             record
             for record in records
-            if record.seq == newest or sum(beats(other, record) for other in records) < retention.num_to_keep
+            if record.seq == newest
+            or record.status == "PENDING_VALIDATION"
+            or sum(beats(other, record) for other in records) < retention.num_to_keep
         ]
 
     def _settled(self) -> list[Command]:
@@ -462,6 +543,9 @@ class Model:
         elif ending == "failed":
             reason = self._given_up()
             return self._end(ending, reason) if reason else self._next_attempt()
+        elif self.validating is not None and ending == "complete":
+            self.stage = "validating"
+            return []
         return self._end(ending)
 
     def _was_taken(self) -> bool:
@@ -512,7 +596,7 @@ class Model:
 
     def _begin(self) -> list[Command]:
         if not self.kept:
-            return self._start(None)
+            return self._start()
         self.stage = "restoring"
         return [VerifyCheckpoint(self.attempt, self.kept[-1])]
 
@@ -524,10 +608,11 @@ class Model:
     def _has_room(self) -> bool:
         return self._most() > self.life.size
 
-    def _start(self, resume: CheckpointRecord | None) -> list[Command]:
+    def _start(self) -> list[Command]:
+        resume = self.kept[-1] if self.kept else None
         size = self._most()
         if size == 0:
-            self.stage, self.resume = "waiting", resume
+            self.stage = "waiting"
             return []
         self.stage = "running"
         self.life = Life(self.attempt, size, resume, self.now)
@@ -564,6 +649,11 @@ class Model:
             assert live.stop_at == life.stop_at
         if isinstance(run.phase, Running):
             assert life.mismatch() is None, "a checkpoint is waited for that can never be"
+        if isinstance(run.phase, Validating):
+            assert run.validating is not None, "nothing is waited for"
+        if not isinstance(run.phase, Finished | Unopened):
+            under_way = self.validating
+            assert run.validating == (None if under_way is None else (under_way.seq, under_way.attempt))
         running = self.stage == "running"
         assert deadline(run) == (min(life.limits, default=None) if running else None)
         may_come_to_grow = running and not life.long_enough and self._has_room()
@@ -612,8 +702,8 @@ class Workers:
         self.save_at_stop = True
         self.notice: Preemption | None = None
         self.asks: set[int] = set()
-        self.seen: dict[int, Preemption | None] = {}
-        """What ranks that looked for a notice saw in the step after each report."""
+        self.seen: dict[tuple[int, int], Preemption | None] = {}
+        """What ranks that looked for a notice saw, by rank and by how many reports they had made."""
         self.told_to_leave = self.told_to_die = self.gone = False
 
     def free(self) -> list[int]:
@@ -632,18 +722,24 @@ class Workers:
         self.asks.add(rank)
         count = self.counts[rank]
         seen = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
-        assert self.seen.setdefault(count, seen) == seen, f"in the step after report {count} ranks see different things"
+        same = all(other == seen for (_, at), other in self.seen.items() if at == count)
+        assert same, f"in the step after report {count} ranks see different things"
+        self.seen[rank, count] = seen
 
     def tell(self, rank: int, grace_s: float, whole: bool) -> None:
         self.wires[rank].append(PreemptionTold(self.attempt, grace_s, (rank,), whole))
 
-    def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str) -> None:
+    def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str, validates: bool) -> None:
         self.counts[rank] += 1
         seq = self.counts[rank]
         if seq == self.stop_at and not self.save_at_stop:
             mode = None
-        checkpoint = None if mode is None else name
-        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, f"train.py:{seq} of {rank}", checkpoint))
+        checkpoint, task = None if mode is None else name, None
+        if mode is not None and mode.endswith("!"):
+            task = ValidationTask(msgspec.Raw(b'{"asked by":%d}' % rank)) if validates else None
+            mode = mode.removesuffix("!")
+        where = f"train.py:{seq} of {rank}"
+        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, where, checkpoint, task))
         if seq in self.refused:
             return  # Another rank's files have failed: this one does not store its own, and waits for nothing.
         if mode is not None:
@@ -713,6 +809,8 @@ class Workers:
                 assert all(self.counts[rank] <= seq for rank in self.at_work), "a rank is already past the stop"
                 assert not command.preemption or self.asks, "a notice that nobody looks for"
                 self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
+                # A rank that has returned by now has no say in where the others stop, and no step with them any more.
+                self.seen = {look: seen for look, seen in self.seen.items() if look[0] in self.at_work}
             case StopWorkers(kill=kill):
                 assert kill or not self.at_work, "workers still at work are waited for"
                 self.told_to_leave = True
@@ -726,7 +824,8 @@ class Workers:
 
 # The machine
 
-modes = st.sampled_from([None, None, "sync", "async", "async", "in place"])
+modes = st.sampled_from([None, None, "sync", "async", "async", "in place", "sync!", "async!", "async!"])
+"""How a checkpoint is reported, if at all; with a `!`, its validation is asked for."""
 scores = st.sampled_from(sorted(SCORES))
 picks = st.integers(0, 5)
 places = st.sampled_from([0, 1, 2, 2, 3, 4])
@@ -745,6 +844,7 @@ drivers = st.builds(
         score_attribute=st.sampled_from([None, "score", "eval/score"]),
         score_order=st.sampled_from(["max", "min"]),
     ),
+    validates=st.sampled_from([True, True, True, False]),
 )
 failures = st.builds(
     Failure,
@@ -777,12 +877,12 @@ class RunMachine(RuleBasedStateMachine):
         self.calm = calm
         self.calm_until = 0.0
         self.now = 100.0
-        self.scores: dict[bytes, float | None] = {}
         self.open(driver)
 
     def open(self, driver: DriverStarted) -> None:
         self.run = Run()
-        self.model = Model(lambda record: self.scores[bytes(record.metrics)])
+        self.model = Model()
+        self.validator: CheckpointRecord | None = None
         self.journal: list[tuple[bytes, float]] = []
         self.workers = Workers(StartWorkers(0, 1, None))
         self.workers.end()
@@ -803,6 +903,7 @@ class RunMachine(RuleBasedStateMachine):
         self.now += 1
         before = self.run
         commands = self.take(event)
+        assert not self.model.is_owed_a_validation(), "a validation is forgotten"
         if self.run is not before or commands:
             self.journal.append((events.encode(event), self.now))
         if isinstance(event, Reported | CheckpointStaged):
@@ -841,6 +942,11 @@ class RunMachine(RuleBasedStateMachine):
                 self.files[attempt] = self.workers.files
             case VerifyCheckpoint() | CommitCheckpoint() | DeleteCheckpoint():
                 self.work.append(command)
+                if isinstance(command, DeleteCheckpoint):
+                    assert command.record.status != "PENDING_VALIDATION", "deleted before its score is known"
+            case StartValidation(record=record):
+                assert self.validator is None, "two validations at once"
+                self.validator = record
             case _:
                 if isinstance(command, AnnounceCommit):
                     self.promised = command.record.seq
@@ -856,17 +962,15 @@ class RunMachine(RuleBasedStateMachine):
     # What workers do
 
     def metrics(self, rank: int, score: str) -> msgspec.Raw:
-        text, value = SCORES[score]
-        raw = f'{{"rank":{rank},"at":{self.now},"score":{text},"eval":{{"score":{text}}}}}'.encode()
-        self.scores[raw] = value
-        return msgspec.Raw(raw)
+        text, _ = SCORES[score]
+        return msgspec.Raw(f'{{"rank":{rank},"at":{self.now},"score":{text},"eval":{{"score":{text}}}}}'.encode())
 
     def report(self, rank: int, mode: str | None, score: str) -> None:
         if rank in self.lookers:
             self.workers.look(rank)
         seq = self.workers.counts[rank] + 1
         name = "best" if self.reuse_names and seq % 3 == 0 else f"checkpoint_{seq:06d}"
-        self.workers.report(rank, self.metrics(rank, score), mode, name)
+        self.workers.report(rank, self.metrics(rank, score), mode, name, self.model.driver.validates)
 
     @precondition(lambda self: self.workers.reporting())
     @rule(pick=picks, mode=modes, score=scores)
@@ -1020,6 +1124,7 @@ class RunMachine(RuleBasedStateMachine):
             DeadlinePassed(attempt),
             CheckpointVerified(attempt, seq),
             CheckpointBroken(attempt, seq, "old"),
+            *old_validations(self.run, attempt, seq),
         ):
             before = self.run
             self.run, commands = step(before, event, self.now)
@@ -1045,11 +1150,11 @@ class RunMachine(RuleBasedStateMachine):
                 self.answers.append(CommitFailed(record.attempt, record.seq, "OSError: disk full"))
             case DeleteCheckpoint(record=record):
                 newest = max(self.storage.values(), key=lambda other: other.seq)
-                assert record != newest, "the newest checkpoint is deleted"
-                if self.storage.get(record.name) == record:
+                assert not is_same(newest, record), "the newest checkpoint is deleted"
+                if is_same(self.storage.get(record.name), record):
                     del self.storage[record.name]
             case VerifyCheckpoint(attempt=attempt, record=record):
-                if well and self.storage.get(record.name) == record:
+                if well and is_same(self.storage.get(record.name), record):
                     self.answers.append(CheckpointVerified(attempt, record.seq))
                     return
                 self.storage.pop(record.name, None)
@@ -1073,6 +1178,66 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def storage_is_heard(self) -> None:
         self.send(self.answers.popleft())
+
+    # What the validator does, beside all this
+
+    @precondition(lambda self: self.validator is not None)
+    @rule(score=scores, well=st.sampled_from([True, True, False]))
+    def a_validation_ends(self, score: str, well: bool) -> None:
+        record, self.validator = self.validator, None
+        if isinstance(self.run.phase, Finished):
+            return  # Its process is ended with the run, and nobody hears of it.
+        text, _ = SCORES[score]
+        metrics = f'{{"score":{text},"eval":{{"score":{text}}},"by":"validator"}}' if well else "{}"
+        status = "VALIDATED" if well else "VALIDATION_FAILED"
+        ended = ValidationEnded(record.attempt, record.seq, record.name, status, msgspec.Raw(metrics.encode()))
+        self.send(ended)
+        after = self.run
+        assert step(after, ended, self.now) == (after, []), "what was found out twice counted twice"
+
+    @precondition(lambda self: self.workers.reporting() and self.model.driver.validates and self.may_be_troubled())
+    @rule(
+        first=picks,
+        score=scores,
+        then=st.sampled_from(["", "", "early stop", "stop", "notice", "loss"]),
+        next_driver=drivers,
+    )
+    def the_training_ends_before_a_validation(
+        self, first: int, score: str, then: str, next_driver: DriverStarted
+    ) -> None:
+        self.everyone_catches_up()
+        self.everyone_reports(("async!",) * 4, (score,) * 4)
+        self.everyone_catches_up()
+        for rank in self.workers.free():
+            self.workers.leave(rank)
+        self.all_are_heard(first)
+        if then == "early stop" and isinstance(self.run.phase, Stopping):
+            self.stop_is_requested(at_once=False)
+        if self.workers.may_be_gone():
+            self.workers_are_gone()
+        if not isinstance(self.run.phase, Validating):
+            return
+        if then == "stop":
+            self.stop_is_requested(at_once=False)
+        elif then == "notice":
+            self.the_driver_is_told_of_an_end(30.0, whole=True)
+        elif then == "loss":
+            self.the_driver_is_lost(0, next_driver, well=True, twice=False)
+
+    def everyone_catches_up(self) -> None:
+        workers = self.workers
+        while True:
+            behind = [rank for rank in workers.reporting() if workers.counts[rank] < max(workers.counts)]
+            if behind:
+                self.report(behind[0], None, "zero")
+            elif any(workers.uploads):
+                self.one_uploads(pick=0)
+            elif any(workers.wires):
+                self.all_are_heard(first=0)
+            elif self.work or self.answers:
+                self.storage_catches_up()
+            else:
+                return
 
     # What the user and the clock do
 
@@ -1143,10 +1308,10 @@ class RunMachine(RuleBasedStateMachine):
         self.now = max(self.now, resize_due(self.run) or 0.0)
         self.send(ResizeDue(self.run.attempt))
 
-    @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping))
+    @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping | Validating))
     @rule()
     def the_deadline_passes(self) -> None:
-        """In time, or when the workers are already being ended."""
+        """In time, or when the workers are already being ended, or gone."""
         self.now = max(self.now, deadline(self.run) or 0.0)
         self.send(DeadlinePassed(self.run.attempt))
 
@@ -1163,6 +1328,7 @@ class RunMachine(RuleBasedStateMachine):
         self.workers.end()
         self.answers.clear()
         self.work.clear()
+        self.validator = None
         live = self.run
         self.replay(len(self.journal))
         assert self.run == live, "the journal tells of another run"
@@ -1177,13 +1343,13 @@ class RunMachine(RuleBasedStateMachine):
             self.replay(len(self.journal))
             self.recover(well=True)
         self.send(next_driver)
-        if isinstance(self.run.phase, Finished):
+        if isinstance(self.run.phase, Finished) and not self.run.unvalidated:
             self.open(next_driver)  # It was complete and nothing more can happen to it: another run.
 
     def replay(self, length: int) -> None:
         del self.journal[length:]
         self.run = Run()
-        self.model = Model(self.model.score_of)
+        self.model = Model()
         self.asked: dict[int, CommitCheckpoint] = {}
         now = self.now
         for line, heard_at in self.journal:
@@ -1245,6 +1411,8 @@ class RunMachine(RuleBasedStateMachine):
             self.storage_is_heard()
         elif self.work:
             self.storage_works(well=True)
+        elif self.validator is not None and (level or isinstance(self.run.phase, Validating)):
+            self.a_validation_ends("one", well=True)
         elif any(workers.wires):
             self.all_are_heard(first=0)
         elif workers.may_be_gone():
@@ -1265,6 +1433,11 @@ class RunMachine(RuleBasedStateMachine):
                 self.the_deadline_passes()
 
 
+def old_validations(run: Run, attempt: int, seq: int) -> list[Event]:
+    """One that nobody waits for; a validation, unlike all else, outlives the attempt that asked for it."""
+    return [] if run.validating == (seq, attempt) else [ValidationEnded(attempt, seq, "old", "VALIDATED")]
+
+
 def is_permutation(commands: list[Command], due: list[Command]) -> bool:
     """Values that have no order and no hash, so: each is taken out once, and nothing is left."""
     left = [comparable(command) for command in due]
@@ -1278,6 +1451,8 @@ def is_permutation(commands: list[Command], due: list[Command]) -> bool:
 def comparable(command: Command) -> Command:
     if isinstance(command, AnnounceCommit):
         return AnnounceCommit(command.attempt, command.record, tuple(sorted(command.removed)))
+    if isinstance(command, AnnounceValidation):
+        return AnnounceValidation(command.attempt, command.record, tuple(sorted(command.removed)))
     return command
 
 

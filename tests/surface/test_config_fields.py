@@ -25,6 +25,7 @@ FIELDS = {
         "failure_config=FailureConfig()",
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
+        "storage_filesystem=None",
     ],
     "paceline.train.FailureConfig": [
         "max_failures=0",
@@ -37,6 +38,7 @@ FIELDS = {
         "num_to_keep=None",
         "checkpoint_score_attribute=None",
         "checkpoint_score_order='max'",
+        "max_failed_saves=0",
     ],
     "paceline.train.ValidationConfig": ["fn", "task_config=ValidationTaskConfig()", "ray_remote_kwargs={}"],
     "paceline.train.ValidationTaskConfig": ["fn_kwargs={}", "timeout_s=None"],

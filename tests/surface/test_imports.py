@@ -57,6 +57,10 @@ OTHERS_VARIABLES = {
     ("_engine/local/", "all variables"): "workers get a copy of the driver's environment, which is not looked at",
     ("_engine/local/devices.py", "CUDA_VISIBLE_DEVICES"): "CUDA's own: which GPUs may be given to workers",
     ("_engine/local/devices.py", "OMP_NUM_THREADS"): "OpenMP's own: what the user has set stays",
+    (
+        "_storage/address.py",
+        "all variables",
+    ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
 }
 """What else may be read, for a reason: variables that belong to others."""

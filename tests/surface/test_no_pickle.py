@@ -11,7 +11,9 @@ SRC = Path(__file__).parents[2] / "src" / "paceline"
 ALLOWED = {
     ("_storage/state.py", "pickle.loads"): "the caller said allow_pickle=True",
     ("train/failures.py", "pickle.loads"): "what a worker of this very run sent over its private socket",
+    ("_worker/context.py", "cloudpickle.loads"): "the user's own storage_filesystem, from the driver's memory",
     ("_worker/main.py", "cloudpickle.loads"): "the job, from the driver's memory; an exception of its own, as a trial",
+    ("train/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
 }
 """Where, what, and why it is not read from storage unasked."""

@@ -26,7 +26,9 @@ from paceline._engine.messages import (
     WorkerReady,
     WorkerReturned,
 )
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles, hash_file
+from paceline._storage.home import Home
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline.testing import DriverLost, FakeClock, FakeEngine
 from paceline.testing.faults.plant import faulty_seams
@@ -110,7 +112,6 @@ def drive(
     path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, stop_after=None, sizes=(), num_drivers=20
 ):
     """Play a run to its end, with a new driver for each that was lost; returns the run and its engines."""
-    layout = Layout(path)
     engines = []
     stopper = _Stopper(stop_after)
     for _ in range(20):
@@ -120,14 +121,18 @@ def drive(
         engines.append(engine)
         seams = faulty_seams(faults, Seams(engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path)
         # No power is cut here: what was written is there for the next driver.
-        with patch("os.fsync"), contextlib.suppress(DriverLost), opened(layout, seams, say=lambda text: None) as found:
+        home = Home.of_path(str(path))
+        with (
+            patch("os.fsync"),
+            contextlib.suppress(DriverLost),
+            opened(home, seams, say=lambda text: None) as (found, depot),
+        ):
             with contextlib.closing(seams.engine(None)) as faulty:
                 controller = Controller(
                     found.run,
                     journal=found.journal,
                     engine=faulty,
-                    files=seams.files,
-                    layout=layout,
+                    depot=depot,
                     fence=found.fence,
                     group=lambda command, run: _group(path, command, run),
                     clock=seams.clock,
@@ -160,7 +165,7 @@ class _Stopper:
 def rows(path, rank):
     """The reports of a rank that count."""
     found, attempt = [], 0
-    for event in history_of(Layout(path))[1]:
+    for event in history_of(DiskDepot(LocalFiles(), Layout(path)))[1]:
         if isinstance(event, Reported) and event.rank == rank:
             if event.attempt > attempt:
                 attempt = event.attempt

@@ -3,8 +3,9 @@
 import errno
 import os
 import pickle
-import runpy
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -230,23 +231,51 @@ Faults().hang(0, at=("step", 3), how={how!r}).applied_to(
     assert sum(type(event).__name__ == "Reported" for event in reported) <= 2
 
 
-def test_a_whole_script_meets_faults(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(
-        "from paceline import train\n"
-        "from paceline.train import *\n"
-        "def function():\n"
-        "    train.report({'i': 1})\n"
-        "if __name__ == '__main__':\n"
-        "    failures = FailureConfig(max_failures=1)\n"
-        "    config = RunConfig(name='run', storage_path='runs', failure_config=failures)\n"
-        "    DataParallelTrainer(function, run_config=config).fit()\n"
-    )
+SCRIPT = """
+import neighbour, sys
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig
+
+def function(config):
+    last = train.get_checkpoint()
+    for i in range(last.to_dict()["i"] + 1 if last is not None else 0, config["until"]):
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
+
+if __name__ == "__main__":
+    config = RunConfig(name="run", storage_path="runs", failure_config=FailureConfig(max_failures=1))
+    DataParallelTrainer(function, train_loop_config={"until": int(sys.argv[1])}, run_config=config).fit()
+"""
+
+
+def test_a_whole_script_meets_faults_and_is_run_again_after_a_lost_driver(tmp_path):
+    (tmp_path / "neighbour.py").write_text("")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    faults = ["--kill", "0@report:2", "--lose-driver", "Committed", "script.py", "4"]
+    command = [sys.executable, "-m", "paceline.testing.faults", *faults]
+    codes = []
+    for _ in range(2):
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        codes.append(ended.returncode)
+    assert codes == [-signal.SIGKILL, 0], ended.stderr
+    assert "faults: rank 0 killed in report 2; driver killed after Committed 1" in ended.stderr
+    assert [failure.kind for failure in failures(tmp_path / "runs")] == ["killed"]
+    assert train.Result.from_path(tmp_path / "runs" / "run").metrics == {"i": 3}
+
+
+def test_a_fault_that_is_not_understood_is_told_with_its_form():
+    command = [sys.executable, "-m", "paceline.testing.faults", "--kill", "1@lunch", "script.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "'1@lunch' is not RANK@PHASE or RANK@PHASE:NUMBER" in ended.stderr
+
+
+def test_trainers_fitted_meanwhile_meet_faults_and_later_ones_do_not(tmp_path):
     faults = Faults().kill(0, at=("report", 1))
     with faults.applied():
-        runpy.run_path("script.py", run_name="__main__")
-    assert faults.unfired("runs/run") == []
-    assert [failure.kind for failure in failures(tmp_path / "runs")] == ["killed"]
+        trainer(tmp_path / "meanwhile").fit()
+    trainer(tmp_path / "later").fit()
+    assert len(failures(tmp_path / "meanwhile")) == 1
+    assert failures(tmp_path / "later") == []
 
 
 def test_every_phase_has_a_name_and_an_explanation():

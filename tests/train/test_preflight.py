@@ -123,7 +123,7 @@ def a_name_that_is_no_text(place, _):
 
 def a_run_that_is_held(place, stack):
     trainer = trainer_in(place)
-    stack.enter_context(opened(layout_of(trainer), Seams(), print))
+    stack.enter_context(opened(trainer.run_config.home, Seams(), print))
     return trainer
 
 

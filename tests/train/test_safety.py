@@ -28,6 +28,7 @@ from paceline._core.clock import SystemClock
 from paceline._core.codec import sealed
 from paceline._engine.messages import CheckpointRecord, Failure
 from paceline._storage import commit
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout, names_checkpoint
 from paceline._storage.lease import taken
@@ -97,7 +98,7 @@ def readers(layout):
     def recover():
         lease = taken(DiskSlot(layout.lease), ttl_s=30.0, clock=SystemClock(), say=lambda text: None)
         try:
-            recovered(LocalFiles(), layout, 0.0).journal.close()
+            recovered(DiskDepot(LocalFiles(), layout), 0.0).journal.close()
         finally:
             lease.close()
 
@@ -205,25 +206,41 @@ def reseal(directory):
 # Where names lead
 
 
+@pytest.mark.parametrize("name", ["/", "/etc", "../../../../.."])
+def test_a_name_that_leads_to_the_system_is_no_checkpoints(name):
+    # Only asked, never acted upon: a defect must cost a test, not the machine that runs it.
+    assert not names_checkpoint(name)
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "..", ".", "", "/", "/etc", "../outside", "../../etc", "a/b", "a/../../b", "a\0b", ".trash", ".staging",
+        "..", ".", "", "OUTSIDE", "../outside", "../../outside", "a/b", "a/../../b", "a\0b", ".trash", ".staging",
         ".manifest.json", "journal.jsonl", "logs", "reports", "x" * 300, "\u00e9" * 200,
     ],
 )  # fmt: skip
 def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(name, tmp_path):
+    # Every name leads to somewhere below `tmp_path`, were it followed.
+    outside = tmp_path / "outside"
+    root = tmp_path / "runs" / "run"
+    name = str(outside) if name == "OUTSIDE" else name
+    for path in (outside / "kept", root / "journal.jsonl", tmp_path / "runs" / "outside" / "kept"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    before = sorted(tmp_path.rglob("*"))
+    layout = Layout(root)
     assert not names_checkpoint(name)
     with pytest.raises(StorageError, match="is not the name of a checkpoint"):
-        Layout(tmp_path).checkpoint(name)
+        layout.checkpoint(name)
     record = CheckpointRecord(1, name, 1, msgspec.Raw(b"{}"))
     for act in (
-        lambda: commit.delete(LocalFiles(), Layout(tmp_path), record),
-        lambda: commit.set_aside(LocalFiles(), Layout(tmp_path), name),
-        lambda: commit.commit(LocalFiles(), Layout(tmp_path), record, [], world_size=1, created_at=0),
+        lambda: commit.delete(LocalFiles(), layout, record),
+        lambda: commit.set_aside(LocalFiles(), layout, name),
+        lambda: commit.commit(LocalFiles(), layout, record, [], world_size=1, created_at=0),
     ):
         with pytest.raises(StorageError, match="is not the name of a checkpoint"):
             act()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["checkpoint_000001", "best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"])
@@ -328,7 +345,7 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, u
         ).fit()
         with (root / "journal.jsonl").open("ab") as file:
             file.write(b"torn")
-        recovered(LocalFiles(), Layout(root), 0.0).journal.close()
+        recovered(DiskDepot(LocalFiles(), Layout(root)), 0.0).journal.close()
     finally:
         os.umask(before)
     assert result.return_value == [], "while it ran"

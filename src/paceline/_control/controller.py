@@ -67,9 +67,7 @@ from paceline._engine.messages import (
     StopAt,
     ToWorker,
 )
-from paceline._storage import commit
-from paceline._storage.files import Files
-from paceline._storage.layout import Layout
+from paceline._storage.depot import Depot
 from paceline._storage.lease import UNFENCED, Fence
 
 log = logging.getLogger("paceline")
@@ -96,8 +94,7 @@ class Controller:
         *,
         journal: Journal,
         engine: Engine,
-        files: Files,
-        layout: Layout,
+        depot: Depot,
         group: Callable[[StartWorkers, Run], Group],
         clock: Clock,
         needs: Needs | None = None,
@@ -109,8 +106,7 @@ class Controller:
         self.run = run
         self._journal = journal
         self._engine = engine
-        self._files = files
-        self._layout = layout
+        self._depot = depot
         self._group = group
         self._clock = clock
         self._needs = needs if needs is not None else Needs()
@@ -172,7 +168,7 @@ class Controller:
         if self._journal.unsynced and now - self._synced_at >= SYNC_EVERY_S:
             self._synced_at = now
             self._journal.unsynced = False
-            self._background.submit(self._journal.sync_written)
+            self._background.submit(self._journal_kept)
 
     def _next_events(self) -> list[Event]:
         due = deadline(self.run)
@@ -227,7 +223,7 @@ class Controller:
                 self._tell_all(Sample(number))
             case Told(event=event, stacks=stacks):
                 if stacks:
-                    path = self._layout.stacks(self.run.attempt)
+                    path = self._depot.layout.stacks(self.run.attempt)
                     self._background.submit(lambda: self._stacks_written(path, stacks))
                 return event
         return None
@@ -274,7 +270,7 @@ class Controller:
                 self._background.submit(lambda: self._deleted(record))
             case AnnounceCommit(record=record, removed=removed):
                 self._tell_all(CheckpointCommitted(record, removed))
-                self._background.submit(self._journal.sync_written)
+                self._background.submit(self._journal_kept)
             case AnnounceRefusal(seq=seq, error=error, rank=rank):
                 self._tell_all(CheckpointRefused(seq, error, rank))
             case StartValidation():
@@ -317,21 +313,23 @@ class Controller:
 
     # These run on the storage thread.
 
+    def _journal_kept(self) -> None:
+        self._journal.sync_written()
+        self._depot.ship_journal()
+
     def _verified(self, attempt: int, record: CheckpointRecord) -> Event:
-        problem = commit.problem_with(self._layout.checkpoint(record.name))
+        problem = self._depot.problem_with(record)
         if problem is None:
             return CheckpointVerified(attempt, record.seq)
-        if self._layout.checkpoint(record.name).exists():
-            aside = commit.set_aside(self._files, self._layout, record.name, self._fence)
+        aside = self._depot.set_aside(record, self._fence)
+        if aside is not None:
             problem = f"{problem}; set aside as {aside}"
         return CheckpointBroken(attempt, record.seq, problem)
 
     def _committed(self, command: CommitCheckpoint) -> Event:
         record = command.record
         try:
-            differing = commit.commit(
-                self._files,
-                self._layout,
+            differing = self._depot.commit(
                 record,
                 command.parts,
                 world_size=self.run.size,
@@ -343,7 +341,7 @@ class Controller:
         except RunHeldError:
             raise
         except OSError as error:
-            commit.discard(self._files, self._layout, record)
+            self._depot.discard(record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(
@@ -363,7 +361,7 @@ class Controller:
 
     def _deleted(self, record: CheckpointRecord) -> None:
         try:
-            commit.delete(self._files, self._layout, record, self._fence)
+            self._depot.delete(record, self._fence)
         except RunHeldError:
             raise
         except OSError as error:

@@ -92,6 +92,11 @@ def read(path: Path) -> list[Event]:
     return _decoded(path)[0]
 
 
+def told_by(data: bytes, where: str) -> list[Event]:
+    """The same of bytes that were read already."""
+    return _decoded_bytes(data, where)[0]
+
+
 def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tuple[Journal, list[Event]]:
     """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside.
 
@@ -117,15 +122,19 @@ def _decoded(path: Path) -> tuple[list[Event], int]:
         data = path.read_bytes()
     except FileNotFoundError:
         return [], 0
+    return _decoded_bytes(data, str(path))
+
+
+def _decoded_bytes(data: bytes, where: str) -> tuple[list[Event], int]:
     found: list[Event] = []
     length = 0
     for payload in valid_prefix(data):
-        found.append(decoded(payload, path, len(found) + 1))
+        found.append(decoded(payload, where, len(found) + 1))
         length += len(payload) + 10
     return found, length
 
 
-def decoded(payload: bytes, path: Path, line: int | None = None) -> Event:
+def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
     """The event of a line whose checksum holds: one that is not understood is no damage, another version wrote it."""
     try:
         event: Event = events.decode(payload)

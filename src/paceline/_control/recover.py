@@ -16,8 +16,7 @@ from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._storage import commit
-from paceline._storage.files import Files
+from paceline._storage.depot import Depot
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED, Fence
 
@@ -49,23 +48,21 @@ def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
     return run, {seq: command for seq, command in asked.items() if seq in run.committing}
 
 
-def recovered(files: Files, layout: Layout, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> Recovered:
+def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> Recovered:
     """Open a run for writing, whatever state the last driver left it in. The caller holds the lease.
 
     `apart`: an earlier driver may come back, and must not be able to write to this one's journal.
     """
-    commit.recover(files, layout, fence)
-    book, history = journal.reopened(layout.journal, fence, apart=apart)
+    depot.recover(fence)
+    book, history = journal.reopened(depot.layout.journal, fence, apart=apart)
     try:
-        return _completed(files, layout, wall, fence, book, history)
+        return _completed(depot, wall, fence, book, history)
     except BaseException:
         book.abandon()
         raise
 
 
-def _completed(
-    files: Files, layout: Layout, wall: float, fence: Fence, book: Journal, history: list[Event]
-) -> Recovered:
+def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, history: list[Event]) -> Recovered:
     """Tell the journal what it does not tell yet, and undo what was left half done."""
     run, asked = replayed(history)
 
@@ -81,31 +78,31 @@ def _completed(
             if isinstance(command, CommitCheckpoint):
                 asked[command.record.seq] = command
 
-    for event in _unread_reports(layout, run):
+    for event in _unread_reports(depot.layout, run):
         learn(event)
-    _finish_commits(files, layout, run, asked, wall, fence)
-    survey = _surveyed(layout, run, history)
+    _finish_commits(depot, run, asked, wall, fence)
+    survey = _surveyed(depot, run, history)
     for record in run.checkpoints:
         if record.seq in survey.missing:
-            log.warning("%s was committed and is gone, or its manifest is", layout.checkpoint(record.name))
+            log.warning("%s was committed and is gone, or its manifest is", depot.place(record)[0])
     learn(survey)
-    _delete_forgotten(files, layout, run, fence)
-    commit.clear_staging(files, layout, fence)
+    _delete_forgotten(depot, run, fence)
+    depot.clear_staging(fence)
     book.sync()
-    files.sync_dir(layout.root)  # The journal's own name, which syncing the file does not cover.
+    depot.sync()  # The journal's own name, which syncing the file does not cover.
     return Recovered(run, book, tuple(history), fence)
 
 
-def history_of(layout: Layout) -> tuple[Run, list[Event]]:
+def history_of(depot: Depot) -> tuple[Run, list[Event]]:
     """The run as it lies there, for readers: nothing is changed, and one that is being written can be read."""
-    history = journal.read(layout.journal)
+    history = journal.told_by(depot.journal(), depot.uri)
     run, _ = replayed(history)
-    for event in _unread_reports(layout, run):
+    for event in _unread_reports(depot.layout, run):
         after, _ = step(run, event)
         if after is not run:
             run = after
             history.append(event)
-    survey = _surveyed(layout, run, history)
+    survey = _surveyed(depot, run, history)
     return step(run, survey)[0], [*history, survey]
 
 
@@ -126,42 +123,39 @@ def _unread_reports(layout: Layout, run: Run) -> list[Event]:
     return unread
 
 
-def _finish_commits(
-    files: Files, layout: Layout, run: Run, asked: dict[int, CommitCheckpoint], wall: float, fence: Fence
-) -> None:
+def _finish_commits(depot: Depot, run: Run, asked: dict[int, CommitCheckpoint], wall: float, fence: Fence) -> None:
     """All ranks had said it and all files were durable: only the last act was missing."""
     for seq in run.committing:
         command = asked[seq]
         try:
-            commit.commit(
-                files, layout, command.record, command.parts, world_size=run.size, created_at=wall, fence=fence
-            )
+            depot.commit(command.record, command.parts, world_size=run.size, created_at=wall, fence=fence)
         except RunHeldError:
             raise
         except OSError:
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
 
-def _surveyed(layout: Layout, run: Run, history: list[Event]) -> CheckpointsFound:
+def _surveyed(depot: Depot, run: Run, history: list[Event]) -> CheckpointsFound:
     """Where storage and journal differ about what checkpoints there are."""
     told = {(event.record.seq, event.record.attempt) for event in history if isinstance(event, Committed)}
     for event in history:
         if isinstance(event, CheckpointsFound):
             told |= {(record.seq, record.attempt) for record in event.records}
     lease = next((event.lease for event in reversed(history) if isinstance(event, DriverStarted)), 0)
-    untold = [m for m in commit.manifests(layout) if (m.record.seq, m.record.attempt) not in told]
+    untold = [m for m in depot.manifests() if (m.record.seq, m.record.attempt) not in told]
     # Too late: by a driver that was paused between asking whether the run is still its own and this last act.
     void = {manifest.record.name for manifest in untold if 0 < manifest.lease < lease}
     return CheckpointsFound(
         tuple(manifest.record for manifest in untold if manifest.record.name not in void),
         # One that is there but cannot be read stays: it is set aside, and said so, when its turn comes.
-        tuple(r.seq for r in run.checkpoints if r.name in void or not commit.has_manifest(layout.checkpoint(r.name))),
+        tuple(r.seq for r in run.checkpoints if r.name in void or not depot.has(r)),
     )
 
 
-def _delete_forgotten(files: Files, layout: Layout, run: Run, fence: Fence) -> None:
+def _delete_forgotten(depot: Depot, run: Run, fence: Fence) -> None:
     """Retention had decided on these and the driver died before it got to them; or they came too late to count."""
-    kept = {record.name for record in run.checkpoints}
-    for manifest in list(commit.manifests(layout)):
-        if manifest.record.name not in kept:
-            commit.delete(files, layout, manifest.record, fence)
+    kept = {(record.name, record.seq, record.attempt) for record in run.checkpoints}
+    for manifest in depot.manifests():
+        record = manifest.record
+        if (record.name, record.seq, record.attempt) not in kept:
+            depot.delete(record, fence)

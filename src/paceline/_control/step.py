@@ -237,6 +237,7 @@ def _opened_to_validate(run: Run, event: DriverStarted) -> Step:
         retention=event.retention,
         validates=event.validates,
         validating=None,
+        last_save_s=None,
         stop_requested=False,
         preempted=False,
         phase=Validating(),

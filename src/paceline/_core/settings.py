@@ -32,6 +32,10 @@ class Settings:
     """How long after SIGTERM or SIGUSR1 the machine stays: what the cluster's scheduler gives a job to end."""
     lease_ttl_s: float = 30.0
     """How long a driver may be silent before another one may take over its run."""
+    spool_path: str = "~/.cache/paceline/runs"
+    """Where files of a run that is kept in a store lie before they are uploaded."""
+    storage_patience_s: float = 120.0
+    """How long a call to a store may go without moving a byte."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -46,7 +50,17 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         report_notice_s=_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
         preemption_grace_s=_seconds(environ, "PACELINE_PREEMPTION_GRACE_S", default.preemption_grace_s),
         lease_ttl_s=_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
+        spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
+        storage_patience_s=_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
     )
+
+
+def spool_root() -> Path:
+    """Where runs that are kept in a store have their directories on this machine."""
+    chosen, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")
+    if chosen == Settings.spool_path and cache:
+        chosen = f"{cache}/paceline/runs"
+    return Path(chosen).expanduser()
 
 
 def default_storage_path() -> str:

@@ -1,8 +1,9 @@
 """All that crosses between the driver and a worker, as frozen structs in JSON.
 
 What a worker says is at the same time an event in the life of the run: `Reported` is one line of bytes that stands
-alike in the worker's own file, on the wire and in the journal. A pickle is carried in two places only, and never
-from storage: the job, from driver to worker, and a value or exception that has no plain form, from worker to driver.
+alike in the worker's own file, on the wire and in the journal. A pickle is carried in few places, and never from
+storage: the job and the user's own filesystem, from driver to worker, and a value or exception that has no plain form,
+from worker to driver.
 """
 
 from __future__ import annotations
@@ -239,6 +240,11 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     score_attribute: str | None = None
     score_order: str = "max"
     global_batch_size: int | None = None
+    max_failed_saves: int | None = 0
+    store: str | None = None
+    """The address of the store that the run is kept in; `run_path` is then a directory of this machine beside it."""
+    filesystem: bytes | None = None
+    """A pickle of the filesystem that the user gave for it."""
     validates: bool = False
     """Whether the trainer said how a checkpoint is validated."""
     protocol: int = PROTOCOL

@@ -39,6 +39,12 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int = MANIFEST_VERSION
     lease: int = 0
     """The number under which a driver made it a checkpoint; 0 where nobody else could have."""
+    keys: dict[str, str] = {}
+    """In a store: where the file of a path lies below the checkpoint, if not under its own path."""
+
+
+class ManifestError(StorageError):
+    """A manifest that cannot be read or trusted."""
 
 
 def files_below(directory: Path) -> list[str]:
@@ -112,7 +118,7 @@ def commit(
 
     May be called again after a crash at any point: whatever was already moved is taken from where it is.
     """
-    chosen, differing = _merged(parts)
+    chosen, differing = merged(parts)
     entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
     manifest = Manifest(record, world_size, entries, created_at, lease=fence.number)
     final = layout.checkpoint(record.name)
@@ -214,7 +220,7 @@ def problem_with(directory: Path) -> str | None:
             return f"{path}: {error.strerror or error}"
         if found.size != entry.size:
             return f"{path} has {found.size} bytes where {entry.size} were written"
-        if found.hash != entry.hash:
+        if entry.hash and found.hash != entry.hash:
             return f"{path} does not hash to what was written"
     return None
 
@@ -232,9 +238,20 @@ def read_manifest(directory: Path) -> Manifest | None:
         return None
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
+    return decoded_manifest(data, str(path))
+
+
+def encoded_manifest(manifest: Manifest) -> bytes:
+    """With a checksum of itself at its end."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
+    return b'%b%b%08x"\n}' % (body, _SEAL, zlib.crc32(body))
+
+
+def decoded_manifest(data: bytes, where: str) -> Manifest:
+    """A manifest from its bytes; `where` they were is for people."""
     body, seal, rest = data.rpartition(_SEAL)
     if seal and not rest.startswith(b"%08x" % zlib.crc32(body)):
-        raise StorageError(f"{path} cannot be read: its checksum is not that of what it says")
+        raise ManifestError(f"{where} cannot be read: its checksum is not that of what it says")
     try:
         manifest = _decode_manifest(data)
         # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
@@ -243,10 +260,10 @@ def read_manifest(directory: Path) -> Manifest | None:
             kwargs = _on_one_line(record.validation.kwargs)
             record = replace(record, validation=replace(record.validation, kwargs=kwargs))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from None
-    for entry in manifest.files:
-        if not _is_inside(entry.path):
-            raise StorageError(f"{path} names {entry.path[:300]!r}, outside of the checkpoint or no file of it")
+        raise ManifestError(f"{where} cannot be read: {error}") from None
+    for name in (*(entry.path for entry in manifest.files), *manifest.keys.values()):
+        if not _is_inside(name):
+            raise ManifestError(f"{where} names {name[:300]!r}, outside of the checkpoint or no file of it")
     return replace(manifest, record=record)
 
 
@@ -339,7 +356,7 @@ def _gather(
     _sync_dirs(files, gathered, [entry.path for _, entry in chosen])
 
 
-def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
+def merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
     """Which rank's file stands for each path: the lowest rank's. And the paths on which ranks differ."""
     chosen: dict[str, tuple[int, FileEntry]] = {}
     differing = []
@@ -353,8 +370,7 @@ def _merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[
 
 def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
     part = directory / f"{MANIFEST}.part"
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
-    files.write(part, b'%b%b%08x"\n}' % (body, _SEAL, zlib.crc32(body)))
+    files.write(part, encoded_manifest(manifest))
     files.rename(part, directory / MANIFEST)
     files.sync_dir(directory)
 

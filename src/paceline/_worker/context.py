@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 
+import cloudpickle
 from msgspec import Raw
 
 from paceline._core import settings
@@ -44,9 +45,11 @@ from paceline._engine.messages import (
     WorkerHeld,
     encode,
 )
+from paceline._storage.depot import Depot, DiskDepot, StoreDepot
 from paceline._storage.files import LocalFiles, with_room
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
+from paceline._storage.retrying import Patience
 from paceline._worker.link import Link
 from paceline._worker.signals import NOTICES
 from paceline._worker.upload import Source, Uploader
@@ -69,7 +72,8 @@ class Context:
     def __init__(self, begin: Begin, link: Link) -> None:
         self.begin = begin
         self.layout = Layout(Path(begin.run_path))
-        self.uploader = Uploader(LocalFiles(), self.layout, begin.attempt, begin.rank)
+        self.depot = depot_of(begin)
+        self.uploader = Uploader(LocalFiles(), self.depot, begin.attempt, begin.rank)
         self.last_where = ""
         self.error: BaseException | None = None
         """What ended the user's function, if it did not return."""
@@ -87,6 +91,8 @@ class Context:
         self._checkpoints = {record.seq: record for record in begin.checkpoints}
         self._latest = begin.resume
         self._refused: dict[int, CheckpointRefused] = {}
+        self._num_failed_saves = 0
+        """In a row."""
         self._announced: set[int] = set()
         self._released: dict[int, bytes] = {}
         self._held = False
@@ -105,6 +111,7 @@ class Context:
                     if record.seq not in removed:
                         self._checkpoints[record.seq] = record
                     self._latest = record
+                    self._num_failed_saves = 0
                     self._announced.discard(record.seq)
                 case CheckpointValidated(record=record, removed=removed):
                     if record.seq in self._checkpoints:
@@ -170,7 +177,8 @@ class Context:
         payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task))
         if saves:
             assert made is not None
-            self._save(seq, payload, made, wait)
+            assert named is not None
+            self._save(seq, named, payload, made, wait)
         else:
             self._record(payload)
         if stop:
@@ -246,16 +254,16 @@ class Context:
                 self._announced.add(seq)
             return seq, stops, saves
 
-    def _save(self, seq: int, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
+    def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
         """Make a report with a checkpoint. Whatever goes wrong here is told to the driver: other ranks wait for it."""
         try:
             self._record(payload)
             if seq not in self._announced:
                 return  # Refused before we came to it: the files would be in vain.
             if wait:
-                self._told_staged(seq, self.uploader.upload(seq, made()))
+                self._told_staged(seq, self.uploader.upload(seq, name, made()))
             else:
-                self.uploader.upload_later(seq, made(), lambda outcome: self._staged_later(seq, outcome))
+                self.uploader.upload_later(seq, name, made(), lambda outcome: self._staged_later(seq, outcome))
         except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
@@ -263,7 +271,10 @@ class Context:
             self._told_unstaged(seq, error)
             if not isinstance(error, OSError):
                 raise
-            raise StorageError(f"report {seq}: the checkpoint could not be staged: {error}") from error
+            failed = self._too_many_failed(f"report {seq}: the checkpoint could not be staged: {error}", 1)
+            if failed is not None:
+                raise failed from error
+            return
         if wait:
             with self._changed:
                 self._changed.wait_for(lambda: seq not in self._announced)
@@ -312,16 +323,42 @@ class Context:
             return
         for message in refused:
             self.uploader.discard(message.seq)
-        error = StorageError("; ".join(map(self._told_refusal, refused)))
+        error = self._too_many_failed("; ".join(map(self._told_refusal, refused)), len(refused))
+        if error is None:
+            return
         if all(message.rank not in (None, self.begin.rank) for message in refused):
             self.echo = error
         raise error
+
+    def _too_many_failed(self, text: str, number: int) -> StorageError | None:
+        """What to raise for saves that failed; None, and it is only said, while so many in a row may."""
+        with self._changed:
+            self._num_failed_saves += number
+            num_failed, latest = self._num_failed_saves, self._latest
+        limit = self.begin.max_failed_saves
+        if limit is None or num_failed <= limit:
+            kept = f"training goes on with {latest.name}" if latest is not None else "there is no checkpoint yet"
+            log.error("%s\n  %d in a row (max_failed_saves=%s); %s", text, num_failed, limit, kept)
+            return None
+        return StorageError(text if limit == 0 else f"{num_failed} saves in a row, max_failed_saves={limit}: {text}")
 
     def _told_refusal(self, message: CheckpointRefused) -> str:
         if message.rank is None:
             return f"report {message.seq}: the checkpoint could not be committed: {message.error}"
         who = "this rank" if message.rank == self.begin.rank else f"rank {message.rank}"
         return f"report {message.seq}: the checkpoint could not be staged by {who}: {message.error}"
+
+
+def depot_of(begin: Begin) -> Depot:
+    """Where the run's checkpoints are kept, as the driver said."""
+    layout = Layout(Path(begin.run_path))
+    if begin.store is None:
+        return DiskDepot(LocalFiles(), layout)
+    from paceline._storage.address import store_at
+
+    filesystem = cloudpickle.loads(begin.filesystem) if begin.filesystem is not None else None
+    patience = Patience(no_progress_s=settings.load().storage_patience_s)
+    return StoreDepot(store_at(begin.store, filesystem, patience), layout)
 
 
 _shortened: dict[CodeType, str] = {}

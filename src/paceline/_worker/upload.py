@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Raw
+
 from paceline._core.system import make_private_dirs
-from paceline._engine.messages import FileEntry, Staged
+from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage.commit import has_links, sealed_in_place, staged_copy, staged_move
+from paceline._storage.depot import Depot
 from paceline._storage.files import Files
-from paceline._storage.layout import Layout
 from paceline._storage.state import Arena, Snapshot, snapshot
 
 log = logging.getLogger("paceline")
@@ -52,8 +54,10 @@ Source = Directory | InPlace | State
 
 
 class Uploader:
-    def __init__(self, files: Files, layout: Layout, attempt: int, rank: int) -> None:
+    def __init__(self, files: Files, depot: Depot, attempt: int, rank: int) -> None:
+        layout = depot.layout
         self._files = files
+        self._depot = depot
         self._layout = layout
         self._attempt = attempt
         self._rank = rank
@@ -66,19 +70,19 @@ class Uploader:
         make_private_dirs(self._scratch)
         return Path(tempfile.mkdtemp(dir=self._scratch))
 
-    def upload(self, seq: int, source: Source) -> Staged:
+    def upload(self, seq: int, name: str, source: Source) -> Staged:
         """Stage a checkpoint and return when its files are durable."""
         self.wait()
-        return self._stage(seq, self._held(source))
+        return self._stage(seq, name, self._held(source))
 
-    def upload_later(self, seq: int, source: Source, done: Callable[[Staged | Exception], None]) -> None:
+    def upload_later(self, seq: int, name: str, source: Source, done: Callable[[Staged | Exception], None]) -> None:
         """Take what must not change any more now, and stage it in the background."""
         self.wait()
         held = self._held(source)
 
         def work() -> None:
             try:
-                staged = self._stage(seq, held)
+                staged = self._stage(seq, name, held)
             except Exception as error:  # noqa: BLE001  handed to `done`, which tells the driver
                 done(error)
             else:
@@ -108,13 +112,15 @@ class Uploader:
             return snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle)
         return source
 
-    def _stage(self, seq: int, held: Directory | InPlace | Snapshot) -> Staged:
+    def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:
         if isinstance(held, InPlace):
             return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)
         self._files.remove_tree(target)
         try:
-            return Staged(self._rank, self._filled(target, held))
+            files = self._filled(target, held)
+            self._depot.keep(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
+            return Staged(self._rank, files)
         except Exception:
             self._cleared(seq)
             raise

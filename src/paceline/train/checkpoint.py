@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.errors import CheckpointCorruptError, StorageError
-from paceline._storage.commit import problem_with
+from paceline._storage.address import store_at
+from paceline._storage.commit import encoded_manifest, problem_with
+from paceline._storage.depot import manifest_in
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import METADATA
+from paceline._storage.layout import MANIFEST, METADATA
 from paceline._storage.state import holds_state, read_state, write_state
+from paceline._storage.transfer import download_all
 
 
 class Checkpoint:
@@ -95,9 +98,7 @@ class Checkpoint:
         elif self._is_local():
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         else:
-            from pyarrow.fs import copy_files
-
-            copy_files(self.path, str(target), source_filesystem=self.filesystem)
+            self._download(target)
         return str(target)
 
     @contextlib.contextmanager
@@ -128,6 +129,8 @@ class Checkpoint:
                 notes: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
             except FileNotFoundError:
                 return {}
+            except (ValueError, RecursionError) as problem:
+                raise StorageError(f"{self}: its {METADATA} cannot be read: {problem!s:.200}") from None
             return notes
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
@@ -144,6 +147,25 @@ class Checkpoint:
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Add to the notes."""
         self.set_metadata({**self.get_metadata(), **metadata})
+
+    def _download(self, target: Path) -> None:
+        """By the manifest where there is one, each file against its hash; else whatever lies there."""
+        store = store_at(self.path, self.filesystem)
+        manifest = manifest_in(store)
+        if manifest is None:
+            download_all(store, [(entry.key, target / entry.key) for entry in store.entries()])
+            return
+        wanted = {entry.path: manifest.keys.get(entry.path, entry.path) for entry in manifest.files}
+        try:
+            found = download_all(store, [(key, target / path) for path, key in wanted.items()])
+        except FileNotFoundError as error:
+            raise CheckpointCorruptError(f"{self}: {error}") from error
+        for entry, there in zip(manifest.files, found, strict=True):
+            if there.size != entry.size or (entry.hash and there.hash != entry.hash):
+                raise CheckpointCorruptError(f"{store.uri}/{there.path} is not what was written")
+        (target / MANIFEST).write_bytes(encoded_manifest(manifest))
+        with contextlib.suppress(FileNotFoundError):
+            (target / METADATA).write_bytes(store.read(manifest.keys.get(METADATA, METADATA)))
 
     def _is_local(self) -> bool:
         return self._filesystem is None or self._filesystem.type_name == "local"

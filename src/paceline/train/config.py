@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 
 from paceline._control.events import HangAction
 from paceline._core.settings import default_storage_path
+from paceline._storage.home import Home, is_remote
 from paceline.train.callbacks import UserCallback
 
 C = TypeVar("C")
@@ -177,12 +178,20 @@ class CheckpointConfig:
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
+    max_failed_saves: int | None = 0
+    """How many saves in a row may fail, loudly, before `report()` raises: 0 none, None any number."""
 
     def __post_init__(self) -> None:
         if self.num_to_keep is not None and (
             isinstance(self.num_to_keep, bool) or not isinstance(self.num_to_keep, int) or self.num_to_keep <= 0
         ):
             raise ValueError(f"num_to_keep={self.num_to_keep!r} is not 1 or more, or None to keep all")
+        if self.max_failed_saves is not None and (
+            isinstance(self.max_failed_saves, bool)
+            or not isinstance(self.max_failed_saves, int)
+            or self.max_failed_saves < 0
+        ):
+            raise ValueError(f"max_failed_saves={self.max_failed_saves!r} is not 0 or more, or None for no limit")
         if self.checkpoint_score_order not in ("max", "min"):
             raise ValueError(f"checkpoint_score_order={self.checkpoint_score_order!r} is neither 'max' nor 'min'")
         if not isinstance(self.checkpoint_score_attribute, str | None):
@@ -237,8 +246,9 @@ class FailureConfig:
 class RunConfig:
     """What the run is called and where it is kept.
 
-    A run is the directory `storage_path/name`. A script that runs again with the same two continues that run; without
-    a name each run gets a new one. Nothing is touched before `fit()`.
+    A run is the directory `storage_path/name`, on this machine or in a store: `s3://bucket/runs`, `gs://...`,
+    `az://...`, or a path on `storage_filesystem`, one of `pyarrow.fs` or of fsspec. A script that runs again with the
+    same two continues that run; without a name each run gets a new one. Nothing is touched before `fit()`.
     """
 
     name: str | None = None
@@ -246,10 +256,12 @@ class RunConfig:
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     callbacks: Sequence[UserCallback] = ()
+    storage_filesystem: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name if self.name is not None else _new_name())
-        object.__setattr__(self, "storage_path", _storage_path(self.storage_path))
+        object.__setattr__(self, "storage_path", _storage_path(self.storage_path, self.storage_filesystem))
+        _check_filesystem(self.storage_filesystem)
         for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
             object.__setattr__(self, name, as_config(kind, getattr(self, name), name))
         object.__setattr__(self, "callbacks", tuple(self.callbacks or ()))
@@ -261,10 +273,16 @@ class RunConfig:
                 raise ValueError(f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback")
 
     @property
-    def path(self) -> Path:
+    def home(self) -> Home:
+        """Where the run is kept."""
         assert self.name is not None
         assert self.storage_path is not None
-        return Path(self.storage_path) / self.name
+        return Home(os.fspath(self.storage_path), self.name, self.storage_filesystem)
+
+    @property
+    def path(self) -> Path:
+        """The run's directory on this machine: all of it, or where a run that is kept in a store has its spool."""
+        return self.home.layout.root
 
     def __repr__(self) -> str:
         return _short_repr(self)
@@ -294,19 +312,26 @@ def _elastic(bounds: Any) -> tuple[int, int]:
     return bounds[0], bounds[1]
 
 
-def _storage_path(path: Any) -> str:
+def _storage_path(path: Any, filesystem: Any) -> str:
     if path is None:
+        if filesystem is not None:
+            raise ValueError("storage_filesystem is given without storage_path: say where on it runs are kept")
         return default_storage_path()
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"storage_path={path!r} is not a path")
     text = os.fspath(path)
     text = text.removeprefix("file://")
-    if "://" in text:
-        raise ValueError(
-            f"storage_path={text!r}: only paths of this machine are supported by this version, "
-            "such as '/data/runs' or 'file:///data/runs'"
-        )
+    if is_remote(text, filesystem):
+        return text
     return str(Path(text).expanduser().absolute())
+
+
+def _check_filesystem(filesystem: Any) -> None:
+    """By what it can do: neither pyarrow nor fsspec is imported for a configuration."""
+    if filesystem is not None and not (hasattr(filesystem, "type_name") or hasattr(filesystem, "_strip_protocol")):
+        raise ValueError(
+            f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec"
+        )
 
 
 def _new_name() -> str:

@@ -29,11 +29,11 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin, CheckpointRecord, WorkerFailed
-from paceline._storage import commit
+from paceline._storage.depot import Depot
 from paceline._storage.files import Files, LocalFiles
+from paceline._storage.home import Home
 from paceline._storage.layout import Layout
 from paceline._storage.lease import taken as lease_taken
-from paceline._storage.slots import DiskSlot
 from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
@@ -75,6 +75,8 @@ class Asked:
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
+    filesystem: bytes | None = None
+    """A pickle of the one that the run is kept on, if the user gave it."""
     validation: AskedValidation | None = None
 
     @property
@@ -90,26 +92,25 @@ class AskedValidation:
     given: Share
 
 
-def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
+def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
-    observers += [CallbackObserver(callback, asked.about, layout) for callback in asked.run_config.callbacks]
+    observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = seams.engine(inline)
-    validations = _validations(asked, asked.validation, layout, seams) if asked.validation is not None else None
+    validations = _validations(asked, asked.validation, depot.layout, seams) if asked.validation is not None else None
     controller = Controller(
         found.run,
         journal=found.journal,
         engine=engine,
-        files=seams.files,
-        layout=layout,
-        group=lambda command, run: _group(asked, layout, command, run),
+        depot=depot,
+        group=lambda command, run: _group(asked, depot.layout, command, run),
         clock=seams.clock,
         needs=asked.needs,
         # Nobody hurries a person at a breakpoint.
-        watch=None if asked.inline else _watch(asked, layout),
+        watch=None if asked.inline else _watch(asked, depot.layout),
         observers=observers,
         fence=found.fence,
         validations=validations,
@@ -127,11 +128,11 @@ def driven(asked: Asked, layout: Layout, found: Recovered, terminal: Terminal, s
             with interrupts:
                 run = drive()
     except OSError as problem:
-        result = result_of(layout, controller.run, found.history)
+        result = result_of(depot, controller.run, found.history)
         raise ControllerError(problem, result) from problem
     finally:
         terminal.close()
-    return _ended(layout, run, collector, terminal, interrupts)
+    return _ended(depot, run, collector, terminal, interrupts)
 
 
 def _room(asked: Asked, engine: Engine) -> int | None:
@@ -140,25 +141,28 @@ def _room(asked: Asked, engine: Engine) -> int | None:
 
 
 @contextlib.contextmanager
-def opened(layout: Layout, seams: Seams, say: Callable[[str], None]) -> Iterator[Recovered]:
-    """The run's directory, held by this driver alone and known to take what is written."""
+def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[tuple[Recovered, Depot]]:
+    """The run, held by this driver alone and known to take what is written, and where it is kept."""
+    layout = home.layout
     with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
         _make_root(seams.files, layout)
         ttl_s = settings.load().lease_ttl_s
-        lease = lease_taken(DiskSlot(layout.lease), ttl_s=ttl_s, clock=seams.clock, say=say)
+        lease = lease_taken(home.slot(), ttl_s=ttl_s, clock=seams.clock, say=say)
         opening.enter_context(contextlib.closing(lease))
         lease.keep()
         preflight.check_storage(seams.files, layout)
-        found = recovered(seams.files, layout, seams.clock.wall(), lease, apart=not lease.holder.alone)
+        depot = home.depot(seams.files, is_new=lease.number == 1)
+        found = recovered(depot, seams.clock.wall(), lease, apart=not lease.holder.alone)
         opening.enter_context(contextlib.closing(found.journal))
         held = opening.pop_all()
     with held:
         lease.settle()
         try:
-            yield found
+            yield found, depot
         finally:
             if not lease.lost:  # Otherwise what is staged there is the other driver's.
-                commit.clear_staging(seams.files, layout, lease)
+                depot.clear_staging(lease)
+                depot.close()
 
 
 def _make_root(files: Files, layout: Layout) -> None:
@@ -221,6 +225,9 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
             global_batch_size=asked.scaling.global_batch_size,
+            max_failed_saves=asked.run_config.checkpoint_config.max_failed_saves,
+            store=asked.run_config.home.address,
+            filesystem=asked.filesystem,
             validates=run.validates,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
@@ -238,6 +245,8 @@ def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seam
             run_name=layout.root.name,
             run_path=str(layout.root),
             attempt=number,
+            store=asked.run_config.home.address,
+            filesystem=asked.filesystem,
             rank=0,
             world_size=1,
             local_rank=0,
@@ -249,7 +258,7 @@ def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seam
         )
         spec = WorkerSpec(begin, layout.validation_log(record.name), given.env)
         kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
-        function = Validate(validation.job, str(layout.checkpoint(record.name)), kwargs)
+        function = Validate(validation.job, (record.seq, record.name, record.attempt), kwargs)
         # The framework of the training is imported, and not set up: a validation is no part of its group.
         job = pickled_job(function, None, BackendConfig())
         return Group(number, (spec,), job, backend.preload, start_method=backend.start_method)
@@ -298,13 +307,14 @@ class _Interrupts:
             self._controller.request_preemption(settings.load().preemption_grace_s)
 
 
-def _ended(layout: Layout, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
+def _ended(depot: Depot, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
     assert isinstance(run.phase, Finished)
-    result = result_of(layout, run, ())
+    layout = depot.layout
+    result = result_of(depot, run, ())
     result.metrics = collector.metrics
     result.return_value = collector.return_value
     if run.phase.ending == "failed":
-        error = training_error(layout, run, collector.failures, result)
+        error = training_error(depot, run, collector.failures, result)
         result.error = error
         raise error
     if interrupts.count > 1:

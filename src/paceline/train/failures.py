@@ -24,7 +24,8 @@ from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
 from paceline._core.plain import unplain
-from paceline._storage.layout import Layout
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage.depot import Depot
 from paceline.train.callbacks import TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
 
@@ -72,13 +73,13 @@ class Collector:
 class CallbackObserver:
     """Tells one user callback of reports and failures."""
 
-    def __init__(self, callback: UserCallback, about: TrainRunContext, layout: Layout) -> None:
+    def __init__(self, callback: UserCallback, about: TrainRunContext, depot: Depot) -> None:
         self._callback = callback
         self._about = about
-        self._layout = layout
+        self._depot = depot
         self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
-        self._committed: set[int] = set()
+        self._committed: dict[int, CheckpointRecord] = {}
         self._refused: set[int] = set()
         self._attempt = 0
         self._failures: dict[int, BaseException] = {}
@@ -94,7 +95,7 @@ class CallbackObserver:
             self._reports.setdefault(event.seq, {})[event.rank] = event
             self._pass_on()
         elif isinstance(event, Committed):
-            self._committed.add(event.record.seq)
+            self._committed[event.record.seq] = event.record
             self._pass_on()
         elif isinstance(event, CommitFailed | StagingFailed):
             self._refused.add(event.seq)
@@ -116,13 +117,13 @@ class CallbackObserver:
             seq = min(self._reports)
             made = self._reports[seq]
             names = [report.checkpoint for report in made.values() if report.checkpoint is not None]
-            if len(made) < self._size or (names and seq not in self._committed | self._refused):
+            if len(made) < self._size or (names and seq not in self._committed.keys() | self._refused):
                 return
             del self._reports[seq]
             if seq in self._refused:
                 names = []
             metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
-            checkpoint = Checkpoint(self._layout.checkpoint(names[0])) if names else None
+            checkpoint = Checkpoint(*self._depot.place(self._committed[seq])) if names else None
             self._callback.after_report(self._about, metrics, checkpoint)
 
 
@@ -141,7 +142,7 @@ def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:
     return stand_in(text) if stand_in is not None else WorkerError(failure.message)
 
 
-def training_error(layout: Layout, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
+def training_error(depot: Depot, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
     """The error of a run that failed: the cause first, the other ranks folded beneath it."""
     assert isinstance(run.phase, Finished)
     failures = run.phase.failures
@@ -149,12 +150,12 @@ def training_error(layout: Layout, run: Run, collected: list[WorkerFailed], resu
     pickled = {event.rank: event.pickled for event in collected}
     in_order = sorted(failures, key=lambda failure: failure is not cause)
     exceptions = {failure.rank: exception_of(failure, pickled.get(failure.rank)) for failure in in_order}
-    error = WorkerGroupError(failure_text(layout, run, failures), exceptions, result)
+    error = WorkerGroupError(failure_text(depot, run, failures), exceptions, result)
     error.__cause__ = exceptions[cause.rank]
     return error
 
 
-def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str:
+def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     cause = first_failure(failures)
     others = sorted({failure.rank for failure in failures} - {cause.rank})
     stopped = sorted(set(range(run.size)) - {cause.rank} - set(others))
@@ -178,10 +179,10 @@ def failure_text(layout: Layout, run: Run, failures: tuple[Failure, ...]) -> str
         lines.append(f"  {_ranks(stopped)}: stopped after rank {cause.rank} failed")
     lines.append("")
     if run.latest is not None:
-        lines.append(f"  last checkpoint: {layout.checkpoint(run.latest.name)} (report {run.latest.seq})")
-    lines.append(f"  log: {layout.log(run.attempt, cause.rank)}")
+        lines.append(f"  last checkpoint: {depot.place(run.latest)[0]} (report {run.latest.seq})")
+    lines.append(f"  log: {depot.layout.log(run.attempt, cause.rank)}")
     if cause.kind == "hang":
-        lines.append(f"  all stacks: {layout.stacks(run.attempt)}")
+        lines.append(f"  all stacks: {depot.layout.stacks(run.attempt)}")
     lines.append("")
     if cause.kind == "mismatch":
         lines.append("hint: call report() equally often on every rank, with or without a checkpoint")

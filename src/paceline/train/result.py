@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recover import history_of
 from paceline._control.run import Run
 from paceline._core.plain import looked_up, unplain
-from paceline._engine.messages import CheckpointRecord
-from paceline._storage.layout import Layout
+from paceline._storage.depot import Depot, DiskDepot
+from paceline._storage.home import Home
 from paceline._storage.retention import ranked
 from paceline.train.checkpoint import Checkpoint
 
@@ -35,7 +35,8 @@ class Result:
     """Those that were kept, with their metrics, the best last."""
     return_value: Any = None
     """What the function returned on rank 0."""
-    _storage_filesystem: Any = None
+    _storage_filesystem: Any = field(default=None, repr=False)
+    _depot: Depot | None = field(default=None, repr=False, compare=False)
 
     @property
     def filesystem(self) -> Any:
@@ -49,14 +50,14 @@ class Result:
     @property
     def log_dir(self) -> Path | None:
         """Where each worker's output is: `attempt_1/rank_0.log` and so on."""
-        return Layout(Path(self.path)).logs if self.path is not None else None
+        return self._depot.layout.logs if self._depot is not None else None
 
     @property
     def metrics_dataframe(self) -> Any:
         """A pandas DataFrame, one row for each report of rank 0, nested metrics as `eval/loss`; None without any."""
-        if self.path is None:
+        if self._depot is None:
             return None
-        rows = metric_rows(history_of(Layout(Path(self.path)))[1])
+        rows = metric_rows(history_of(self._depot)[1])
         if not rows:
             return None
         try:
@@ -83,30 +84,30 @@ class Result:
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
         """What lies in a run's directory. Changes nothing; the error of a failed run is not restored."""
-        if storage_filesystem is not None and storage_filesystem.type_name != "local":
-            raise ValueError("storage_filesystem: only filesystems of this machine are supported by this version")
-        root = Path(os.fspath(path).removeprefix("file://")).expanduser().absolute()
-        if not root.is_dir():
-            raise RuntimeError(f"Experiment folder {root} doesn't exist.")
-        layout = Layout(root)
-        run, history = history_of(layout)
+        depot = Home.of_path(os.fspath(path), storage_filesystem).depot_to_read()
+        if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
+            raise RuntimeError(f"Experiment folder {depot.uri} doesn't exist.")
+        run, history = history_of(depot)
         if run.attempt == 0 and not run.checkpoints:
-            raise RuntimeError(f"Failed to restore the Result object: {layout.journal} doesn't exist or is empty.")
-        return result_of(layout, run, history)
+            raise RuntimeError(f"Failed to restore the Result object: no journal in {depot.uri}, or an empty one.")
+        return result_of(depot, run, history)
 
 
-def result_of(layout: Layout, run: Run, history: Iterable[Event], error: Exception | None = None) -> Result:
+def result_of(depot: Depot, run: Run, history: Iterable[Event], error: Exception | None = None) -> Result:
     history = list(history)
     reported = next((e for e in reversed(history) if _counts(e, run)), None)
     value = next((e.value for e in reversed(history) if isinstance(e, WorkerReturned) and e.rank == 0), None)
     order = ranked(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
+    path, filesystem = depot.root()
     return Result(
         metrics=_metrics(reported.metrics) if isinstance(reported, Reported) else None,
-        checkpoint=_checkpoint(layout, run.latest) if run.latest else None,
+        checkpoint=Checkpoint(*depot.place(run.latest)) if run.latest else None,
         error=error,
-        path=str(layout.root),
-        best_checkpoints=[(_checkpoint(layout, record), _metrics(record.metrics)) for record in order],
+        path=path,
+        best_checkpoints=[(Checkpoint(*depot.place(record)), _metrics(record.metrics)) for record in order],
         return_value=unplain(msgspec.json.decode(value)) if value is not None else None,
+        _storage_filesystem=filesystem,
+        _depot=depot,
     )
 
 
@@ -128,10 +129,6 @@ def metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
 
 def _counts(event: Event, run: Run) -> bool:
     return isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports
-
-
-def _checkpoint(layout: Layout, record: CheckpointRecord) -> Checkpoint:
-    return Checkpoint(layout.checkpoint(record.name))
 
 
 def _metrics(raw: msgspec.Raw) -> dict[str, Any]:

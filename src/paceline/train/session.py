@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from paceline._core.plain import unplain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import has_manifest
-from paceline._storage.layout import Layout, names_checkpoint
+from paceline._storage.layout import names_checkpoint
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, State
@@ -83,6 +82,7 @@ class TrainContext:
 
     def __init__(self, context: Context) -> None:
         self._begin = context.begin
+        self._depot = context.depot
 
     def get_experiment_name(self) -> str:
         return self._begin.run_name
@@ -107,7 +107,8 @@ class TrainContext:
         return self._begin.global_batch_size
 
     def get_storage(self) -> StorageContext:
-        return StorageContext(self._begin.run_path)
+        path, filesystem = self._depot.root()
+        return StorageContext(path, filesystem)
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,13 @@ class StorageContext:
     """Where the run is kept, for code that puts files there itself (see `CheckpointUploadMode.NO_UPLOAD`)."""
 
     experiment_fs_path: str
+    _filesystem: Any = None
 
     @property
     def storage_filesystem(self) -> Any:
         from pyarrow.fs import LocalFileSystem
 
-        return LocalFileSystem()
+        return self._filesystem if self._filesystem is not None else LocalFileSystem()
 
     def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
         return str(Path(self.experiment_fs_path) / checkpoint_name)
@@ -183,7 +185,7 @@ def get_checkpoint() -> Checkpoint | None:
     context = _context("get_checkpoint")
     record = context.latest_checkpoint()
     if record is not None:
-        return _checkpoint(context.layout, record)
+        return Checkpoint(*context.depot.place(record))
     return Checkpoint(context.begin.initial) if context.begin.initial else None
 
 
@@ -212,7 +214,7 @@ def get_all_reported_checkpoints(
     context = _context("get_all_reported_checkpoints")
     return [
         ReportedCheckpoint(
-            _checkpoint(context.layout, record),
+            Checkpoint(*context.depot.place(record)),
             unplain(msgspec.json.decode(record.metrics)),
             ReportedCheckpointStatus(record.status),
         )
@@ -233,10 +235,6 @@ def _context(function: str) -> Context:
             "call it in the function that you pass to a trainer"
         )
     return context
-
-
-def _checkpoint(layout: Layout, record: CheckpointRecord) -> Checkpoint:
-    return Checkpoint(layout.checkpoint(record.name))
 
 
 def _check_dir_name(name: str | None) -> None:
@@ -273,6 +271,11 @@ def _uploaded(
     upload: Callable[[Checkpoint, str], Checkpoint] | None,
 ) -> InPlace:
     root = context.layout.root
+    if context.begin.store is not None:
+        raise ValueError(
+            "NO_UPLOAD and checkpoint_upload_fn need a storage_path on this machine: "
+            "into a store Paceline uploads by itself, with the modes SYNC and ASYNC"
+        )
     if mode is not CheckpointUploadMode.NO_UPLOAD and upload is not None:
         checkpoint = upload(checkpoint, name or context.next_checkpoint_name())
         if not isinstance(checkpoint, Checkpoint):

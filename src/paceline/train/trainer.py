@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from paceline._control.run import Run
 from paceline._core import settings
 from paceline._engine.local.devices import Share, share_beside, shares, this_machine
-from paceline._storage.layout import Layout
+from paceline._storage.depot import Depot
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
@@ -73,7 +73,8 @@ class DataParallelTrainer:
         scaling = self.scaling_config
         place = _placing(scaling)
         given = place(scaling.sizes[0])
-        layout = Layout(self.run_config.path)
+        home = self.run_config.home
+        layout = home.layout
         preflight.check_limits(scaling.sizes[-1])
         preflight.check_initial(self.resume_from_checkpoint, layout)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
@@ -82,7 +83,7 @@ class DataParallelTrainer:
             job=pickled_job(*parts),
             run_config=self.run_config,
             about=TrainRunContext(
-                layout.root.name,
+                home.name,
                 self.run_config,
                 self.train_loop_config,
                 self.scaling_config,
@@ -92,24 +93,40 @@ class DataParallelTrainer:
             place=place,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
+            filesystem=_pickled_filesystem(self.run_config.storage_filesystem),
             validation=_validation(self.validation_config, given),
         )
         chosen = settings.load()
         terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
-        with opened(layout, self._seams, terminal.say) as found:
+        with opened(home, self._seams, terminal.say) as (found, depot):
             left = len(found.run.unvalidated) if asked.validation is not None else 0
             if found.run.is_trained and left:
                 terminal.say(f"run {layout.root.name} is trained; {counted(left, 'validation')} left to be made")
-                return driven(asked, layout, found, terminal, self._seams)
+                return driven(asked, depot, found, terminal, self._seams)
             if found.run.is_trained:
                 terminal.say(
-                    f"run {layout.root.name} is already complete: nothing is run. Give it another name to train again"
+                    f"run {home.name} is already complete: nothing is run. Give it another name to train again"
                 )
-                return result_of(layout, found.run, found.history)
-            if tight := preflight.check_space(layout, found.run, self.run_config.checkpoint_config.num_to_keep):
+                return result_of(depot, found.run, found.history)
+            # Of a run that is kept in a store, one checkpoint at a time lies here.
+            num_here = self.run_config.checkpoint_config.num_to_keep if home.address is None else 1
+            if tight := preflight.check_space(layout, found.run, num_here):
                 terminal.say(tight)
-            _announce(terminal, layout, found.run, scaling, place)
-            return driven(asked, layout, found, terminal, self._seams)
+            _announce(terminal, depot, found.run, scaling, place)
+            return driven(asked, depot, found, terminal, self._seams)
+
+
+def _pickled_filesystem(filesystem: Any) -> bytes | None:
+    """The workers open it for themselves."""
+    if filesystem is None:
+        return None
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(filesystem)
+    except Exception as error:
+        raise ValueError(f"storage_filesystem={filesystem!r} cannot be sent to workers: {error}") from error
+    return data
 
 
 def _validation(config: ValidationConfig | None, given: tuple[Share, ...]) -> AskedValidation | None:
@@ -132,7 +149,7 @@ def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:
 
 
 def _announce(
-    terminal: Terminal, layout: Layout, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
+    terminal: Terminal, depot: Depot, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
 ) -> None:
     least, most = scaling.sizes[0], scaling.sizes[-1]
     if least < most:
@@ -145,4 +162,4 @@ def _announce(
             threads += f"; more than the {num_cores} cores here, so they take turns"
     begins = "continues" if run.attempt else "begins"
     where = f", from {run.latest.name}" if run.latest else ""
-    terminal.say(f"run {layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {layout.root}")
+    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {depot.uri}")

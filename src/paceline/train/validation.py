@@ -136,7 +136,8 @@ class Validate:
 
     pickled: bytes
     """See `ValidationConfig.pickled`."""
-    path: str
+    checkpoint: tuple[int, str, int]
+    """Its number, name and attempt."""
     asked: bytes
     """The arguments that the report gave, in JSON."""
 
@@ -149,7 +150,9 @@ class Validate:
         if torch is not None:
             torch.set_num_threads(context.begin.num_threads)
         function, kwargs = pickle.loads(self.pickled)  # noqa: S301  from the driver's memory, as every job
-        returned = function(Checkpoint(self.path), **{**kwargs, **unplain(msgspec.json.decode(self.asked))})
+        seq, name, attempt = self.checkpoint
+        place = context.depot.place(CheckpointRecord(seq, name, attempt, msgspec.Raw(b"{}")))
+        returned = function(Checkpoint(*place), **{**kwargs, **unplain(msgspec.json.decode(self.asked))})
         if not isinstance(returned, dict):
             raise TypeError(f"the validation returned {returned!r:.200}, which is not a dict of metrics")
         plain(returned, "the validation's metrics")

@@ -110,3 +110,26 @@ def test_a_loader_that_is_stuck_is_told_as_the_loader(hang, num_workers):
 
     told = hang(function)
     assert re.match(r"ranks 0 and 1 have stood in the data loader at \S+:\d+ in (function|__getitem__) for \d+ s", told)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a rank that waits for its GPU was not checked")
+def test_a_rank_that_waits_for_its_gpu_without_end_is_told_with_its_line(tmp_path):
+
+    def function():
+        train.report({"i": 1})
+        torch.cuda._sleep(int(4e11))  # some minutes
+        torch.cuda.synchronize()
+
+    trainer = TorchTrainer(
+        function,
+        scaling_config=ScalingConfig(1, use_gpu=True),
+        run_config=RunConfig(
+            name="run",
+            storage_path=tmp_path,
+            failure_config=FailureConfig(hang_timeout_s=1.0, hang_action="fail"),
+        ),
+    )
+    with pytest.raises(WorkerGroupError) as caught:
+        trainer.fit()
+    told = r"rank 0 has stood for a GPU \(torch\.cuda\.synchronize\) at \S+:\d+ in function for \d+ s"
+    assert re.search(told, str(caught.value))

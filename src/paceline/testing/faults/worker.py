@@ -171,9 +171,9 @@ class _WatchedUploader(Uploader):
             self.moments.passed("snapshot", self.snapped())
         return held
 
-    def _stage(self, seq: int, held: Directory | InPlace | Snapshot) -> Staged:
+    def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:
         self.number = seq
-        return super()._stage(seq, held)
+        return super()._stage(seq, name, held)
 
     def acted(self, act: str, path: Path) -> None:
         self.moments.passed("upload", self.number)

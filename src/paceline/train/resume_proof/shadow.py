@@ -23,6 +23,7 @@ from paceline._control.run import Run
 from paceline._core.errors import StorageError
 from paceline._core.plain import unplain
 from paceline._storage.commit import read_manifest
+from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA, Layout
 from paceline.train.config import CheckpointConfig, FailureConfig
@@ -65,7 +66,7 @@ class Recorded:
 
 
 def recorded(layout: Layout) -> Recorded:
-    run, history = history_of(layout)
+    run, history = history_of(DiskDepot(LocalFiles(), layout))
     return Recorded(layout, run, tuple(event for event in history if isinstance(event, Reported)))
 
 

@@ -1,0 +1,270 @@
+"""From `storage_path` and `storage_filesystem` to a store.
+
+    s3://bucket/runs?region=eu-west-1&endpoint_override=localhost:9000&scheme=http
+    gs://bucket/runs      az://container/runs      abfs://...      anything that pyarrow or fsspec opens
+
+Options are those of pyarrow's own URIs; what is not given comes from the variables that each cloud's tools read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from paceline._core.errors import StorageError
+from paceline._storage.arrow_store import ArrowStore
+from paceline._storage.object_store import ObjectStore
+from paceline._storage.retrying import PATIENCE, Patience, RetryingStore
+from paceline._storage.store import Store
+from paceline._storage.trouble import in_short
+
+log = logging.getLogger("paceline")
+
+_CLIENT = {"timeout": "300s", "connect_timeout": "10s"}
+_GCS_RETRIES = timedelta(seconds=20)
+"""Of pyarrow's client, which would go on for fifteen minutes without a word."""
+
+
+def store_at(storage_path: str, filesystem: Any = None, patience: Patience = PATIENCE) -> RetryingStore:
+    """The store that a path leads to; nothing is asked of it yet."""
+    try:
+        store = _bare(storage_path, filesystem)
+    except (ValueError, TypeError, ImportError):
+        raise
+    except Exception as error:
+        shown = _Address.parsed(storage_path, {}).uri
+        raise StorageError(f"{shown} cannot be opened: {in_short(error)}") from error
+    return RetryingStore(store, patience)
+
+
+def _bare(storage_path: str, filesystem: Any) -> Store:
+    if filesystem is not None:
+        arrow = as_arrow(filesystem)
+        path = storage_path.partition("://")[2] or storage_path
+        return ArrowStore(arrow, path, storage_path if "://" in storage_path else f"{arrow.type_name}://{path}")
+    address = _Address.parsed(storage_path, dict(os.environ))
+    known: dict[str, Callable[[_Address], Store]] = {
+        "s3": _s3,
+        "s3a": _s3,
+        "gs": _gs,
+        "gcs": _gs,
+        "az": _az,
+        "abfs": _az,
+        "abfss": _az,
+    }
+    return known.get(address.scheme, _any)(address)
+
+
+def as_arrow(filesystem: Any) -> Any:
+    """A `pyarrow.fs.FileSystem` from one, or from one of fsspec."""
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+    if isinstance(filesystem, FileSystem):
+        return filesystem
+    if hasattr(filesystem, "_strip_protocol") and hasattr(filesystem, "ls"):
+        return PyFileSystem(FSSpecHandler(filesystem))
+    raise ValueError(f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec")
+
+
+@dataclass(frozen=True)
+class _Address:
+    scheme: str
+    user: str
+    password: str
+    host: str
+    path: str
+    options: dict[str, str]
+    variables: Mapping[str, str]
+    """What the environment says; only the clouds' own variables are looked at."""
+    text: str
+    """All of it, as it was given."""
+
+    @classmethod
+    def parsed(cls, text: str, variables: Mapping[str, str]) -> _Address:
+        parts = urlsplit(text)
+        host = parts.netloc.rpartition("@")[2]
+        return cls(
+            scheme=parts.scheme,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            host=host,
+            path=unquote(parts.path).strip("/"),
+            options=dict(parse_qsl(parts.query)),
+            variables=variables,
+            text=text,
+        )
+
+    def variable(self, name: str) -> str | None:
+        return self.variables.get(name) or None
+
+    @property
+    def uri(self) -> str:
+        """For people: no credentials, no options."""
+        return f"{self.scheme}://{self.host}/{self.path}".rstrip("/")
+
+    def endpoint(self, default: str | None, scheme: str = "https") -> tuple[str, str] | None:
+        """(scheme, host and port) of a server that is not the cloud's own."""
+        given = self.options.get("endpoint_override") or default
+        if not given:
+            return None
+        own, separator, rest = given.partition("://")
+        if not separator:
+            return self.options.get("scheme", scheme), given.rstrip("/")
+        return own, rest.rstrip("/")
+
+
+def _s3(address: _Address) -> Store:
+    known = {"region", "scheme", "endpoint_override", "anonymous", "allow_bucket_creation", "allow_bucket_deletion"}
+    _check_options(address, known)
+    bucket = address.host
+    endpoint = address.endpoint(address.variable("AWS_ENDPOINT_URL_S3") or address.variable("AWS_ENDPOINT_URL"))
+    region = address.options.get("region") or address.variable("AWS_REGION") or address.variable("AWS_DEFAULT_REGION")
+    if region is None:
+        region = "us-east-1" if endpoint else _resolved_region(bucket)
+    anonymous = address.options.get("anonymous", "").lower() in ("1", "true")
+    path = f"{bucket}/{address.path}".rstrip("/")
+
+    def filesystem() -> Any:
+        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+        given: dict[str, Any] = {"region": region, "anonymous": anonymous, "connect_timeout": 10}
+        # One place tries again, and that is ours: two that do multiply.
+        given["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=1)
+        if endpoint is not None:
+            given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
+        if address.user:
+            given |= {"access_key": address.user, "secret_key": address.password}
+        # Writes in the background would hold a whole file in memory when the network is slower than the disk.
+        return S3FileSystem(background_writes=False, **given)
+
+    credentials = _s3_credentials(address, anonymous)
+    if find_spec("obstore") is None or credentials is None:
+        return ArrowStore(filesystem(), path, address.uri)
+
+    def make(**more: Any) -> Any:
+        from obstore.store import S3Store
+
+        given: dict[str, Any] = {"region": region, "prefix": address.path or None, **credentials}
+        if endpoint is not None:
+            given |= {"endpoint": f"{endpoint[0]}://{endpoint[1]}", "virtual_hosted_style_request": False}
+        client = {**_CLIENT, "allow_http": endpoint is not None and endpoint[0] == "http"}
+        return S3Store(bucket, client_options=client, **given, **more)
+
+    return ObjectStore(make, filesystem=filesystem, bucket=bucket, path=path, uri=address.uri)
+
+
+def _s3_credentials(address: _Address, anonymous: bool) -> dict[str, Any] | None:
+    """How obstore is to sign; None where only pyarrow can, which reads profiles by itself."""
+    if anonymous:
+        return {"skip_signature": True}
+    if address.user:
+        return {"access_key_id": address.user, "secret_access_key": address.password}
+    profiles = address.variable("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials")
+    if address.variable("AWS_ACCESS_KEY_ID") or not (address.variable("AWS_PROFILE") or os.path.exists(profiles)):
+        return {}
+    if find_spec("boto3") is None:
+        log.warning("%s: conditional puts need boto3 to read AWS profiles; pip install boto3", address.uri)
+        return None
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return {"credential_provider": Boto3CredentialProvider()}
+
+
+def _resolved_region(bucket: str) -> str:
+    from pyarrow.fs import resolve_s3_region
+
+    return str(resolve_s3_region(bucket))
+
+
+def _gs(address: _Address) -> Store:
+    from pyarrow.fs import GcsFileSystem
+
+    _check_options(address, {"scheme", "endpoint_override", "project_id", "anonymous"})
+    endpoint = address.endpoint(address.variable("STORAGE_EMULATOR_HOST"), scheme="http")
+    given: dict[str, Any] = {"retry_time_limit": _GCS_RETRIES}
+    if endpoint is not None:
+        given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
+    if address.user == "anonymous" or address.options.get("anonymous") or address.variable("STORAGE_EMULATOR_HOST"):
+        given["anonymous"] = True
+    if "project_id" in address.options:
+        given["project_id"] = address.options["project_id"]
+    return ArrowStore(GcsFileSystem(**given), f"{address.host}/{address.path}", address.uri)
+
+
+def _az(address: _Address) -> Store:
+    """`az://container/path` with the account in the environment, or pyarrow's own `abfs://` forms."""
+    from pyarrow.fs import AzureFileSystem
+
+    _check_options(address, {"account_name", "account_key", "endpoint", "scheme"})
+    account = address.options.get("account_name") or address.variable("AZURE_STORAGE_ACCOUNT_NAME")
+    key = address.options.get("account_key") or address.variable("AZURE_STORAGE_ACCOUNT_KEY")
+    container = address.host
+    if address.user and address.host.endswith(".dfs.core.windows.net"):  # abfs://container@account.dfs...
+        container, account = address.user, address.host.partition(".")[0]
+    if not account:
+        raise ValueError(
+            f"storage_path={address.uri!r} does not say which account: set AZURE_STORAGE_ACCOUNT_NAME, "
+            "or add ?account_name=... to it"
+        )
+    endpoint = address.options.get("endpoint")
+    path = f"{container}/{address.path}".rstrip("/")
+
+    def filesystem() -> Any:
+        given: dict[str, Any] = {"account_key": key}
+        if endpoint:
+            scheme, _, authority = endpoint.partition("://")
+            given |= {"blob_storage_authority": authority, "dfs_storage_authority": authority}
+            given |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+        return AzureFileSystem(account, **given)
+
+    if find_spec("obstore") is None:
+        return ArrowStore(filesystem(), path, address.uri)
+
+    def make(**more: Any) -> Any:
+        from obstore.store import AzureStore
+
+        given: dict[str, Any] = {"account_name": account, "prefix": address.path or None}
+        if key:
+            given["account_key"] = key
+        if endpoint:
+            given["endpoint"] = f"{endpoint}/{account}"
+        client = {**_CLIENT, "allow_http": bool(endpoint) and str(endpoint).startswith("http://")}
+        return AzureStore(container, client_options=client, **given, **more)
+
+    return ObjectStore(make, filesystem=filesystem, bucket=container, path=path, uri=address.uri)
+
+
+def _any(address: _Address) -> Store:
+    """Whatever else pyarrow knows (hdfs), or fsspec."""
+    import pyarrow
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, path = FileSystem.from_uri(address.text)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+        if find_spec("fsspec") is None:
+            raise ImportError(
+                f"storage_path={address.uri!r}: pyarrow does not know {address.scheme}://, and fsspec is not installed"
+                '\n\nhint: pip install "paceline[cloud]"'
+            ) from None
+        import fsspec
+
+        try:
+            found, path = fsspec.core.url_to_fs(address.text)
+        except ValueError as error:
+            raise ValueError(f"storage_path={address.uri!r}: {error}") from None
+        filesystem = as_arrow(found)
+    return ArrowStore(filesystem, path, address.uri)
+
+
+def _check_options(address: _Address, known: set[str]) -> None:
+    for name in address.options:
+        if name not in known:
+            shown = urlunsplit((address.scheme, address.host, f"/{address.path}", "", ""))
+            raise ValueError(f"storage_path={shown!r} has the option {name!r}: it may have {', '.join(sorted(known))}")

@@ -1,0 +1,48 @@
+"""A whole script with faults: python -m paceline.testing.faults --kill 1@upload:3 train.py its own arguments"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.testing.faults import PHASES, Faults
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m paceline.testing.faults", description="Run a script with faults.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=0, metavar="N", help="workers killed at moments of the seed")
+    for name in ("kill", "hang", "oom"):
+        parser.add_argument(f"--{name}", action="append", default=[], type=_moment, metavar="RANK@PHASE[:NUMBER]")
+    parser.add_argument("--lose-driver", action="append", default=[], metavar="LINE|EVENT", help="run again to go on")
+    parser.add_argument("script")
+    parser.add_argument("args", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    faults = Faults(given.seed)
+    for name in ("kill", "hang", "oom"):
+        for rank, at in getattr(given, name):
+            faults = getattr(faults, name)(rank, at)
+    for after in given.lose_driver:
+        faults = faults.lose_driver(int(after) if after.isdigit() else after)
+    faults = faults.kills(given.kills)
+    print(f"paceline: faults: {faults}", file=sys.stderr)
+    sys.argv[:] = [given.script, *given.args]
+    # As when it is run by itself: its neighbours can be imported.
+    sys.path.insert(0, str(Path(given.script).resolve().parent))
+    with faults.applied():
+        runpy.run_path(given.script, run_name="__main__")
+
+
+def _moment(text: str) -> tuple[int, Any]:
+    rank, at, moment = text.partition("@")
+    phase, _, number = moment.partition(":")
+    if not at or not rank.isdigit() or phase not in PHASES or (number and not number.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RANK@PHASE or RANK@PHASE:NUMBER")
+    return int(rank), (phase, int(number)) if number else phase
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,213 @@
+"""A store behind a proxy that answers wrongly: what passes is outlasted, what does not is told, nothing is made up."""
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faulty_proxy import FaultyProxy
+from paceline._core.errors import StorageError
+from paceline._storage import address
+from paceline._storage.address import store_at
+from paceline._storage.retrying import Patience, RetryingStore
+from paceline._storage.store import CHUNK, Entry
+from servers import BUCKET, Server, s3_variables
+
+QUICK = Patience(first_pause_s=0.01, longest_pause_s=0.05, no_progress_s=30)
+
+
+@pytest.fixture(params=["obstore", "pyarrow"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pyarrow":
+        monkeypatch.setattr(address, "find_spec", lambda name: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def proxied(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RetryingStore]:
+    for name, value in s3_variables(s3_proxy.authority).items():
+        monkeypatch.setenv(name, value)
+
+    def opened(patience: Patience = QUICK, bucket: str = BUCKET) -> RetryingStore:
+        return store_at(f"s3://{bucket}/faults/{uuid.uuid4().hex[:8]}", patience=patience)
+
+    return opened
+
+
+@pytest.fixture
+def store(client: str, proxied: Callable[..., RetryingStore]) -> RetryingStore:
+    return proxied()
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "reset", "lost reply"])
+def test_every_call_outlasts_a_fault_that_passes(
+    store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "source").write_bytes(b"file")
+
+    def faced(call: Callable[[], object], num_faults: int = 2) -> object:
+        s3_proxy.plant(fault, times=num_faults)
+        answer = call()
+        assert s3_proxy.left() == 0
+        return answer
+
+    faced(lambda: store.write("written", b"data"))
+    assert faced(lambda: store.read("written")) == b"data"
+    assert faced(lambda: store.create("created", b"own"))
+    tag = store.read_tagged("created")[1]
+    newer = faced(lambda: store.replace("created", b"newer", tag))
+    assert newer == store.read_tagged("created")[1]
+    entry = faced(lambda: store.upload(tmp_path / "source", "uploaded"))
+    assert faced(lambda: store.download("uploaded", tmp_path / "target")) == entry
+    assert (tmp_path / "target").read_bytes() == b"file"
+    assert faced(lambda: store.entries()) == [Entry("created", 5), Entry("uploaded", 4), Entry("written", 4)]
+    faced(lambda: store.delete("written"))
+    faced(lambda: store.delete_all(""))
+    assert store.entries() == []
+
+
+@pytest.mark.parametrize("fault", ["500", "reset"])
+def test_one_part_of_a_large_file_is_sent_again(
+    store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "source").write_bytes(bytes(2 * CHUNK))
+    s3_proxy.plant(fault, method="PUT", path="partNumber=2")
+    entry = store.upload(tmp_path / "source", "large")
+    assert s3_proxy.left() == 0
+    assert store.download("large", tmp_path / "target") == entry
+
+
+def test_a_create_whose_reply_was_lost_is_known_for_our_own(store: RetryingStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.plant("lost reply", method="PUT" if store.conditional else "POST")
+    assert store.create("journal/0", b"ours")
+    assert store.read("journal/0") == b"ours"
+
+
+def test_a_create_that_lost_and_then_lost_its_reply_is_not_our_own(store: RetryingStore, s3_proxy: FaultyProxy) -> None:
+    store.write("journal/0", b"theirs")
+    s3_proxy.plant("lost reply", path="journal/0")
+    assert not store.create("journal/0", b"ours")
+    assert store.read("journal/0") == b"theirs"
+
+
+def test_a_replace_whose_reply_was_lost_is_known_for_our_own(
+    proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy
+) -> None:
+    store = proxied()
+    store.create("lease", b"before")
+    tag = store.read_tagged("lease")[1]
+    s3_proxy.plant("lost reply", method="PUT")
+    newer = store.replace("lease", b"ours", tag)
+    assert newer is not None
+    assert store.replace("lease", b"ours again", newer) is not None
+
+
+@pytest.mark.parametrize("fault", ["cut", "short", "500", "reset"])
+class TestListing:
+    def test_a_listing_that_failed_is_asked_for_again(
+        self, store: RetryingStore, s3_proxy: FaultyProxy, fault: str
+    ) -> None:
+        for number in range(3):
+            store.write(f"journal/{number}", b"x")
+        s3_proxy.plant(fault, method="GET", path="list-type=2")
+        assert [entry.key for entry in store.entries()] == ["journal/0", "journal/1", "journal/2"]
+        assert s3_proxy.left() == 0
+
+    def test_one_that_goes_on_failing_is_an_error_and_not_an_empty_store(
+        self, store: RetryingStore, s3_proxy: FaultyProxy, fault: str
+    ) -> None:
+        store.write("journal/0", b"x")
+        s3_proxy.plant(fault, path="list-type=2", times=1000)
+        with pytest.raises(StorageError, match="could not be listed: 8 tries"):
+            store.entries("journal")
+
+
+def test_a_refusal_is_told_at_once_with_what_to_look_at(store: RetryingStore, s3_proxy: FaultyProxy) -> None:
+    s3_proxy.plant("403", times=1000)
+    for call in (lambda: store.write("key", b"x"), lambda: store.entries(), lambda: store.create("key", b"x")):
+        s3_proxy.seen.clear()
+        with pytest.raises(StorageError, match="hint: look at the credentials") as raised:
+            call()
+        assert store.uri in str(raised.value)
+        assert len(s3_proxy.seen) == 1
+
+
+def test_a_bucket_that_is_missing_is_not_an_empty_store(
+    client: str, proxied: Callable[..., RetryingStore], tmp_path: Path
+) -> None:
+    store = proxied(bucket="no-such-bucket")
+    (tmp_path / "source").write_bytes(b"x")
+    for call in (
+        lambda: store.entries(),
+        lambda: store.write("key", b"x"),
+        lambda: store.create("key", b"x"),
+        lambda: store.upload(tmp_path / "source", "key"),
+    ):
+        with pytest.raises(StorageError, match="bucket"):
+            call()
+
+
+def test_a_bucket_of_gcs_that_is_missing_is_not_an_empty_store(gcs_server: Server) -> None:
+    store = store_at(f"gs://anonymous@no-such-bucket/x?scheme=http&endpoint_override={gcs_server.authority}")
+    with pytest.raises(StorageError, match="no bucket 'no-such-bucket'"):
+        store.entries()
+    with pytest.raises(StorageError, match="no such bucket"):
+        store.write("key", b"x")
+
+
+def test_a_slow_answer_is_waited_for(store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(CHUNK))
+    entry = store.upload(tmp_path / "source", "slow")
+    s3_proxy.plant("slow", method="GET", times=10)
+    assert store.download("slow", tmp_path / "target") == entry
+
+
+class TestStall:
+    def test_a_call_that_stalls_is_given_up_on(
+        self, client: str, proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy
+    ) -> None:
+        store = proxied(Patience(no_progress_s=0.5))
+        s3_proxy.plant("stall", times=1000)
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"/key could not be read: no byte has moved for 0.5 s, after 0 bytes"):
+            store.read("key")
+        assert time.monotonic() - began < 20
+
+    def test_an_upload_that_stalls_half_way_says_how_far_it_came(
+        self, client: str, proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy, tmp_path: Path
+    ) -> None:
+        (tmp_path / "source").write_bytes(bytes(8 * CHUNK))
+        store = proxied(Patience(no_progress_s=1.0))
+        for number in range(3, 9):
+            s3_proxy.plant("stall", path=f"partNumber={number}", times=1000)
+        with pytest.raises(StorageError, match=r"large could not be uploaded: no byte has moved for 1 s") as raised:
+            store.upload(tmp_path / "source", "large")
+        num_bytes = int(str(raised.value).partition("after ")[2].partition(" bytes")[0])
+        assert 2 * CHUNK <= num_bytes < 8 * CHUNK
+        assert store.entries() == []
+
+    def test_a_process_ends_though_a_call_of_its_own_is_stuck(
+        self, client: str, s3_proxy: FaultyProxy, run_script: Callable
+    ) -> None:
+        s3_proxy.plant("stall", times=1000)
+        source = f"""
+            import time
+            from paceline._storage import address
+            from paceline._storage.retrying import Patience
+            if {client!r} == "pyarrow":
+                address.find_spec = lambda name: None
+            store = address.store_at("s3://{BUCKET}/x", patience=Patience(no_progress_s=0.5))
+            try:
+                store.write("key", b"x")
+            except OSError as error:
+                print(error)
+            print(time.monotonic())
+        """
+        source = "\n".join(line[12:] for line in source.splitlines())
+        ended = run_script(source, env=s3_variables(s3_proxy.authority))
+        took_s = time.monotonic() - float(ended.stdout.splitlines()[-1])
+        assert "no byte has moved for 0.5 s" in ended.stdout, ended.stderr
+        assert ended.returncode == 0
+        assert took_s < 20  # pyarrow waits at the end for its own request, which it gives up on after 3 s

@@ -1,0 +1,304 @@
+"""Every store keeps the contract: S3 with and without obstore, GCS, pyarrow's and fsspec's filesystems.
+
+Azure is asked for with PACELINE_TEST_AZURITE=http://127.0.0.1:10000, the address of an azurite with a container
+called `bucket`; installing one takes too long for every run.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from paceline._storage import address
+from paceline._storage.address import store_at
+from paceline._storage.arrow_store import ArrowStore
+from paceline._storage.store import CHUNK, Entry, Store
+from servers import BUCKET, Server
+
+# Named here because a server that is started in the middle of a test counts as left behind by it.
+pytestmark = pytest.mark.usefixtures("s3_server", "s3fs_filesystem", "gcs_server")
+
+AZURITE = os.environ.get("PACELINE_TEST_AZURITE")
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Published with azurite, the same for everybody."""
+
+Opened = Callable[[str], Store]
+"""A store that lies below a prefix of its own."""
+
+
+@pytest.fixture
+def s3(s3_environment: Server) -> Opened:
+    return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
+
+
+@pytest.fixture
+def s3_without_obstore(s3_environment: Server, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    monkeypatch.setattr(address, "find_spec", lambda name: None)
+    return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
+
+
+@pytest.fixture(scope="module")
+def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
+    import s3fs
+
+    filesystem = s3fs.S3FileSystem(
+        key="test",
+        secret="test",
+        endpoint_url=f"http://{s3_server.authority}",
+        client_kwargs={"region_name": "us-east-1"},
+        skip_instance_cache=True,
+    )
+    filesystem.connect()
+    yield filesystem
+    s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
+
+
+@pytest.fixture
+def s3_through_fsspec(s3fs_filesystem: Any) -> Opened:
+    return lambda prefix: store_at(f"{BUCKET}/{prefix}", s3fs_filesystem)
+
+
+@pytest.fixture
+def gcs(gcs_server: Server) -> Opened:
+    return lambda prefix: store_at(
+        f"gs://anonymous@{BUCKET}/{prefix}?scheme=http&endpoint_override={gcs_server.authority}"
+    )
+
+
+@pytest.fixture
+def azure() -> Opened:
+    if not AZURITE:
+        pytest.skip("PACELINE_TEST_AZURITE is not set")
+    account = "devstoreaccount1"
+    options = f"account_name={account}&account_key={AZURITE_KEY.replace('+', '%2B')}&endpoint={AZURITE}"
+    return lambda prefix: store_at(f"az://{BUCKET}/{prefix}?{options}")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Opened:
+    from pyarrow.fs import LocalFileSystem
+
+    return lambda prefix: store_at(str(tmp_path / prefix), LocalFileSystem())
+
+
+@pytest.fixture
+def subtree(tmp_path: Path) -> Opened:
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+    return lambda prefix: store_at(prefix, SubTreeFileSystem(str(tmp_path), LocalFileSystem()))
+
+
+@pytest.fixture
+def memory() -> Opened:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    return lambda prefix: store_at(f"/{prefix}", MemoryFileSystem())
+
+
+@pytest.fixture
+def fsspec_directory(tmp_path: Path) -> Opened:
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+
+    return lambda prefix: store_at(prefix, DirFileSystem(str(tmp_path), LocalFileSystem()))
+
+
+STORES = [
+    "s3",
+    "s3_without_obstore",
+    "s3_through_fsspec",
+    "gcs",
+    "azure",
+    "local",
+    "subtree",
+    "memory",
+    "fsspec_directory",
+]
+
+
+@pytest.fixture(params=STORES)
+def open_store(request: pytest.FixtureRequest) -> Opened:
+    opened: Opened = request.getfixturevalue(request.param)
+    return opened
+
+
+@pytest.fixture
+def store(open_store: Opened) -> Store:
+    return open_store(f"runs/{uuid.uuid4().hex[:8]}")
+
+
+class TestStore:
+    def test_what_was_written_is_read_and_written_again_it_is_the_newer(self, store: Store) -> None:
+        store.write("a/b.txt", b"one")
+        store.write("a/b.txt", b"two")
+        assert store.read("a/b.txt") == b"two"
+
+    def test_what_is_not_there_is_a_file_not_found(self, store: Store, tmp_path: Path) -> None:
+        for ask in (store.read, store.read_tagged, lambda key: store.download(key, tmp_path / "x")):
+            with pytest.raises(FileNotFoundError):
+                ask("nowhere/at/all")
+
+    def test_create_makes_one_and_never_a_second(self, store: Store) -> None:
+        assert store.create("lease", b"first")
+        assert not store.create("lease", b"second")
+        assert store.read("lease") == b"first"
+
+    def test_replace_takes_the_tag_it_was_read_with_and_no_other(self, store: Store) -> None:
+        store.create("lease", b"first")
+        data, tag = store.read_tagged("lease")
+        assert data == b"first"
+        newer = store.replace("lease", b"second", tag)
+        assert newer is not None
+        assert store.replace("lease", b"third", tag) is None
+        assert store.read("lease") == b"second"
+        assert store.replace("lease", b"third", newer) is not None
+        assert store.read("lease") == b"third"
+
+    def test_replace_of_what_is_gone_makes_nothing(self, store: Store) -> None:
+        store.create("lease", b"first")
+        tag = store.read_tagged("lease")[1]
+        store.delete("lease")
+        assert store.replace("lease", b"second", tag) is None
+        assert store.entries() == []
+
+    @pytest.mark.parametrize("size", [0, 1, CHUNK + 7], ids=["empty", "small", "two parts"])
+    def test_a_file_goes_up_and_comes_down_with_its_hash(self, store: Store, tmp_path: Path, size: int) -> None:
+        data = os.urandom(1 << 16) * (size // (1 << 16)) + b"x" * (size % (1 << 16))
+        (tmp_path / "source").write_bytes(data)
+        moved: list[int] = []
+        up = store.upload(tmp_path / "source", "big/file.bin", moved.append)
+        assert (up.path, up.size, up.hash) == ("big/file.bin", size, xxhash.xxh3_128(data).hexdigest())
+        assert sum(moved) == size
+        moved.clear()
+        down = store.download("big/file.bin", tmp_path / "target", moved.append)
+        assert down == up
+        assert sum(moved) == size
+        assert (tmp_path / "target").read_bytes() == data
+
+    def test_nothing_is_compressed_whatever_it_is_called(self, store: Store, tmp_path: Path) -> None:
+        (tmp_path / "source").write_bytes(b"plain")
+        store.upload(tmp_path / "source", "data.gz")
+        store.write("more.bz2", b"plain")
+        assert store.read("data.gz") == store.read("more.bz2") == b"plain"
+
+    def test_keys_are_taken_literally_by_the_store_and_by_its_filesystem(self, store: Store) -> None:
+        keys = sorted(["a b/ü.bin", "x=1/y+2.bin", "a%20b", "v#1", "q?.bin", "~tilde&and,comma;", "[0]*"])
+        for key in keys:
+            store.write(key, key.encode())
+        assert [entry.key for entry in store.entries()] == keys
+        for key in keys:
+            assert store.read(key) == key.encode()
+            with store.filesystem.open_input_file(f"{store.path}/{key}") as file:
+                assert file.read() == key.encode()
+            store.delete(key)
+        assert store.entries() == []
+
+    @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a", "a/..", "a\0b"])
+    def test_a_key_that_leads_out_of_the_store_is_refused_by_every_call(
+        self, store: Store, tmp_path: Path, key: str
+    ) -> None:
+        (tmp_path / "source").write_bytes(b"x")
+        for call in (
+            lambda: store.read(key),
+            lambda: store.write(key, b"x"),
+            lambda: store.create(key, b"x"),
+            lambda: store.replace(key, b"x", "tag"),
+            lambda: store.upload(tmp_path / "source", key),
+            lambda: store.download(key, tmp_path / "target"),
+            lambda: store.entries(key),
+            lambda: store.delete(key),
+            lambda: store.delete_all(key),
+        ):
+            with pytest.raises(ValueError, match="leads out of the store"):
+                call()
+
+    def test_a_listing_has_everything_below_a_prefix_and_nothing_beside_it(self, store: Store) -> None:
+        for key in ("a/1", "a/b/2", "ab/3", "c"):
+            store.write(key, b"12345")
+        assert store.entries("a") == [Entry("a/1", 5), Entry("a/b/2", 5)]
+        assert [entry.key for entry in store.entries()] == ["a/1", "a/b/2", "ab/3", "c"]
+        assert store.entries("nothing") == []
+
+    def test_an_empty_store_has_an_empty_listing(self, store: Store) -> None:
+        assert store.entries() == []
+
+    def test_a_listing_is_never_an_old_one(self, open_store: Opened) -> None:
+        prefix = f"runs/{uuid.uuid4().hex[:8]}"
+        one, other = open_store(prefix), open_store(prefix)
+        assert one.entries("journal") == []
+        other.write("journal/0", b"x")
+        assert one.entries("journal") == [Entry("journal/0", 1)]
+
+    def test_deleting_takes_what_was_named_and_needs_nothing_to_be_there(self, store: Store) -> None:
+        for key in ("a/1", "a/b/2", "ab/3"):
+            store.write(key, b"x")
+        store.delete("a/1")
+        store.delete("a/1")
+        assert [entry.key for entry in store.entries()] == ["a/b/2", "ab/3"]
+        store.delete_all("a")
+        store.delete_all("a")
+        assert [entry.key for entry in store.entries()] == ["ab/3"]
+
+
+class TestConditionalPuts:
+    """Of the stores that say they have them."""
+
+    @pytest.fixture(params=["s3", "azure"])
+    def store(self, request: pytest.FixtureRequest) -> Store:
+        store: Store = request.getfixturevalue(request.param)(f"runs/{uuid.uuid4().hex[:8]}")
+        assert store.conditional
+        return store
+
+    def test_of_many_that_create_at_once_one_does(self, store: Store) -> None:
+        made = _at_once(8, lambda i: store.create("race", b"%d" % i))
+        assert made.count(True) == 1
+        assert store.read("race") == b"%d" % made.index(True)
+
+    def test_of_many_that_replace_at_once_one_does(self, store: Store) -> None:
+        store.create("race", b"before")
+        tag = store.read_tagged("race")[1]
+        won = [new is not None for new in _at_once(8, lambda i: store.replace("race", b"%d" % i, tag))]
+        assert won.count(True) == 1
+        assert store.read("race") == b"%d" % won.index(True)
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if name not in ("s3", "azure")])
+def test_a_store_without_conditional_puts_says_so(name: str, request: pytest.FixtureRequest) -> None:
+    assert not request.getfixturevalue(name)("x").conditional
+
+
+def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> None:
+    from pyarrow.fs import LocalFileSystem
+
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"x")
+    bare = ArrowStore(LocalFileSystem(), str(tmp_path / "run"), "run")
+    for store in (bare, store_at(str(tmp_path / "run"), LocalFileSystem())):
+        for key in ("../outside", str(outside)):
+            for delete in (store.delete, store.delete_all):
+                with pytest.raises(ValueError, match="leads out of the store"):
+                    delete(key)
+    assert (outside / "file").read_bytes() == b"x"
+
+
+def _at_once(number: int, call: Callable[[int], object]) -> list:
+    """What each of many threads is answered that all begin together."""
+    gate = threading.Barrier(number)
+    answers: list = [None] * number
+
+    def work(index: int) -> None:
+        gate.wait()
+        answers[index] = call(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers

@@ -1,0 +1,92 @@
+"""Real servers of object stores for a session of tests, each a process of its own; run as a script, this is one.
+
+A server ends when its standard input does, so it never outlives the tests.
+"""
+
+import contextlib
+import http.client
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+
+    @property
+    def authority(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    """moto, with one empty bucket."""
+    with _running("s3") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("PUT", f"/{BUCKET}")
+        assert connection.getresponse().status == 200
+        connection.close()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[Server]:
+    """gcp-storage-emulator, with one empty bucket."""
+    with _running("gcs") as server:
+        yield server
+
+
+@pytest.fixture
+def s3_environment(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The usual variables lead to the server, in this process and in those that it starts."""
+    for name, value in s3_variables(s3_server.authority).items():
+        monkeypatch.setenv(name, value)
+    return s3_server
+
+
+def s3_variables(authority: str) -> dict[str, str]:
+    return {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL": f"http://{authority}",
+    }
+
+
+@contextlib.contextmanager
+def _running(kind: str) -> Iterator[Server]:
+    command = [sys.executable, "-W", "ignore", __file__, kind]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout is not None
+        yield Server(int(process.stdout.readline()))
+        process.kill()
+
+
+def _serve(kind: str) -> None:
+    if kind == "s3":
+        from moto.server import ThreadedMotoServer
+
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        port = server.get_host_and_port()[1]
+    else:
+        from gcp_storage_emulator.server import create_server
+
+        server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
+        server.start()
+        port = server._api._httpd.socket.getsockname()[1]
+    print(port, flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
