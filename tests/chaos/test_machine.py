@@ -7,9 +7,10 @@ from pathlib import Path
 import oracle
 import pytest
 
+from paceline._control.events import HangSuspected
 from paceline._core.clock import SystemClock
 from paceline.testing import At, Faults
-from paceline.train import DataParallelTrainer
+from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
 from paceline.train.drive import Seams
 
 OOM = "a worker killed by the kernel, out of memory"
@@ -101,14 +102,16 @@ def unsteady(config):
     return model.weights
 
 
+CLOCK = "wall clock set by up to an hour, in the driver and the workers, rank killed"
+
+
 @pytest.mark.seeds(10)
-def test_nothing_is_decided_by_the_wall_clock(tmp_path, temporary, seed, undisturbed, fault_table):
-    """Neither which checkpoint is the newest, nor whose lease it is, nor whether a rank hangs."""
+def test_a_run_does_not_mind_its_clock_being_set(tmp_path, temporary, seed, undisturbed, fault_table):
     expected = undisturbed(DataParallelTrainer, oracle.small)
     dice = random.Random(f"jumps {seed}")
     faults = Faults(seed=seed).kill(dice.choice((0, 1)), At("step", dice.randint(3, 8)))
     surroundings = oracle.Surroundings()
-    with fault_table.trying("wall clock set by up to an hour, in the driver and the workers, rank killed"):
+    with fault_table.trying(CLOCK):
         trainer = oracle.trainer_of(DataParallelTrainer, unsteady, tmp_path, hang_timeout_s=30)
         trainer._seams = Seams(clock=SetClock(seed))
         result = faults.applied_to(trainer).fit()
@@ -116,3 +119,54 @@ def test_nothing_is_decided_by_the_wall_clock(tmp_path, temporary, seed, undistu
         surroundings.assert_nothing_is_left()
         oracle.assert_same(result.path, expected)
         assert [kind for _, kind in oracle.causes(result.path)] == ["killed"]
+        assert not any(isinstance(event, HangSuspected) for event in oracle.history(result.path))
+
+
+@pytest.mark.seeds(5)
+def test_the_newest_checkpoint_is_not_the_one_with_the_latest_time(tmp_path, temporary, seed, undisturbed, fault_table):
+    """Also where the journal is gone, and only the manifests tell."""
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    with fault_table.trying("wall clock set by up to an hour, journal lost"):
+        trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path, max_failures=0, num_to_keep=3)
+        trainer._seams = Seams(clock=SetClock(seed))
+        with pytest.raises(WorkerGroupError):
+            Faults().kill(seed % 2, ("step", 7)).applied_to(trainer).fit()
+        (tmp_path / "run" / "journal.jsonl").unlink()
+        result = trainer.fit()
+        assert [seq for seq, _ in oracle.reports(result.path, 0)] == [7, 8], "went on from report 6"
+        assert result.return_value == expected.weights
+
+
+class ClockOff(SystemClock):
+    def __init__(self, by_s):
+        self._by_s = by_s
+
+    def wall(self):
+        return super().wall() + self._by_s
+
+
+def contested(config):
+    """`small`, beside which two drivers with clocks that are an hour off ask for the run."""
+    for by_s in (-3600, 3600):
+        trainer = oracle.trainer_of(DataParallelTrainer, print, config["path"])
+        trainer._seams = Seams(clock=ClockOff(by_s))
+        with pytest.raises(RunHeldError, match="is being written by process"):
+            trainer.fit()
+    return oracle.small(config)
+
+
+def test_a_driver_whose_clock_is_an_hour_off_is_refused_like_any_other(tmp_path, undisturbed, fault_table):
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    with fault_table.trying("a second driver whose clock is an hour off"):
+        result = oracle.trainer_of(DataParallelTrainer, contested, tmp_path, config={"path": str(tmp_path)}).fit()
+        oracle.assert_same(result.path, expected)
+
+
+@pytest.mark.chaos
+def test_a_driver_whose_clock_is_set_keeps_its_run(tmp_path, undisturbed, fault_table):
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    with fault_table.trying("a second driver whose clock is an hour off"):
+        trainer = oracle.trainer_of(DataParallelTrainer, contested, tmp_path, config={"path": str(tmp_path)})
+        trainer._seams = Seams(clock=SetClock(7))
+        result = trainer.fit()
+        oracle.assert_same(result.path, expected)

@@ -69,7 +69,7 @@ def test_a_rank_killed_after_its_report_returned(tmp_path, temporary, seed, undi
         trial.seconds = oracle.worst_stand(result.path, faults)
 
 
-@pytest.mark.seeds(5)
+@pytest.mark.seeds(5, few=0)
 @pytest.mark.parametrize("both", [False, True], ids=["driver", "driver and rank"])
 def test_a_driver_killed_after_a_report_returned(tmp_path, temporary, seed, both, undisturbed, fault_table):
     expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)
