@@ -77,7 +77,7 @@ for line in sys.stdin:
 
 
 def test_of_two_drivers_at_the_same_instant_one_trains_and_the_other_is_told_who(
-    tmp_path, temporary, undisturbed, fault_table, request
+    tmp_path, temporary, undisturbed, fault_table
 ):
     race(tmp_path, undisturbed, fault_table, 2)
 
