@@ -29,6 +29,8 @@ class Trial:
     """From the fault to the next report of the run."""
     lost: str = "nothing"
     """What did not come back, in the words of a user."""
+    times: int = 1
+    """How often it struck in this one run."""
     told_s: float | None = None
     """From the fault to the sentence about it, where it has to be noticed first."""
 
@@ -55,8 +57,8 @@ class FaultTable:
         pytest.skip(reason)
 
     @contextlib.contextmanager
-    def trying(self, fault: str, times: int = 1) -> Iterator[Trial]:
-        """Records a fault, tried so many times at once, as survived unless what is inside raises."""
+    def trying(self, fault: str) -> Iterator[Trial]:
+        """Records a fault as survived unless what is inside raises."""
         trial = Trial(fault)
         try:
             yield trial
@@ -64,8 +66,7 @@ class FaultTable:
             trial.survived = False
             raise
         finally:
-            for _ in range(times):
-                self._add(trial)
+            self._add(trial)
 
     def _add(self, trial: Trial) -> None:
         self._properties.append((KEY, dataclasses.asdict(trial)))
@@ -79,8 +80,8 @@ def rows(trials: list[Trial]) -> list[Row]:
     return [
         Row(
             fault,
-            sum(trial.survived is not None for trial in tried),
-            sum(bool(trial.survived) for trial in tried),
+            sum(trial.times for trial in tried if trial.survived is not None),
+            sum(trial.times for trial in tried if trial.survived),
             max((trial.seconds for trial in tried if trial.seconds is not None), default=None),
             _lost(tried),
         )

@@ -25,10 +25,10 @@ def test_a_fault_that_a_test_fails_in_is_tried_and_not_survived():
 
 
 def test_what_was_lost_once_is_said_and_so_is_the_longest_time_to_a_verdict():
-    trials = [Trial("a"), Trial("a", lost="a row"), Trial("b", told_s=1.0), Trial("b", told_s=2.5)]
+    trials = [Trial("a"), Trial("a", lost="a row"), Trial("b", told_s=1.0), Trial("b", told_s=2.5, times=3)]
     assert markdown(rows(trials)).splitlines()[2:] == [
         "| a | 2 | 2 | - | a row |",
-        "| b | 2 | 2 | - | nothing (told within 2.5 s) |",
+        "| b | 4 | 4 | - | nothing (told within 2.5 s) |",
     ]
 
 
