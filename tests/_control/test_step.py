@@ -399,6 +399,13 @@ def test_another_exception_another_place_or_one_of_the_world_around_is_tried_aga
     assert isinstance(run.phase, Running)
 
 
+def test_a_bug_is_the_same_whichever_rank_comes_to_it_first() -> None:
+    run = heard(running(2, max_failures=9), failed(0, message="KeyError: 7"), WorkersStopped(1))
+    run = heard(run, failed(1, attempt=2, message="KeyError: 8"), WorkersStopped(2))
+    assert isinstance(run.phase, Finished)
+    assert "deterministic" in run.phase.reason
+
+
 def test_the_same_exception_a_report_later_is_another_place() -> None:
     run = heard(running(1, max_failures=9), failed(0), WorkersStopped(1))
     run = heard(run, reported(0, 1, attempt=2), failed(0, attempt=2), WorkersStopped(2))

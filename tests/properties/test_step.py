@@ -223,8 +223,8 @@ class Model:
         self.places: int | None = None
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
-        self.struck: tuple[int, int] | None = None
-        """Whose exception the last failure was, and after how many reports."""
+        self.struck: int | None = None
+        """After how many reports of its rank the last failure came, if it was an exception."""
         self.stop_wanted = False
         self.driver_goes = False
         self.last_save_s: float | None = None
@@ -565,7 +565,7 @@ class Model:
             return "would end the same way"
         struck = None
         if cause.kind == "user" and not cause.transient and not cause.collateral:
-            struck = (cause.rank, self.life.count(cause.rank))
+            struck = self.life.count(cause.rank)
         before, self.struck = self.struck, struck
         if struck is not None and struck == before:
             return "deterministic"

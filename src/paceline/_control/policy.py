@@ -69,10 +69,11 @@ def decided(run: Run, failures: Sequence[Failure], place: str) -> Retry | GiveUp
 def place_of(failure: Failure, seq: int) -> str:
     """What two failures have in common that are one and the same: the exception, the user's line, the report before.
 
-    Empty for a failure that may well be gone the next time. Numbers in the message are left out: addresses and losses
+    Whose it is does not matter: ranks run the same code, and any of them may be the first to come to a bug. Empty for a
+    failure that may well be gone the next time. Numbers in the message are left out: addresses and losses
     differ from one attempt to the next.
     """
     if failure.kind != "user" or failure.transient or failure.collateral:
         return ""
     message = re.sub(r"0x[0-9a-fA-F]+|\d+", "#", failure.message)
-    return "\n".join((message, *failure.frames[-1:], f"after report {seq} of rank {failure.rank}"))
+    return "\n".join((message, *failure.frames[-1:], f"after report {seq}"))
