@@ -187,6 +187,8 @@ def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monk
     seen = []
 
     def worker(begin):
+        while len(synced) < 3:  # what the opening wrote, the run's directory and the one above it
+            yield None
         yield reported(begin, 1)
         before = len(synced)
         for _ in range(30):  # three seconds of the fake clock

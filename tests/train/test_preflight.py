@@ -345,7 +345,7 @@ def test_the_search_gives_up_in_time_on_a_large_heap():
     found = culprit({"value": [Tricky(), [[i] for i in range(300_000)]]})
     assert found is not None
     assert found.path == "value -> something in it (generator)"
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 6
 
 
 def test_preflight_takes_a_few_milliseconds(tmp_path):

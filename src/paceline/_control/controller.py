@@ -132,6 +132,8 @@ class Controller:
         return self.run
 
     def _play(self, first: Event) -> None:
+        # On the storage thread, so before the first commit, while workers are starting.
+        self._background.submit(self._opening_kept)
         try:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
@@ -312,6 +314,10 @@ class Controller:
             log.exception("%s raised and is dropped; training goes on", type(observer).__name__)
 
     # These run on the storage thread.
+
+    def _opening_kept(self) -> None:
+        self._journal.sync_written()
+        self._depot.sync()
 
     def _journal_kept(self) -> None:
         self._journal.sync_written()

@@ -30,6 +30,8 @@ class Journal:
         """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
         self._failing = False
+        self._dirty = False
+        """Something was written since it was last synced."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Event) -> None:
@@ -39,7 +41,7 @@ class Journal:
         # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
         try:
             while self._unwritten:
-                self.unsynced = True
+                self.unsynced = self._dirty = True
                 del self._unwritten[: os.write(self._fd, self._unwritten)]
         except OSError as error:
             self._failing = True
@@ -53,6 +55,7 @@ class Journal:
 
     def sync_written(self) -> None:
         """Make what was flushed survive the power. May be called from another thread."""
+        self._dirty = False  # Before, not after: what is written meanwhile may not be covered.
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -76,7 +79,9 @@ class Journal:
         """Write what is left and let go. After a write that failed, which was raised then, only let go."""
         try:
             if self._fd >= 0 and not self._failing:
-                self.sync()
+                self.flush()
+                if self._dirty:
+                    self.sync_written()
         finally:
             self.abandon()
 

@@ -88,8 +88,7 @@ def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, history: 
     learn(survey)
     _delete_forgotten(depot, run, fence)
     depot.clear_staging(fence)
-    book.sync()
-    depot.sync()  # The journal's own name, which syncing the file does not cover.
+    book.flush()
     return Recovered(run, book, tuple(history), fence)
 
 

@@ -80,7 +80,7 @@ class Depot(Protocol):
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
     def sync(self) -> None:
-        """Make the names of what lies in the run's directory survive the power."""
+        """Make the names of what lies in the run's directory, and its own, survive the power."""
         ...
 
     def close(self) -> None:
@@ -154,7 +154,8 @@ class DiskDepot:
         commit.clear_staging(self._files, self.layout, fence)
 
     def sync(self) -> None:
-        self._files.sync_dir(self.layout.root)
+        for path in (self.layout.root, self.layout.root.parent):
+            self._files.sync_dir(path)
 
     def close(self) -> None:
         """All is where it belongs."""
@@ -336,7 +337,8 @@ class StoreDepot:
         commit.clear_staging(self._files, self.layout, fence)
 
     def sync(self) -> None:
-        self._files.sync_dir(self.layout.root)
+        for path in (self.layout.root, self.layout.root.parent):
+            self._files.sync_dir(path)
 
     def close(self) -> None:
         if self._segments is not None:

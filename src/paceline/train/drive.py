@@ -169,8 +169,8 @@ def _make_root(files: Files, layout: Layout) -> None:
     above = [path for path in layout.root.parents if not path.exists()]
     layout.root.parent.mkdir(parents=True, exist_ok=True)
     files.make_dir(layout.root)
-    # Or a power cut could take the name of the run's directory, and all that is committed in it.
-    for path in (layout.root, *above):
+    # Or a power cut could take one of the directories above the run's. Its own name the depot sees to.
+    for path in above:
         files.sync_dir(path.parent)
 
 
