@@ -45,10 +45,10 @@ bench: $(DEV_READY)  ## run the timings, ours and the peers' in one run
 	@$(RUN) benchmarks/all.py $(ARGS)
 
 chaos: $(DEV_READY)  ## run the long tests, with real kills
-	@$(RUN) -m pytest -m chaos $(ARGS)
+	@$(RUN) -m pytest -m chaos tests $(ARGS)
 
 reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.md
-	@$(RUN) -m pytest -m chaos --fault-table docs/reliability.md $(ARGS)
+	@$(RUN) -m pytest -m chaos --fault-table=docs/reliability.md tests $(ARGS)
 
 clean:  ## remove .venv, caches and builds
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
