@@ -73,7 +73,7 @@ class FaultTable:
 
 
 def rows(trials: list[Trial]) -> list[Row]:
-    """One row for each fault, in the order in which they were first tried."""
+    """One row for each fault, by name: tests that run side by side end in any order."""
     by_fault: dict[str, list[Trial]] = {}
     for trial in trials:
         by_fault.setdefault(trial.fault, []).append(trial)
@@ -85,7 +85,7 @@ def rows(trials: list[Trial]) -> list[Row]:
             max((trial.seconds for trial in tried if trial.seconds is not None), default=None),
             _lost(tried),
         )
-        for fault, tried in by_fault.items()
+        for fault, tried in sorted(by_fault.items(), key=lambda pair: pair[0].casefold())
     ]
 
 

@@ -257,7 +257,9 @@ class Surroundings:
 
     def assert_nothing_is_left(self):
         deadline = time.monotonic() + 2
-        _, alive = psutil.wait_procs(set(_workers()) - self.workers, timeout=2)
+        from processes import still_running  # not at the top: scripts that import this module lack it
+
+        alive = still_running(set(_workers()) - self.workers)
         assert alive == [], "processes two seconds later"
         while (left := set(os.listdir(tempfile.gettempdir())) - self.temporary) and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -7,12 +7,12 @@ import random
 import signal
 
 import oracle
-import psutil
 import pytest
 from lives import Script
 
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer
+from processes import still_running
 
 STEPS = 4
 SEED = 20
@@ -28,7 +28,7 @@ def survive(tmp_path, faults, steps, undisturbed, fault_table, processes_in, nam
     with fault_table.trying(name) as trial:
         while (code := script.lived()) != 0:
             assert code == -signal.SIGKILL, script.said
-            _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+            alive = still_running(processes_in(tmp_path))
             assert alive == [], "processes two seconds after the driver was killed"
             assert os.listdir(tmp_path / "tmp") == [], "temporary files after the driver was killed"
             num_lost += 1

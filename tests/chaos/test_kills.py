@@ -11,11 +11,11 @@ import sys
 import threading
 
 import oracle
-import psutil
 import pytest
 
 from paceline.testing import Faults
 from paceline.train import Result
+from processes import still_running
 
 SCRIPT = """
 import sys
@@ -68,7 +68,7 @@ def survive(tmp_path, seed, processes_in, fault_table):
             dies_after = dice.uniform(0.4, 1.6) if life < 3 and dice.random() < 0.7 else None
             if lived(tmp_path, seed, dies_after) == 0:
                 break
-            _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+            alive = still_running(processes_in(tmp_path))
             assert alive == [], f"left behind after the driver was killed, seed {seed}"
         else:
             pytest.fail(f"seed {seed} did not end: {(tmp_path / 'err').read_text()[-3000:]}")

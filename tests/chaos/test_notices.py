@@ -15,6 +15,7 @@ from lives import Script, first_report_since
 from paceline._control import journal
 from paceline._control.events import Reported
 from paceline.train import DataParallelTrainer, Result
+from processes import still_running
 
 STEPS = 40
 CONFIG = {"pace_s": 0.01, "every": STEPS}
@@ -56,7 +57,7 @@ def test_a_run_preempted_at_a_random_moment_loses_no_step(
         at = time.time()
         notified(script, process, whom, signum)
         assert process.wait(60) == PREEMPTED, script.said
-        _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+        alive = still_running(processes_in(tmp_path))
         assert alive == []
         stopped = [seq for rank in (0, 1) for seq, _ in oracle.reports(script.path, rank)[-1:]]
         assert len(set(stopped)) == 1, "all at one report"

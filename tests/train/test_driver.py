@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from paceline import train
 from paceline.train import DataParallelTrainer, Result, RunConfig, RunHeldError, ScalingConfig
+from processes import still_running
 
 COUNT = """
 import os, signal, sys
@@ -45,7 +45,7 @@ print("value", result.return_value, "metrics", result.metrics)
 def test_a_killed_driver_leaves_nothing_behind_and_the_run_continues(run_script, tmp_path, processes_in):
     ended = run_script(COUNT, "20", "5", str(int(signal.SIGKILL)))
     assert ended.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+    alive = still_running(processes_in(tmp_path))
     assert alive == []
 
     ended = run_script(COUNT, "20", "5", "0")
@@ -338,7 +338,7 @@ def test_spawned_workers_behave_like_forked_ones(run_script, tmp_path, variable)
 def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, processes_in, env):
     ended = run_script(COUNT, "100000", "2", str(int(signal.SIGKILL)), env=env)
     assert ended.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+    alive = still_running(processes_in(tmp_path))
     assert alive == []
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from paceline import train
@@ -27,6 +26,7 @@ from paceline.train import (
     ValidationTaskConfig,
     WorkerGroupError,
 )
+from processes import still_running
 
 
 @pytest.fixture
@@ -497,7 +497,7 @@ def test_it_is_made_by_the_next_driver_when_one_was_killed_in_the_middle(
         pytest.skip("the function is the driver's own")
     ended = run_script(SCRIPT, at, num_workers)
     assert ended.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(processes_in(tmp_path), timeout=2)
+    alive = still_running(processes_in(tmp_path))
     assert alive == []
     (tmp_path / "again").touch()
 
