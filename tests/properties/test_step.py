@@ -223,8 +223,8 @@ class Model:
         self.places: int | None = None
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
-        self.struck: int | None = None
-        """After how many reports of its rank the last failure came, if it was an exception."""
+        self.struck: tuple[int, str] | None = None
+        """After how many reports of its rank the last failure came, if it was an exception, and its text."""
         self.stop_wanted = False
         self.driver_goes = False
         self.last_save_s: float | None = None
@@ -565,7 +565,8 @@ class Model:
             return "would end the same way"
         struck = None
         if cause.kind == "user" and not cause.transient and not cause.collateral:
-            struck = self.life.count(cause.rank)
+            text = "".join(character for character in cause.message if not character.isdigit())
+            struck = (self.life.count(cause.rank), text)
         before, self.struck = self.struck, struck
         if struck is not None and struck == before:
             return "deterministic"
