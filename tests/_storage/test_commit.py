@@ -323,3 +323,27 @@ def test_staging_is_cleared_of_what_was_there_and_goes_when_it_is_empty(layout):
     assert [path.name for path in layout.staging.iterdir()] == ["attempt_2"]
     commit.clear_staging(LocalFiles(), layout)
     assert not layout.staging.exists()
+
+
+def test_what_an_earlier_attempt_stages_late_is_no_part_of_a_later_ones_checkpoint(tmp_path, layout):
+    """A worker of a group that is being ended may still be writing when the next group stages the same report."""
+    files = LocalFiles()
+
+    def staged(attempt, names):
+        source = tmp_path / f"source-{attempt}"
+        source.mkdir()
+        for name in names:
+            (source / name).write_text(f"attempt {attempt}")
+        target = layout.staged_rank(attempt, 5, 0)
+        files.remove_tree(target)
+        files.make_dir(target)
+        return Staged(0, commit.staged_copy(files, source, target))
+
+    parts = [staged(2, ["model"])]
+    staged(1, ["model", "leftover"])
+    second = msgspec.structs.replace(record(5), attempt=2)
+    commit.commit(files, layout, second, parts, world_size=1, created_at=0)
+    assert committed(layout) == {"checkpoint_000005": 5}
+    directory = layout.checkpoint("checkpoint_000005")
+    assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "model"]
+    assert (directory / "model").read_text() == "attempt 2"
