@@ -68,27 +68,25 @@ def _proof_of(asked: argparse.Namespace) -> Any:
     """The proof for the first trainer that the script fits; why there is none, as text, where it fits none."""
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import verify_resume
-    from paceline.train.trainer import DataParallelTrainer
+    from paceline.train.trainer import DataParallelTrainer, fitted_by
 
     fit = DataParallelTrainer.fit
 
-    def proved(self: DataParallelTrainer) -> Result:
-        DataParallelTrainer.fit = fit  # type: ignore[method-assign]
+    def proved(trainer: DataParallelTrainer) -> Result:
         # In here and not after the script: what its functions refer to in `__main__` is still in place.
-        raise _Proved(
-            verify_resume(
-                self,
+        with fitted_by(fit):
+            proof = verify_resume(
+                trainer,
                 num_steps=asked.steps,
                 fresh=asked.fresh,
                 ignore=asked.ignore,
                 tolerance=asked.tolerance,
                 scratch=asked.scratch,
             )
-        )
+        raise _Proved(proof)
 
-    DataParallelTrainer.fit = proved  # type: ignore[method-assign]
     try:
-        with _as_script(asked.script, asked.arguments):
+        with fitted_by(proved), _as_script(asked.script, asked.arguments):
             runpy.run_path(asked.script, run_name="__main__")
     except _Proved as ended:
         return ended.proof
@@ -97,8 +95,6 @@ def _proof_of(asked: argparse.Namespace) -> Any:
     except Exception as error:  # noqa: BLE001  the script's own, told as the interpreter would
         traceback.print_exc()
         return f"{asked.script} failed: {type(error).__name__}: {error}"
-    finally:
-        DataParallelTrainer.fit = fit  # type: ignore[method-assign]
     return f"{asked.script} ended without calling fit() of a trainer"
 
 

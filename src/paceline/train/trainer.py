@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from paceline._control.run import Run
@@ -134,6 +135,17 @@ def _validation(config: ValidationConfig | None, given: tuple[Share, ...]) -> As
         return None
     share = share_beside(this_machine(), given, num_cpus=config.num_cpus, num_gpus=config.num_gpus)
     return AskedValidation(config, config.pickled(), share)
+
+
+@contextlib.contextmanager
+def fitted_by(fit: Callable[[Any], Result]) -> Iterator[None]:
+    """Have trainers fitted by another function for as long as a block lasts: for what runs a script as it is."""
+    before = DataParallelTrainer.fit
+    DataParallelTrainer.fit = fit  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        DataParallelTrainer.fit = before  # type: ignore[method-assign]
 
 
 def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:

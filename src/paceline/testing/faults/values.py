@@ -18,7 +18,6 @@ from paceline.testing.faults.fired import Fired, Strike
 from paceline.testing.faults.moments import PHASES, At, Moment, as_at
 
 if TYPE_CHECKING:
-    from paceline.train.result import Result
     from paceline.train.trainer import DataParallelTrainer
 
     Trainer = TypeVar("Trainer", bound=DataParallelTrainer)
@@ -306,18 +305,11 @@ class Faults:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Every trainer that is fitted meanwhile meets these faults: for a whole script, under `runpy`."""
-        from paceline.train.trainer import DataParallelTrainer
+        from paceline.train.trainer import DataParallelTrainer, fitted_by
 
         fit = DataParallelTrainer.fit
-
-        def faulty_fit(self_: DataParallelTrainer) -> Result:
-            return fit(self.applied_to(self_))
-
-        DataParallelTrainer.fit = faulty_fit  # type: ignore[assignment, method-assign]
-        try:
+        with fitted_by(lambda trainer: fit(self.applied_to(trainer))):
             yield
-        finally:
-            DataParallelTrainer.fit = fit  # type: ignore[method-assign]
 
     def memory(self, run_path: str | Path) -> Fired:
         """Where it is written what has struck in a run."""
