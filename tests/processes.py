@@ -1,6 +1,26 @@
-"""Which processes of a run are left: what G5 is about."""
+"""Which processes of a run are left, which is what G5 is about; and a place with little memory to put one into."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
+
+V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def small_memory() -> Iterator[Path]:
+    """A control group with 300 MB, for a process to put itself into; `OSError` where none can be made."""
+    v1 = (V1 / "memory.limit_in_bytes").exists()
+    path = (V1 if v1 else V2) / f"paceline-test-{os.getpid()}"
+    path.mkdir()
+    try:
+        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
+        yield path
+    finally:
+        path.rmdir()
 
 
 def still_running(processes: list[psutil.Process] | set[psutil.Process], within_s: float = 2.0) -> list[psutil.Process]:

@@ -1,7 +1,7 @@
 """A worker that the kernel killed for want of memory is told as such, with what it held."""
 
+import contextlib
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,25 +12,17 @@ from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
 from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
-
-V1 = Path("/sys/fs/cgroup/memory")
-V2 = Path("/sys/fs/cgroup")
+from processes import small_memory
 
 
 @pytest.fixture
 def small_group():
-    """A control group with 300 MB, for a process to put itself into."""
-    v1 = (V1 / "memory.limit_in_bytes").exists()
-    path = (V1 if v1 else V2) / f"paceline-test-{os.getpid()}"
-    try:
-        path.mkdir()
-        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
-    except OSError as problem:
-        if path.exists():
-            path.rmdir()
-        pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
-    yield path
-    path.rmdir()
+    with contextlib.ExitStack() as made:
+        try:
+            path = made.enter_context(small_memory())
+        except OSError as problem:
+            pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
+        yield path
 
 
 def test_a_worker_killed_by_the_kernel_for_want_of_memory_is_told_with_what_it_held(small_group, tmp_path):

@@ -1,5 +1,6 @@
 """What the machine does to a run: memory that is gone, and a clock that somebody sets."""
 
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -12,25 +13,19 @@ from paceline._core.clock import SystemClock
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
 from paceline.train.drive import Seams
+from processes import small_memory
 
 OOM = "a worker killed by the kernel, out of memory"
-V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
 @pytest.fixture
 def small_group(fault_table):
-    """A control group with 300 MB, for a worker to put itself into."""
-    v1 = (V1 / "memory.limit_in_bytes").exists()
-    path = (V1 if v1 else V2) / f"paceline-chaos-{os.getpid()}"
-    try:
-        path.mkdir()
-        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
-    except OSError as problem:
-        if path.exists():
-            path.rmdir()
-        fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
-    yield path
-    path.rmdir()
+    with contextlib.ExitStack() as made:
+        try:
+            path = made.enter_context(small_memory())
+        except OSError as problem:
+            fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
+        yield path
 
 
 def hungry(config):
