@@ -4,6 +4,7 @@ The map of the package:
 
     paceline.train          trainers, report(), checkpoints, results: what a train function and its script import
     paceline.train.torch    TorchTrainer and its helpers; one folder per framework
+    paceline.data           streaming datasets: read, transform, split, iterate, resume
     paceline.testing        faults, a fake engine and a fake clock, for tests of scripts and of Paceline itself
     paceline.cli            the command `paceline`; each of its commands is a module of paceline._commands
     paceline._control       the life of a run: events in, commands out, a journal of it all
@@ -20,7 +21,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("testing", "train")
+_SUBMODULES = ("data", "testing", "train")
 
 __all__ = ["__version__", *_SUBMODULES]
 

@@ -16,11 +16,17 @@ Sources = Mapping[str, str]
 
 OPTIONAL = {
     "ray": ("_engine/ray/", "data/exec/ray.py"),
-    "torch": ("train/torch/", "train/lightning/", "train/huggingface/"),
-    "tensorflow": ("train/tensorflow/",),
+    "torch": (
+        "train/torch/",
+        "train/lightning/",
+        "train/huggingface/",
+        "data/batches/torch.py",
+        "data/sources/torch.py",
+    ),
+    "tensorflow": ("train/tensorflow/", "data/batches/tensorflow.py", "data/sources/tensorflow.py"),
     "tf_keras": ("train/tensorflow/",),
     "keras": ("train/tensorflow/",),
-    "jax": ("train/jax/",),
+    "jax": ("train/jax/", "data/batches/jax.py"),
     "xgboost": ("train/xgboost/",),
     "lightgbm": ("train/lightgbm/",),
     "lightning": ("train/lightning/",),
@@ -34,6 +40,7 @@ NEVER = {
     "_control": ("_worker", "train"),
     "_worker": ("_control",),
     "data/plan.py": ("data.exec", "_engine"),
+    "data": ("_control", "_worker", "train"),
 }
 """What a part never imports."""
 

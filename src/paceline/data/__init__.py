@@ -1,0 +1,62 @@
+"""Streaming datasets: what people read, transform, split and iterate when they train.
+
+Each name is loaded when it is first asked for.
+"""
+
+from paceline._core.lazy import on_demand
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "paceline.data.aggregate": (
+        "AbsMax",
+        "AggregateFn",
+        "Count",
+        "Max",
+        "Mean",
+        "Min",
+        "Quantile",
+        "Std",
+        "Sum",
+        "Unique",
+    ),
+    "paceline.data.context": ("DataContext", "ExecutionOptions", "ExecutionResources"),
+    "paceline.data.dataset": ("Dataset", "MaterializedDataset"),
+    "paceline.data.expressions": ("col", "lit"),
+    "paceline.data.from_others": (
+        "as_dataset",
+        "from_huggingface",
+        "from_polars",
+        "from_tf",
+        "from_torch",
+    ),
+    "paceline.data.grouped": ("GroupedData",),
+    "paceline.data.iterator": ("DataIterator",),
+    "paceline.data.pool": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "paceline.data.read": (
+        "FileShuffleConfig",
+        "from_arrow",
+        "from_items",
+        "from_numpy",
+        "from_pandas",
+        "range",
+        "range_tensor",
+        "read_binary_files",
+        "read_csv",
+        "read_json",
+        "read_parquet",
+        "read_text",
+    ),
+    "paceline.data.read_media": (
+        "read_audio",
+        "read_images",
+        "read_numpy",
+        "read_sql",
+        "read_tfrecords",
+        "read_videos",
+        "read_webdataset",
+    ),
+    "paceline.data.block": ("Block", "Schema"),
+}
+
+__all__ = sorted(name for names in _NAMES.values() for name in names)
+
+__getattr__ = on_demand(__name__, _NAMES)

@@ -1,0 +1,1 @@
+"""How a plan is run: lowered to pipelines of units, which processes work through while somebody takes the rows."""

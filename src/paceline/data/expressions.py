@@ -1,0 +1,294 @@
+"""Expressions over columns: `(col("age") > 30) & col("name").is_not_null()`.
+
+Unlike a function, an expression can be looked into: it says which columns it needs, and a reader can tell from a file's
+statistics that no row in it will do. Nulls are Arrow's: a comparison with one is null, and a filter drops it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paceline.data.block import Block, Column, as_arrow
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "+": pc.add,
+    "-": pc.subtract,
+    "*": pc.multiply,
+    "/": lambda left, right: pc.divide(pc.cast(left, pa.float64()), right),
+    "//": lambda left, right: pc.floor(pc.divide(pc.cast(left, pa.float64()), right)),
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "&": pc.and_kleene,
+    "|": pc.or_kleene,
+}
+
+
+class Expr:
+    """A column, a value, or something computed from them."""
+
+    def evaluate(self, block: Block) -> Any:
+        """Its values for the rows of a block: Arrow data, or one value for all."""
+        raise NotImplementedError
+
+    def columns(self) -> set[str]:
+        """Which columns it looks at."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Expr:
+        return Binary("+", self, as_expr(other))
+
+    def __radd__(self, other: Any) -> Expr:
+        return Binary("+", as_expr(other), self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return Binary("-", self, as_expr(other))
+
+    def __rsub__(self, other: Any) -> Expr:
+        return Binary("-", as_expr(other), self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return Binary("*", self, as_expr(other))
+
+    def __rmul__(self, other: Any) -> Expr:
+        return Binary("*", as_expr(other), self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return Binary("/", self, as_expr(other))
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return Binary("/", as_expr(other), self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return Binary("//", self, as_expr(other))
+
+    def __lt__(self, other: Any) -> Expr:
+        return Binary("<", self, as_expr(other))
+
+    def __le__(self, other: Any) -> Expr:
+        return Binary("<=", self, as_expr(other))
+
+    def __gt__(self, other: Any) -> Expr:
+        return Binary(">", self, as_expr(other))
+
+    def __ge__(self, other: Any) -> Expr:
+        return Binary(">=", self, as_expr(other))
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return Binary("==", self, as_expr(other))
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return Binary("!=", self, as_expr(other))
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Any) -> Expr:
+        return Binary("&", self, as_expr(other))
+
+    def __or__(self, other: Any) -> Expr:
+        return Binary("|", self, as_expr(other))
+
+    def __invert__(self) -> Expr:
+        return Unary("not", self)
+
+    def __neg__(self) -> Expr:
+        return Unary("-", self)
+
+    def is_null(self) -> Expr:
+        return Unary("is null", self)
+
+    def is_not_null(self) -> Expr:
+        return Unary("is not null", self)
+
+    def is_in(self, values: Sequence[Any]) -> Expr:
+        return IsIn(self, tuple(values))
+
+    def not_in(self, values: Sequence[Any]) -> Expr:
+        return ~IsIn(self, tuple(values))
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression has no truth value of its own: join conditions with & and |, not with and / or")
+
+
+@dataclass(frozen=True, eq=False)
+class Col(Expr):
+    name: str
+
+    def evaluate(self, block: Block) -> Any:
+        return as_arrow(block.column(self.name))
+
+    def columns(self) -> set[str]:
+        return {self.name}
+
+    def __repr__(self) -> str:
+        return f"col({self.name!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Lit(Expr):
+    value: Any
+
+    def evaluate(self, block: Block) -> Any:
+        return pa.scalar(self.value)
+
+    def columns(self) -> set[str]:
+        return set()
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Expr):
+    operation: str
+    left: Expr
+    right: Expr
+
+    def evaluate(self, block: Block) -> Any:
+        return _OPERATIONS[self.operation](self.left.evaluate(block), self.right.evaluate(block))
+
+    def columns(self) -> set[str]:
+        return self.left.columns() | self.right.columns()
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.operation} {self.right!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Unary(Expr):
+    operation: str
+    operand: Expr
+
+    def evaluate(self, block: Block) -> Any:
+        value = self.operand.evaluate(block)
+        match self.operation:
+            case "not":
+                return pc.invert(value)
+            case "-":
+                return pc.negate(value)
+            case "is null":
+                return pc.is_null(value)
+            case _:
+                return pc.is_valid(value)
+
+    def columns(self) -> set[str]:
+        return self.operand.columns()
+
+    def __repr__(self) -> str:
+        return f"({self.operation} {self.operand!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class IsIn(Expr):
+    operand: Expr
+    values: tuple[Any, ...]
+
+    def evaluate(self, block: Block) -> Any:
+        return pc.is_in(self.operand.evaluate(block), value_set=pa.array(self.values))
+
+    def columns(self) -> set[str]:
+        return self.operand.columns()
+
+    def __repr__(self) -> str:
+        return f"({self.operand!r} in {list(self.values)!r})"
+
+
+def col(name: str) -> Expr:
+    """A column."""
+    return Col(name)
+
+
+def lit(value: Any) -> Expr:
+    """A value, the same for all rows."""
+    return Lit(value)
+
+
+def as_expr(value: Any) -> Expr:
+    return value if isinstance(value, Expr) else Lit(value)
+
+
+def values_of(expr: Expr, block: Block) -> Column:
+    """What an expression gives for each row of a block, as a column."""
+    value = expr.evaluate(block)
+    if isinstance(value, pa.Scalar):
+        value = pa.array([value.as_py()] * block.num_rows, type=value.type)
+    return value if isinstance(value, pa.ChunkedArray) else pa.chunked_array([value])
+
+
+_PYTHON = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.And: "&",
+    ast.Or: "|",
+}
+
+
+def parsed(text: str) -> Expr:
+    """An expression from Python's own syntax, with columns as names: `"age > 30 and country in ['de', 'fr']"`."""
+    try:
+        return _parsed(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError) as error:
+        raise ValueError(
+            f"expr={text!r} is no expression over columns: {error}\n\n"
+            "hint: comparisons, + - * / //, and, or, not, in and is None may be used"
+        ) from None
+
+
+def _parsed(node: ast.expr) -> Expr:
+    match node:
+        case ast.Name(id=name):
+            return Col(name)
+        case ast.Constant(value=value):
+            return Lit(value)
+        case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
+            return ~_parsed(operand)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, int | float):
+            return Lit(-value)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_parsed(operand)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return Binary(_PYTHON[type(operator)], _parsed(left), _parsed(right))
+        case ast.BoolOp(op=connective, values=[first, *others]):
+            expr = _parsed(first)
+            for other in others:
+                expr = Binary(_PYTHON[type(connective)], expr, _parsed(other))
+            return expr
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as member], comparators=[among]):
+            held = IsIn(_parsed(left), tuple(ast.literal_eval(among)))
+            return ~held if isinstance(member, ast.NotIn) else held
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as same], comparators=[ast.Constant(value=None)]):
+            return _parsed(left).is_null() if isinstance(same, ast.Is) else _parsed(left).is_not_null()
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            terms = [_parsed(term) for term in (left, *others)]
+            compared: list[Expr] = [
+                Binary(_PYTHON[type(operator)], terms[index], terms[index + 1])
+                for index, operator in enumerate(operators)
+            ]
+            expr = compared[0]
+            for other_expr in compared[1:]:
+                expr = expr & other_expr
+            return expr
+    raise ValueError(
+        f"{ast.unparse(node)!r} is no expression over columns\n\n"
+        "hint: comparisons, + - * / //, and, or, not, in and is None may be used"
+    )
