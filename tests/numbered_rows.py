@@ -64,11 +64,13 @@ class Rows:
     num_open: int = 0
     num_delivered: int = 0
 
+    def __post_init__(self) -> None:
+        self._fingerprint = self.pipeline(0).fingerprint
+
     def pipeline(self, epoch: int) -> Pipeline:
-        firsts = np.cumsum([0, *self.sizes]).tolist()
+        firsts = np.cumsum([0, *self.sizes]).tolist()[: len(self.sizes)]
         units = [
-            Numbered(first, size, self.block_rows, self.columns)
-            for first, size in zip(firsts, self.sizes, strict=False)
+            Numbered(first, size, self.block_rows, self.columns) for first, size in zip(firsts, self.sizes, strict=True)
         ]
         order = permutation(len(units), 0, epoch) if self.reorder else range(len(units))
         chain = () if self.without is None else (Without(self.without),)
@@ -85,7 +87,7 @@ class Rows:
             self.num_open -= 1
 
     def fingerprint(self) -> str:
-        return self.pipeline(0).fingerprint
+        return self._fingerprint
 
     def num_rows(self) -> int | None:
         return self.pipeline(0).num_rows

@@ -7,18 +7,16 @@ there are then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from paceline.data.batches.ahead import ahead
 from paceline.data.batches.arguments import (
     DEFAULT,
     DEFAULT_BATCH_SIZE,
     Default,
+    check_columns,
     check_flag,
     check_format,
     check_function,
@@ -26,40 +24,9 @@ from paceline.data.batches.arguments import (
     check_whole,
 )
 from paceline.data.block import Block, Schema
+from paceline.data.epochs import Batch, Cutting, Epochs, Form
 from paceline.data.feeds import Feeds
-from paceline.data.position import Cursor, Cut, Cutter, Split, next_epoch, replace_cursor
-
-Batch = Any
-
-
-@dataclass(frozen=True)
-class _Cutting:
-    """How the rows are cut into batches."""
-
-    chunk_rows: int | None
-    window_rows: int | None
-    seed: int
-    drop_last: bool
-
-
-@dataclass(frozen=True)
-class _Form:
-    """What becomes of the rows of a batch before it is handed out."""
-
-    made: Callable[[Block], Batch]
-    placed: Callable[[Iterator[Batch]], Iterator[Batch]] | None = None
-    """Brings batches to where they are used, in order, in the thread that takes them."""
-    num_ahead: int = 0
-    """So many are made in a thread before they are asked for; 0: each when it is asked for."""
-
-
-class _Iteration:
-    """Where one pass over the rows stands."""
-
-    def __init__(self, cursor: Cursor, *, begun: bool) -> None:
-        self.cursor = cursor
-        self.begun = begun
-        """Rows of the cursor's epoch may have been handed out, and its iteration was not finished."""
+from paceline.data.position import Cursor, Split
 
 
 class DataIterator:
@@ -85,7 +52,7 @@ class DataIterator:
         self._split = split
         self._name = name
         self._global_batch_size = global_batch_size
-        self._iteration = _Iteration(Cursor(), begun=False)
+        self._epochs = Epochs(feeds, split, name)
         if global_batch_size is not None:
             check_whole("global_batch_size", global_batch_size, 1)
             if global_batch_size % split.world:
@@ -100,7 +67,7 @@ class DataIterator:
 
     def cursor(self) -> Cursor:
         """Where this worker stands: all that it was handed so far is used."""
-        return replace_cursor(self._iteration.cursor, fingerprint=self._feeds.fingerprint())
+        return self._epochs.cursor()
 
     def get_state(self) -> dict[str, Any]:
         """The same as a plain dict, for `set_state`: small, and good as JSON.
@@ -128,7 +95,7 @@ class DataIterator:
                 "hint: to begin anew, do not restore the state; to go on at the same place of the changed data, drop "
                 "'fingerprint' from the state before set_state(state)"
             )
-        self._iteration = _Iteration(cursor, begun=False)
+        self._epochs.go_to(cursor)
 
     # Batches
 
@@ -157,12 +124,153 @@ class DataIterator:
 
         cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         check_whole("prefetch_batches", prefetch_batches, 0)
-        return self._iterable(cutting, _Form(made, num_ahead=prefetch_batches if _collate_fn is not None else 0))
+        return self._epochs.batches(cutting, Form(made, num_ahead=prefetch_batches if _collate_fn is not None else 0))
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
         """One row at a time, as a dict."""
-        cutting = self._cutting(1, False, None, None, of_batches=False)
-        return self._iterable(cutting, _Form(lambda block: next(block.rows())))
+        return self._epochs.rows()
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | Default | None = DEFAULT,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Iterable[Any]:
+        """Batches as a dict of torch tensors on a device; `"auto"` is the worker's own.
+
+        `dtypes` is one for all columns, or a dict that has one for some. `collate_fn` gets a dict of NumPy arrays;
+        what it makes of that goes to the device. To a GPU the next batch travels while one is used.
+        """
+        from paceline.data.batches import torch as form
+
+        form.check_installed()
+        check_function("collate_fn", collate_fn)
+        check_flag("pin_memory", pin_memory)
+        form.check_dtypes(dtypes)
+        if collate_fn is not None and dtypes is not None:
+            raise ValueError("dtypes and collate_fn are both given: let collate_fn make tensors of the right types")
+        self._check_columns("dtypes", dtypes)
+        if isinstance(device, str) and device == "auto":
+            device = type(self).default_device()
+        target = form.device_of(device)
+        form.check_pinning(pin_memory)
+        check_whole("prefetch_batches", prefetch_batches, 0)
+        travels = target.type == "cuda" and prefetch_batches > 0
+
+        def made(block: Block) -> Batch:
+            batch = _numbers(block, dtypes)
+            batch = form.tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
+            if pin_memory:
+                batch = form.pinned(batch)
+            stays = target.type == "cpu" and collate_fn is None
+            return batch if travels or stays else form.moved(batch, target)
+
+        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        in_thread = collate_fn is not None or target.type != "cpu"
+        placed = (lambda batches: form.moved_ahead(batches, target)) if travels else None
+        return self._epochs.batches(cutting, Form(made, placed, prefetch_batches if in_thread else 0))
+
+    def iter_jax_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | Default | None = DEFAULT,
+        dtypes: Any = None,
+        device: Any = None,
+        sharding: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Batches as a dict of JAX arrays, on JAX's default device, another one, or laid out by a sharding."""
+        from paceline.data.batches import jax as form
+
+        form.check_dtypes(dtypes)
+        self._check_columns("dtypes", dtypes)
+        target = form.check_target(device, sharding)
+        check_whole("prefetch_batches", prefetch_batches, 0)
+
+        def made(block: Block) -> Batch:
+            return form.arrays(_numbers(block, dtypes), dtypes, target)
+
+        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        return self._epochs.batches(cutting, Form(made, num_ahead=prefetch_batches if form.travels(target) else 0))
+
+    def iter_tf_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | Default | None = DEFAULT,
+        dtypes: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Batches as a dict of TensorFlow tensors."""
+        from paceline.data.batches import tensorflow as form
+
+        form.check_installed()
+        self._check_columns("dtypes", dtypes)
+        check_whole("prefetch_batches", prefetch_batches, 0)
+        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+
+        def made(block: Block) -> Batch:
+            return form.tensors(_numbers(block, dtypes), dtypes)
+
+        return self._epochs.batches(cutting, Form(made))
+
+    def to_tf(
+        self,
+        feature_columns: str | Sequence[str],
+        label_columns: str | Sequence[str],
+        *,
+        additional_columns: str | Sequence[str] | None = None,
+        prefetch_batches: int = 1,
+        batch_size: int | Default | None = DEFAULT,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        feature_type_spec: Any = None,
+        label_type_spec: Any = None,
+        additional_type_spec: Any = None,
+    ) -> Any:
+        """A `tf.data.Dataset` of (features, labels), for `model.fit`; a dict where several columns are named.
+
+        `batch_size` is 1, or the worker's share of the global batch size.
+        """
+        from paceline.data.batches import tensorflow as form
+
+        form.check_installed()
+        groups = {"feature_columns": feature_columns, "label_columns": label_columns}
+        specs = [feature_type_spec, label_type_spec]
+        if additional_columns is not None:
+            groups["additional_columns"] = additional_columns
+            specs.append(additional_type_spec)
+        if isinstance(batch_size, Default) and self._global_batch_size is None:
+            batch_size = 1
+        for name, columns in groups.items():
+            self._check_columns(name, dict.fromkeys([columns] if isinstance(columns, str) else columns))
+        batches = self.iter_batches(
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+        )
+        return form.dataset(lambda: batches, self.schema, list(groups.values()), specs)
+
+    def materialize(self) -> Any:
+        """The rows of the next epoch as a dataset in memory."""
+        from paceline.data.read import from_arrow
+
+        return from_arrow(list(self._epochs.batches(Cutting(), Form(Block.to_arrow)))).materialize()
 
     def schema(self) -> Schema | None:
         return self._feeds.schema()
@@ -179,20 +287,19 @@ class DataIterator:
     def __repr__(self) -> str:
         return f"DataIterator({self._name or 'dataset'}, worker {self._split.rank} of {self._split.world})"
 
-    def _cutting(
-        self,
-        batch_size: Any,
-        drop_last: Any,
-        window_rows: Any,
-        seed: Any,
-        *,
-        of_batches: bool = True,
-    ) -> _Cutting:
+    def _check_columns(self, name: str, columns: Any) -> None:
+        """Where it is known before rows are read which columns there are."""
+        if isinstance(columns, Mapping):
+            schema = self.schema()
+            if schema is not None:
+                check_columns(name, columns, schema.names)
+
+    def _cutting(self, batch_size: Any, drop_last: Any, window_rows: Any, seed: Any) -> Cutting:
         share = None if self._global_batch_size is None else self._global_batch_size // self._split.world
         if isinstance(batch_size, Default):
             batch_size = share or DEFAULT_BATCH_SIZE
         check_whole("batch_size", batch_size, 1, or_none=True)
-        if of_batches and share is not None and batch_size != share:
+        if share is not None and batch_size != share:
             raise ValueError(
                 f"batch_size={batch_size} does not fit global_batch_size={self._global_batch_size}, of which each of "
                 f"{self._split.world} workers has {share}\n\nhint: leave batch_size out"
@@ -200,75 +307,12 @@ class DataIterator:
         check_flag("drop_last", drop_last)
         check_whole("local_shuffle_buffer_size", window_rows, 1, or_none=True)
         check_seed(seed)
-        return _Cutting(
-            chunk_rows=None if batch_size is None else batch_size * self._split.parts,
-            window_rows=window_rows,
-            seed=seed or 0,
-            drop_last=drop_last,
-        )
-
-    def _iterable(self, cutting: _Cutting, form: _Form) -> Iterable[Any]:
-        return _Epochs(lambda: self._epoch(cutting, form))
-
-    def _epoch(self, cutting: _Cutting, form: _Form) -> Iterator[Batch]:
-        iteration = self._next_iteration()
-        start = iteration.cursor
-        cutter = Cutter(self._split, cutting.chunk_rows, start, window_rows=cutting.window_rows, seed=cutting.seed)
-        with ExitStack() as opened:
-            deliveries = self._feeds.open(start.epoch, start.unit, start.offset)
-            opened.callback(_close, deliveries)
-            cuts = (cut for cut in cutter.cut(deliveries) if not (cutting.drop_last and cut.partial))
-            batches = _formed(cuts, form, f"batches of {self._name or 'a dataset'}")
-            opened.callback(_close, batches)
-            for iteration.cursor, batch in batches:
-                yield batch
-        iteration.cursor = next_epoch(start, cutter.total)
-        iteration.begun = False
-
-    def _next_iteration(self) -> _Iteration:
-        last = self._iteration
-        start = next_epoch(last.cursor, last.cursor.total) if last.begun else last.cursor
-        changes: dict[str, Any] = {"fingerprint": self._feeds.fingerprint()}
-        if start.total is None and start.row == 0 and not start.leads:
-            changes["total"] = self._feeds.num_rows()
-        self._iteration = _Iteration(replace_cursor(start, **changes), begun=True)
-        return self._iteration
+        chunk_rows = None if batch_size is None else batch_size * self._split.parts
+        return Cutting(chunk_rows, window_rows, seed or 0, drop_last)
 
 
-class _Epochs:
-    """Can be iterated again and again: each time is the next epoch."""
-
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._begin()
-
-
-def _formed(cuts: Iterator[Cut], form: _Form, name: str) -> Iterator[tuple[Cursor, Batch]]:
-    """Batches as they are handed out, each with where the epoch then stands."""
-    # A worker may have no part of a last, small chunk.
-    made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.made(cut.block)) for cut in cuts if cut.block.num_rows)
-    with ExitStack() as opened:
-        opened.callback(_close, made)
-        if form.num_ahead:
-            made = ahead(made, form.num_ahead, name)
-            opened.callback(_close, made)
-        if form.placed is None:
-            yield from made
-            return
-        cursors: list[Cursor] = []
-
-        def batches() -> Iterator[Batch]:
-            for cursor, batch in made:
-                cursors.append(cursor)
-                yield batch
-
-        for batch in form.placed(batches()):
-            yield cursors.pop(0), batch
-
-
-def _close(iterator: Iterator[Any]) -> None:
-    close = getattr(iterator, "close", None)
-    if close is not None:
-        close()
+def _numbers(block: Block, dtypes: Any) -> dict[str, Any]:
+    """A block as arrays; it has all the columns that `dtypes` names."""
+    if isinstance(dtypes, Mapping):
+        check_columns("dtypes", dtypes, block.columns)
+    return block.to_numpy()

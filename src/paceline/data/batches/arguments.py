@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, get_args
 
-from paceline.data.block import BatchFormat, Schema
+from paceline.data.block import BatchFormat
 
 FORMATS = ("default", *get_args(BatchFormat))
 
@@ -51,17 +51,9 @@ def check_format(value: Any) -> BatchFormat:
     return found
 
 
-def check_columns(name: str, columns: Iterable[str], schema: Callable[[], Schema | None]) -> None:
-    """That the dataset has these columns, where it is known beforehand which it has."""
-    known = schema()
-    if known is None:
-        return
-    unknown = [column for column in columns if column not in known.names]
-    if unknown:
-        shown = ", ".join(map(repr, known.names)) or "none"
-        raise ValueError(f"{name} names the column {unknown[0]!r}, but the columns are: {shown}")
-
-
-def check_dtypes(dtypes: Any, schema: Callable[[], Schema | None]) -> None:
-    if isinstance(dtypes, Mapping):
-        check_columns("dtypes", dtypes, schema)
+def check_columns(name: str, columns: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for column in columns:
+        if column not in known:
+            shown = ", ".join(map(repr, known)) or "none"
+            raise ValueError(f"{name} names the column {column!r}, but the columns are: {shown}")
