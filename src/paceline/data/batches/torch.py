@@ -80,7 +80,7 @@ def tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = 
         values = values.astype(_WIDENED[values.dtype])
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    elif not values.flags.writeable or any(stride < 0 for stride in values.strides):
+    elif not values.flags.writeable or (not values.flags.c_contiguous and min(values.strides) < 0):
         values = values.copy()
     try:
         made = torch.from_numpy(values)
