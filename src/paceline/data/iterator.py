@@ -87,7 +87,7 @@ class DataIterator:
         self._go_to(cursor)
 
     def _go_to(self, cursor: Cursor) -> None:
-        fingerprint = self._feeds.fingerprint()
+        fingerprint = self._epochs.fingerprint
         if cursor.fingerprint and cursor.fingerprint != fingerprint:
             raise ValueError(
                 f"the state was taken from other data than dataset {self._name!r} has now: its files, or the rows in "
@@ -168,7 +168,7 @@ class DataIterator:
             batch = _numbers(block, dtypes)
             batch = form.tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
             if pin_memory:
-                batch = form.pinned(batch)
+                batch = form.pinned(batch, target)
             stays = target.type == "cpu" and collate_fn is None
             return batch if travels or stays else form.moved(batch, target)
 
