@@ -322,12 +322,12 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
             pending=tuple(replace(p, metrics=event.metrics) if p.seq == seq else p for p in live.pending),
         )
         run = replace(run, num_reports=seq)
-    if event.data:
-        live = replace(live, positions=(*_awaited(live), (seq, rank, event.data)))
     if event.checkpoint is not None and seq not in live.refused:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
+    if event.data:
+        live = replace(live, positions=(*_awaited(live), (seq, rank, event.data)))
     return _commits(_with_live(run, live))
 
 
