@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows_in_units import dataset_of
 
 from paceline.data.block import Block
 from paceline.data.sinks import local, staging
 from paceline.data.sinks.staging import free_numbers, numbered
 from paceline.data.write import SaveMode, write_csv, write_json, write_numpy, write_parquet
-from rows_in_units import dataset_of
 
 
 def _rows(*numbers: int) -> dict[str, Any]:
@@ -163,9 +163,7 @@ def test_another_writer_who_is_first_loses_nothing(tmp_path: Path, mode: str, se
     assert [name for name in _everything(tmp_path) if "writing" in name] == []
 
 
-def test_a_name_that_another_writer_took_is_not_taken_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
     move, taken = local._moved, []

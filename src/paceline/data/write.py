@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -238,14 +238,14 @@ def _write(
                 raise
 
 
-def _delivered(plan: Node) -> Iterator[Delivered]:
+def _delivered(plan: Node) -> Generator[Delivered, None, None]:
     from paceline.data.exec.inline import InlineExecutor
     from paceline.data.exec.pipeline import lowered
 
     def none(*_: Any) -> Any:
         raise TypeError("no barriers yet")
 
-    return InlineExecutor().run(lowered(plan, 0, none))
+    yield from InlineExecutor().run(lowered(plan, 0, none))
 
 
 def _with_ends(rows: Iterator[Delivered]) -> Iterator[Block | None]:

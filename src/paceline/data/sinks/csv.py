@@ -36,7 +36,9 @@ class CsvSink:
             given = {name: getattr(whole, name) for name in _OPTIONS if hasattr(whole, name)} | given
         for name in given:
             if name not in _OPTIONS:
-                raise ValueError(f"write_csv has no argument {name!r}: it may have write_options, {', '.join(_OPTIONS)}")
+                raise ValueError(
+                    f"write_csv has no argument {name!r}: it may have write_options, {', '.join(_OPTIONS)}"
+                )
         WriteOptions(**given)
         return cls(given, compression)
 
@@ -83,7 +85,8 @@ class CsvWriter:
 
         self._writer.close()
         self._schema = schema
-        return CSVWriter(self._stream, schema, write_options=WriteOptions(**self._sink.options | {"include_header": False}))
+        options = WriteOptions(**{**self._sink.options, "include_header": False})
+        return CSVWriter(self._stream, schema, write_options=options)
 
 
 def _flat(block: Block) -> Any:

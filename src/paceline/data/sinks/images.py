@@ -71,7 +71,7 @@ class ImageWriter:
 def as_image(where: str, value: Any) -> Any:
     """An image of Pillow from an array."""
     array = np.asarray(value) if value is not None else np.empty(0, object)
-    if array.dtype.kind in "iu" and array.dtype != np.uint8 and array.size and 0 <= array.min() and array.max() <= 255:
+    if array.dtype.kind in "iu" and array.dtype != np.uint8 and array.size and array.min() >= 0 and array.max() <= 255:
         array = array.astype(np.uint8)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]

@@ -1,6 +1,6 @@
 """Directories in which files are got ready, and what becomes of those whose writer died.
 
-The name of such a directory says who made it, so it is never there without an owner. It is hidden: readers pass over it.
+The name of such a directory says who made it, so none is ever without an owner. It is hidden: readers pass over it.
 """
 
 from __future__ import annotations

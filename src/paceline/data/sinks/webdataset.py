@@ -39,7 +39,9 @@ class WebDatasetSink:
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, bool) and not callable(self.encoder):
-            raise ValueError(f"encoder={self.encoder!r} must be True, False, or a function that takes and returns a row")
+            raise ValueError(
+                f"encoder={self.encoder!r} must be True, False, or a function that takes and returns a row"
+            )
 
     def open(self, path: Path) -> WebDatasetWriter:
         return WebDatasetWriter(path, self.encoder)
