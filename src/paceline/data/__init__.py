@@ -55,6 +55,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_webdataset",
     ),
     "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.write": ("SaveMode",),
 }
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)
