@@ -93,7 +93,7 @@ class Written:
 
 def read(layout: Layout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
     """The block as views of the memory; `released` is called when the last of them is gone."""
-    base = (ctypes.c_char * layout.nbytes).from_buffer(memory)
+    base: Any = (ctypes.c_char * layout.nbytes).from_buffer(memory)
     # Not run when the interpreter ends: then the system releases everything.
     weakref.finalize(base, released).atexit = False
     columns: dict[str, Any] = {}

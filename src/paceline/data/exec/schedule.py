@@ -367,17 +367,22 @@ class Schedule:
         if found is not None:
             found.wants = nbytes
 
-    def wrote(self, process: int, work: int, rows: int, offset: int, nbytes: int) -> None:
-        found = self._works[work]
-        number, found.lent = found.lent, None
+    def lent_to(self, work: int) -> int:
+        """The block that the work may write."""
+        number = self._works[work].lent
         assert number is not None, "a block was written that nobody lent"
+        return number
+
+    def wrote(self, process: int, work: int, rows: int, offset: int) -> None:
+        found = self._works[work]
+        number, found.lent = self.lent_to(work), None
         block = self._blocks[number]
         block.writer = None
         if found.over:
             self._maybe_free(block)
             return
         stream = self._streams[found.stream]
-        block.rows, block.offset, block.unit, block.nbytes = rows, offset, found.unit, nbytes
+        block.rows, block.offset, block.unit = rows, offset, found.unit
         stream.units[found.unit].outputs[found.stage].append(number)
 
     def needs(self, process: int, work: int) -> None:
