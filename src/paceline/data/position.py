@@ -7,7 +7,7 @@ beginning of the order, and a few integers say where the rest begins: see `Curso
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -38,6 +38,9 @@ class Ahead(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """The workers there were, and the rows of a batch of all of them."""
     total: Count | None = None
     """The rows of the epoch, as they knew it."""
+    window: Count = 0
+    seed: int = 0
+    """The order of the epoch, as in `Cursor`."""
     before: Ahead | None = None
     """The same of an earlier time: what they found used when they began."""
 
@@ -63,7 +66,7 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """How the batches up to here were cut: the rows of a batch of all workers, and how many those were."""
     window: Count = 0
     seed: int = 0
-    """The window of shuffled rows that `row` is in the middle of; it begins at `at`."""
+    """Rows change places within windows of so many: an epoch keeps the order that it began with."""
     ahead: Ahead | None = None
     """What is used beyond `row`, of this epoch,"""
     later: Ahead | None = None
@@ -133,15 +136,24 @@ def merged(cursors: Sequence[Cursor]) -> Cursor:
         if cursor.epoch > last.epoch
     }
     how = max(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
+    if how.world == 1 or not how.chunk:
+        return last  # each had all the rows
+    # One that has not begun does not know the total, nor the order that the others began with.
+    known = [cursor for cursor in cursors if cursor.epoch == last.epoch and cursor.total is not None]
+    total = known[0].total if known else None
+    order = last if last.row else last.ahead or how
+    ahead = _ahead(last.row, this, order, how, total, last.ahead)
+    later = _ahead(0, following, last.later or how, how, how.total, last.later)
+    return replaced(last, ahead=ahead, later=later)
 
-    def total(epochs: Iterable[int]) -> int | None:
-        return next((cursor.total for cursor in cursors if cursor.epoch in epochs and cursor.total is not None), None)
 
-    return replaced(
-        last,
-        ahead=_ahead(last.row, this, how, total([last.epoch]), last.ahead),
-        later=_ahead(0, following, how, total(range(last.epoch + 1, how.epoch + 1)), last.later),
-    )
+def order_of(start: Cursor, window: int, seed: int) -> Cursor:
+    """The cursor with the window and the seed that go on from it: those given, if its epoch is yet to be begun."""
+    if start.row:
+        return start
+    if start.ahead is not None:
+        window, seed = start.ahead.window, start.ahead.seed
+    return replaced(start, window=window, seed=seed)
 
 
 def next_epoch(cursor: Cursor, total: int | None) -> Cursor:
@@ -151,6 +163,8 @@ def next_epoch(cursor: Cursor, total: int | None) -> Cursor:
         fingerprint=cursor.fingerprint,
         chunk=cursor.chunk,
         world=cursor.world,
+        window=cursor.window,
+        seed=cursor.seed,
         ahead=cursor.later,
     )
 
@@ -165,22 +179,21 @@ def furthest(ahead: Ahead | None) -> int:
     return 0 if ahead is None else max(furthest(ahead.before), *(row for row, _ in ahead.leads))
 
 
-def _ahead(row: int, rows: dict[int, int], how: Cursor, total: int | None, before: Ahead | None) -> Ahead | None:
-    """`rows` says how far each worker is."""
-    if how.world == 1 or not how.chunk:
-        return before  # each worker had all the rows
+def _ahead(
+    row: int, rows: dict[int, int], order: Cursor | Ahead, how: Cursor, total: int | None, before: Ahead | None
+) -> Ahead | None:
+    """`rows` says how far each worker is; `order` and `how`, what the epoch's order is and how it was cut."""
     places = sorted({reached for reached in rows.values() if reached > row})
     # Beyond those that are told apart we take a worker for less far than it was: it is given some rows again.
     places = places[:: -(-len(places) // MAX_LEADS) or 1]
-    leads = []
-    for place, beyond in zip(places, [*places[1:], None], strict=True):
-        ranks = sum(
-            1 << rank for rank, reached in rows.items() if reached >= place and (not beyond or reached < beyond)
-        )
-        leads.append((place, f"{ranks:x}"))
+    leads = dict.fromkeys(places, 0)
+    for rank, reached in rows.items():
+        if reached > row:
+            leads[max(place for place in places if place <= reached)] |= 1 << rank
     if not leads:
         return before
-    return Ahead(row, tuple(leads), how.chunk, how.world, total, before)
+    shown = tuple((place, f"{ranks:x}") for place, ranks in leads.items())
+    return Ahead(row, shown, how.chunk, how.world, total, order.window, order.seed, before)
 
 
 def _used(ahead: Ahead | None, epoch: int, mode: Mode) -> list[Range]:
