@@ -54,7 +54,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, resize_due, step
-from paceline._core.cursor import Cursor
+from paceline._core.cursor import Ahead, Cursor
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -192,7 +192,8 @@ def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_come
             assert isinstance(commit, CommitCheckpoint)
             records.append(commit.record)
         assert records[0].data == (("train", Cursor(row=8, chunk=8, world=2)),)
-        assert records[1].data == (("train", Cursor(row=16, chunk=8, world=2, leads=((1, 24),))),)
+        ahead = Ahead(row=16, leads=((24, "2"),), chunk=8, world=2)
+        assert records[1].data == (("train", Cursor(row=16, chunk=8, world=2, ahead=ahead)),)
 
 
 def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.data import aggregate, look, splits
+from paceline.data import aggregate, look, splits, write
 from paceline.data.aggregate import AggregateFn
 from paceline.data.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.block import Block, Schema
@@ -493,9 +493,7 @@ class Dataset:
             local_shuffle_seed=local_shuffle_seed,
         )
 
-    def to_tf(
-        self, feature_columns: str | Sequence[str], label_columns: str | Sequence[str], **options: Any
-    ) -> Any:
+    def to_tf(self, feature_columns: str | Sequence[str], label_columns: str | Sequence[str], **options: Any) -> Any:
         """A `tf.data.Dataset` of features and labels; `options` are those of `DataIterator.to_tf`."""
         return self.iterator().to_tf(feature_columns, label_columns, **options)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline._engine.messages import Begin, Shard
@@ -85,9 +85,13 @@ def served(asked: AskedData | None) -> Iterator[str]:
     if asked is None:
         yield ""
         return
+    from paceline.data.context import DataContext
     from paceline.data.exec.service import Service
 
-    with contextlib.closing(Service(asked.options)) as service:
+    context = DataContext.get_current()
+    if asked.options is not None:
+        context = replace(context, execution_options=asked.options)
+    with contextlib.closing(Service(context)) as service:
         for name, plan in asked.plans.items():
             service.add(name, plan)
         yield service.address
