@@ -273,6 +273,15 @@ def test_a_changed_window_waits_for_the_next_epoch():
         assert flat(again.iter_batches(**options)) != orders[1]
 
 
+@pytest.mark.parametrize("sizes", [[5, 0, 6], []])
+def test_a_part_can_be_made_a_dataset_in_memory(sizes):
+    it = DataIterator(Rows(sizes), Split(1, 2, "exact"))
+    rows = [row["id"] for row in it.iter_rows()]
+    kept = it.materialize()
+    assert [row["id"] for row in kept.iter_rows()] == rows
+    assert it.get_state()["epoch"] == 2
+
+
 def test_schema_stats_and_name_are_those_of_the_dataset():
     it = DataIterator(Rows([4]), Split(1, 2, "equal"), name="train")
     assert it.schema().names == ["id"]

@@ -125,12 +125,16 @@ def test_tensors_go_to_the_device(device, prefetch_batches):
     assert [batch["x"].device.type for batch in batches] == ["meta", "meta"]
 
 
-def test_auto_is_the_device_that_whoever_runs_workers_has_set(monkeypatch):
-    assert batches_of(lambda ids: {"x": ids})[0]["x"].device.type == "cpu"
-    assert batches_of(lambda ids: {"x": ids}, device=None)[0]["x"].device.type == "cpu"
-    monkeypatch.setattr(DataIterator, "default_device", lambda: torch.device("meta"))
-    assert batches_of(lambda ids: {"x": ids})[0]["x"].device.type == "meta"
-    assert batches_of(lambda ids: {"x": ids}, device="cpu")[0]["x"].device.type == "cpu"
+def test_auto_is_the_device_of_the_worker():
+    def device_of(default_device, **options):
+        it = DataIterator(Rows([4]), default_device=default_device)
+        return next(iter(it.iter_torch_batches(**options)))["id"].device.type
+
+    assert device_of(None) == "cpu"
+    assert device_of(lambda: torch.device("meta")) == "meta"
+    assert device_of(lambda: torch.device("meta"), device="auto") == "meta"
+    assert device_of(lambda: torch.device("meta"), device=None) == "cpu"
+    assert device_of(lambda: torch.device("meta"), device="cpu") == "cpu"
 
 
 @pytest.mark.parametrize(
