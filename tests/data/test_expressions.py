@@ -103,7 +103,7 @@ def holds(text: str, row: dict[str, Any]) -> bool:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 inner = value(operand)
                 return None if inner is None else not inner
-            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() | ast.In()]):
+            case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In()]):
                 return eval(compile(ast.Expression(node), "", "eval"), {}, row)
             case ast.Compare():
                 names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

@@ -67,7 +67,9 @@ class Dataset:
         """
         if batch_size == "default":
             batch_size = None
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+        ):
             raise ValueError(f"batch_size must be a whole number of at least 1, or None, not {batch_size!r}")
         call = self._call(
             fn,
@@ -142,7 +144,7 @@ class Dataset:
 
         An expression is faster: it goes over whole columns, and files that cannot hold such rows are not read.
         """
-        if isinstance(fn, Expr) and expr is None:
+        if isinstance(fn, str | Expr) and expr is None:
             fn, expr = None, fn
         if (fn is None) == (expr is None):
             raise ValueError("filter takes a function or an expression: filter(fn) or filter(expr='age > 30')")
