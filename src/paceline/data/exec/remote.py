@@ -144,6 +144,10 @@ class Lines:
                 line.close()
             self._idle.clear()
 
+    def __del__(self) -> None:
+        for line in self._idle:  # nobody is left to ask for one
+            line.close()
+
     def _take(self) -> Line:
         with self._lock:
             if self._owner != os.getpid():
