@@ -10,8 +10,8 @@ import numpy as np
 
 from paceline._storage.trouble import in_short
 from paceline.data.block import Block, Schema
-from paceline.data.files import File, reading
-from paceline.data.sources.media import needed
+from paceline.data.files import File
+from paceline.data.sources.media import UnfitError, decoding, needed
 
 EXTENSIONS = ("mp3", "wav", "aac", "flac", "ogg", "m4a", "wma", "alac", "aiff", "pcm", "amr", "opus")
 
@@ -25,11 +25,11 @@ class Audio:
     def blocks(self, file: File) -> Iterator[Block]:
         soundfile = needed("soundfile", "read_audio", "audio")
         content = file.read()
-        with reading(file, "sound"):
+        with decoding(file, "sound"):
             try:
                 samples, rate = soundfile.read(io.BytesIO(content), always_2d=True, dtype="float32")
             except soundfile.SoundFileError as error:
-                raise ValueError(in_short(error)) from error
+                raise UnfitError(in_short(error)) from error
         yield Block({"amplitude": np.ascontiguousarray(samples.T)[None], "sample_rate": np.array([rate])})
 
     def num_rows(self, file: File) -> int | None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline._storage.trouble import in_short
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.files import File, reading
-from paceline.data.sources.media import needed
+from paceline.data.files import File
+from paceline.data.sources.media import UnfitError, decoding, needed
 
 EXTENSIONS = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp")
 
@@ -33,7 +33,7 @@ class Images:
 
     def blocks(self, file: File) -> Iterator[Block]:
         content = file.read()
-        with reading(file, "an image"):
+        with decoding(file, "an image"):
             array = decoded(content, self.size, self.mode)
         yield Block({"image": array[None]})
 
@@ -58,6 +58,8 @@ class Images:
 def decoded(content: bytes, size: tuple[int, int] | None = None, mode: str | None = None) -> np.ndarray[Any, Any]:
     """An encoded image as an array of height x width, or height x width x channels."""
     pillow = needed("PIL.Image", "decoding images", "images")
+    if not content:
+        raise UnfitError("it is empty")
     try:
         with pillow.open(io.BytesIO(content)) as image:
             if size is not None:
@@ -69,5 +71,7 @@ def decoded(content: bytes, size: tuple[int, int] | None = None, mode: str | Non
             if size is not None and image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
             return np.array(image)
+    except needed("PIL", "decoding images", "images").UnidentifiedImageError:
+        raise UnfitError("it is of no format that Pillow knows") from None
     except (SyntaxError, struct.error, zlib.error, IndexError, OverflowError, pillow.DecompressionBombError) as error:
-        raise ValueError(in_short(error)) from error
+        raise UnfitError(in_short(error)) from error

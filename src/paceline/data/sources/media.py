@@ -5,6 +5,7 @@ A unit is one file, or some small ones after one another; which, depends on the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,11 +17,27 @@ import pyarrow as pa
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
 from paceline.data.expressions import Expr
-from paceline.data.files import File
+from paceline.data.files import File, reading
 from paceline.data.source import Unit
 
 _BLOCK_BYTES = 8 << 20
 """Rows are handed on when there are so many bytes of them, so that the first ones need not wait for the last."""
+
+
+class UnfitError(ValueError):
+    """What is wrong with a file's content, in words that need no type of error before them."""
+
+
+@contextlib.contextmanager
+def decoding(file: File, kind: str) -> Iterator[None]:
+    """Whatever goes wrong in here is said with the file's name and with what it should have been."""
+    try:
+        with reading(file, kind):
+            yield
+    except ValueError as error:
+        if isinstance(error.__cause__, UnfitError):
+            raise ValueError(f"{file} cannot be read as {kind}: {error.__cause__}") from error.__cause__
+        raise
 
 
 class FileReader(Protocol):
@@ -121,12 +138,12 @@ class MediaUnit:
 def labelled(held: Sequence[tuple[File, Block]], include_paths: bool) -> Block:
     """Blocks as one, with the columns that tell which file a row is from."""
     block = Block.concat(part for _, part in held)
-    if include_paths:
-        paths = [str(file) for file, part in held for _ in range(part.num_rows)]
-        block = block.with_column("path", pa.array(paths, pa.string()))
     for place, (name, _) in enumerate(held[0][0].partition):
         values = [file.partition[place][1] for file, part in held for _ in range(part.num_rows)]
         block = block.with_column(name, pa.array(values))
+    if include_paths:
+        paths = [str(file) for file, part in held for _ in range(part.num_rows)]
+        block = block.with_column("path", pa.array(paths, pa.string()))
     return block
 
 

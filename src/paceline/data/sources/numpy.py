@@ -17,9 +17,9 @@ import numpy as np
 from paceline._storage.trouble import in_short
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
+from paceline.data.files import File
 from paceline.data.source import Unit
-from paceline.data.sources.media import MediaFiles, MediaUnit, labelled
+from paceline.data.sources.media import MediaFiles, MediaUnit, UnfitError, decoding, labelled
 
 EXTENSIONS = ("npy", "npz")
 
@@ -49,13 +49,13 @@ def layout(file: File, opened: Any) -> Layout | None:
         return None
     shape, fortran, dtype = read(opened)
     if dtype.hasobject:
-        raise ValueError("its elements are Python objects, which only unpickling could bring back")
+        raise UnfitError("its elements are Python objects, which only unpickling could bring back")
     if not shape:
-        raise ValueError("it holds a single value, not an array with rows")
+        raise UnfitError("it holds a single value, not an array with rows")
     found = Layout(shape, dtype, opened.tell())
     if file.size and file.size < found.begins + shape[0] * found.row_bytes:
         expected = found.begins + shape[0] * found.row_bytes
-        raise ValueError(f"it has {file.size} bytes and should have {expected}: it was cut off")
+        raise UnfitError(f"it has {file.size} bytes and should have {expected}: it was cut off")
     return None if fortran and len(shape) > 1 else found
 
 
@@ -80,7 +80,7 @@ class NumpyFiles:
         (file,) = unit.files
         if file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
-        with reading(file, "a NumPy array"), file.open() as opened:
+        with decoding(file, "a NumPy array"), file.open() as opened:
             found = layout(file, opened)
         if found is None or not found.row_bytes:
             return [unit]
@@ -107,7 +107,7 @@ class Arrays:
     unit_bytes: int = _UNIT_BYTES
 
     def blocks(self, file: File) -> Iterator[Block]:
-        with reading(file, "a NumPy array"), file.open() as opened:
+        with decoding(file, "a NumPy array"), file.open() as opened:
             if opened.read(4) == b"PK\x03\x04":
                 yield from self._archive(opened)
                 return
@@ -125,7 +125,7 @@ class Arrays:
             with np.load(opened, allow_pickle=False) as archive:
                 columns = {name: archive[name] for name in archive.files}
         except (zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(in_short(error)) from error
+            raise UnfitError(in_short(error)) from error
         if columns:
             yield Block(columns)
 
@@ -165,7 +165,7 @@ class Rows:
         return (self.end - self.begin) * self.layout.row_bytes
 
     def read(self) -> Iterator[Block]:
-        with reading(self.file, "a NumPy array"), self.file.open() as opened:
+        with decoding(self.file, "a NumPy array"), self.file.open() as opened:
             for block in _rows_of(self.file, opened, self.layout, self.begin, self.end):
                 yield labelled([(self.file, block)], self.include_paths)
 
@@ -183,5 +183,5 @@ def _rows_of(file: File, opened: Any, found: Layout, begin: int, end: int) -> It
         opened.seek(found.begins + first * found.row_bytes)
         content = opened.read((last - first) * found.row_bytes)
         if len(content) < (last - first) * found.row_bytes:
-            raise ValueError(f"it ends within rows {first} to {last - 1}: it was cut off")
+            raise UnfitError(f"it ends within rows {first} to {last - 1}: it was cut off")
         yield Block({"data": np.frombuffer(content, found.dtype).reshape(last - first, *found.shape[1:])})

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column, Schema
-from paceline.data.files import File, reading
+from paceline.data.files import File
 from paceline.data.sources.examples import Decoded, Decoder
+from paceline.data.sources.media import UnfitError, decoding
 from paceline.data.tfexample import Kind, MalformedExampleError
-from paceline.data.tfrecord import Inflated, records
+from paceline.data.tfrecord import CorruptRecordError, Inflated, records
 
 Compression = Literal["GZIP", "ZLIB"]
 
@@ -40,16 +41,21 @@ class TFRecords:
         decoder = Decoder()
         done = 0
         with (
-            reading(file, "TFRecords of tf.train.Example"),
+            decoding(file, "TFRecords of tf.train.Example"),
             file.open() if self.compression else file.stream() as opened,
         ):
             found = records(Inflated(opened) if self.compression else opened)
-            while batch := _some(found):
+            while True:
                 try:
-                    features = decoder.decode(batch)
-                    yield Block(self._columns(features, shapes, len(batch)), num_rows=len(batch))
+                    batch = _some(found)
+                    columns = self._columns(decoder.decode(batch), shapes, len(batch))
                 except MalformedExampleError as error:
-                    raise ValueError(f"record {done + error.record}: {error.what}") from None
+                    raise UnfitError(f"record {done + error.record}: {error.what}") from None
+                except CorruptRecordError as error:
+                    raise UnfitError(str(error)) from None
+                if not batch:
+                    return
+                yield Block(columns, num_rows=len(batch))
                 done += len(batch)
 
     def _columns(self, features: Mapping[str, Decoded], shapes: Shapes, num_rows: int) -> dict[str, Column]:
@@ -102,7 +108,7 @@ class Shapes:
         try:
             return pa.chunked_array([made if isinstance(made, pa.Array) else pa.array(made)]).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ValueError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
+            raise UnfitError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
 
     def _is_list(self, name: str, feature: Decoded) -> bool:
         several = feature.counts > 1

@@ -1,4 +1,7 @@
-"""Video files: one row for each frame, decoded by PyAV as it is asked for."""
+"""Video files: one row for each frame, decoded by PyAV as it is asked for.
+
+Of a file that was cut off the frames up to there come, where its format can be played without its end.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import numpy as np
 
 from paceline._storage.trouble import in_short
 from paceline.data.block import Block, Schema
-from paceline.data.files import File, reading
-from paceline.data.sources.media import needed
+from paceline.data.files import File
+from paceline.data.sources.media import UnfitError, decoding, needed
 
 EXTENSIONS = ("mp4", "mkv", "mov", "avi", "wmv", "flv", "webm", "m4v", "3gp", "mpeg", "mpg")
 
@@ -24,18 +27,17 @@ class Videos:
     def blocks(self, file: File) -> Iterator[Block]:
         av = needed("av", "read_videos", "video")
         index = 0
-        with reading(file, "video"), file.open() as opened:
+        with decoding(file, "video"), file.open() as opened:
             try:
                 with av.open(_Seekable(opened), mode="r") as container:
                     if not container.streams.video:
-                        raise ValueError("there is no video in it")
+                        raise UnfitError("there is no video in it")
                     stream = container.streams.video[0]
-                    stream.thread_type = "AUTO"
                     for frame in container.decode(stream):
                         yield self._row(frame, index)
                         index += 1
-            except (av.FFmpegError, EOFError) as error:
-                raise ValueError(f"after {index} frames: {in_short(error)}") from error
+            except av.FFmpegError as error:
+                raise UnfitError(f"after {index} frames: {error.strerror or in_short(error)}") from error
 
     def _row(self, frame: Any, index: int) -> Block:
         columns = {"frame": frame.to_ndarray(format="rgb24")[None], "frame_index": np.array([index])}

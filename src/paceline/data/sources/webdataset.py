@@ -21,9 +21,9 @@ import numpy as np
 
 from paceline._storage.trouble import in_short
 from paceline.data.block import Block, Schema
-from paceline.data.files import File, reading
+from paceline.data.files import File
 from paceline.data.sources import images
-from paceline.data.sources.media import needed
+from paceline.data.sources.media import UnfitError, decoding, needed
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
@@ -50,7 +50,7 @@ class TarSamples:
     unit_bytes: int = 0
 
     def blocks(self, file: File) -> Iterator[Block]:
-        with reading(file, "a tar file of samples"), file.stream() as stream:
+        with decoding(file, "a tar file of samples"), file.stream() as stream:
             renamed = self._named(members(stream))
             rows: list[Sample] = []
             size = 0
@@ -83,7 +83,7 @@ class TarSamples:
             fields = sample["json"]
             fields = json.loads(fields) if isinstance(fields, bytes) else fields
             if not isinstance(fields, dict):
-                raise ValueError(f"sample {sample['__key__']!r}: its json is no object, so it has no fields to expand")
+                raise UnfitError(f"sample {sample['__key__']!r}: its json is no object, so it has no fields to expand")
             sample = {**sample, **fields}
         return sample
 
@@ -117,7 +117,7 @@ def samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Ite
         if not sample:
             sample = {"__key__": key}
         if suffix in sample:
-            raise ValueError(f"sample {key!r} has two files that end in .{suffix}")
+            raise UnfitError(f"sample {key!r} has two files that end in .{suffix}")
         if _wanted(suffix, suffixes):
             sample[suffix] = content
     if sample:
@@ -144,7 +144,7 @@ def decoded(sample: Sample, how: bool | str = True) -> Sample:
         except ImportError:
             raise
         except (ValueError, TypeError, OSError, EOFError, UnicodeDecodeError) as error:
-            raise ValueError(
+            raise UnfitError(
                 f"sample {sample.get('__key__')!r}: its .{suffix} cannot be decoded: {in_short(error)}"
             ) from error
     return made
@@ -203,4 +203,4 @@ def members(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
                         raise tarfile.ReadError(f"it ends within {name!r}: it was cut off")
                     yield name, content
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"{in_short(error)}{f' (after {name!r})' * bool(name)}") from error
+        raise UnfitError(f"{in_short(error)}{f' (after {name!r})' * bool(name)}") from error
