@@ -146,7 +146,7 @@ def test_other_filesystems_are_read(pictures: Path) -> None:
         ({"size": 5}, "size=5 must be"),
         ({"size": (0, 5)}, r"size=\(0, 5\) must be"),
         ({"mode": "rgb"}, "mode='rgb' is not one of Pillow's"),
-        ({"shuffle": "rows"}, "shuffle='rows' must be 'files'"),
+        ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files'"),
         ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
         ({"partitioning": "dir"}, "partitioning='dir' must be"),
     ],
