@@ -13,6 +13,7 @@ from rows_of import block, pipeline
 import paceline.data
 from paceline.data.block import TensorType
 from paceline.data.read_media import read_images
+from paceline.data.sources.media import needed
 
 
 def picture(seed: int, height: int = 8, width: int = 6, channels: int = 3) -> np.ndarray[Any, Any]:
@@ -164,3 +165,8 @@ def test_a_directory_without_images_says_what_there_is(tmp_path: Path) -> None:
 
 def test_the_readers_are_at_hand_under_paceline_data() -> None:
     assert paceline.data.read_images is read_images
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r'read_images needs no_such_library(.|\n)*pip install "paceline\[images\]"'):
+        needed("no_such_library", "read_images", "images")

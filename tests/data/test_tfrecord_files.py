@@ -150,6 +150,12 @@ def test_only_the_columns_asked_for_are_made(tmp_path: Path) -> None:
     assert [block.num_rows for block in unit.read()] == [2]
 
 
+def test_a_column_that_is_not_there_is_an_error_that_says_which_are(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(content({"x": np.arange(2), "y": np.arange(2)}))
+    with pytest.raises(KeyError, match=r"no column 'z'; there are: 'x', 'y'"):
+        block(read_tfrecords(tmp_path).select_columns(["z"]), optimize=True)
+
+
 def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(ValueError, match="compression='gz' must be 'GZIP', 'ZLIB' or None"):

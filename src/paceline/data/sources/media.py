@@ -62,7 +62,8 @@ class FileReader(Protocol):
     def schema(self) -> Schema | None: ...
 
     def projected(self, columns: Sequence[str]) -> FileReader | None:
-        """One that reads these columns only; None where that saves nothing."""
+        """One that makes only these columns where all of them are there, and every one where not, so that whoever
+        misses one can say which there are; None where that saves nothing."""
         ...
 
 
@@ -94,7 +95,9 @@ class MediaFiles:
         return Schema([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
 
     def projected(self, columns: Sequence[str]) -> MediaFiles | None:
-        reader = self.reader.projected(columns)
+        added = {PATH} if self.include_paths else set()
+        added |= {field.name for field in partition_fields(self.files)}
+        reader = self.reader.projected([name for name in columns if name not in added])
         if reader is None:
             return None
         return replace(self, reader=reader, include_paths=self.include_paths and PATH in columns)
