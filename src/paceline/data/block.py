@@ -78,8 +78,8 @@ class Block:
         self.num_rows: int = next(iter(lengths.values()), num_rows or 0)
 
     @classmethod
-    def _of(cls, columns: dict[str, Column], num_rows: int) -> Block:
-        """From what are columns already, and equally long."""
+    def _made(cls, columns: dict[str, Column], num_rows: int) -> Block:
+        """From columns that need no second look: batches are cut thousands of times a second."""
         block = cls.__new__(cls)
         block.columns, block.num_rows = columns, num_rows
         return block
@@ -96,14 +96,14 @@ class Block:
         names = table.schema.names
         _once(names)
         columns = zip(names, table.columns, strict=True)
-        return Block._of({name: untensored(values) for name, values in columns}, table.num_rows)
+        return Block._made({name: untensored(values) for name, values in columns}, table.num_rows)
 
     @staticmethod
     def from_pandas(frame: Any) -> Block:
         names = [str(name) for name in frame.columns]
         _once(names)
         columns = {name: from_series(frame.iloc[:, index]) for index, name in enumerate(names)}
-        return Block._of(columns, len(frame))
+        return Block._made(columns, len(frame))
 
     @staticmethod
     def from_rows(rows: Sequence[Any]) -> Block:
@@ -142,7 +142,7 @@ class Block:
         names = list(dict.fromkeys(name for block in parts for name in block.columns))
         lengths = [block.num_rows for block in parts]
         columns = {name: joined([block.columns.get(name) for block in parts], lengths) for name in names}
-        return Block._of(columns, sum(lengths))
+        return Block._made(columns, sum(lengths))
 
     # Cut from
 
@@ -152,7 +152,7 @@ class Block:
         start = min(start, stop)
         if start == 0 and stop == self.num_rows:
             return self
-        return Block._of({name: values[start:stop] for name, values in self.columns.items()}, stop - start)
+        return Block._made({name: values[start:stop] for name, values in self.columns.items()}, stop - start)
 
     def take(self, indices: Any) -> Block:
         """The rows with these numbers, in this order."""
@@ -161,17 +161,17 @@ class Block:
             name: values[indices] if isinstance(values, np.ndarray) else values.take(pa.array(indices))
             for name, values in self.columns.items()
         }
-        return Block._of(taken, len(indices))
+        return Block._made(taken, len(indices))
 
     def select(self, names: Iterable[str]) -> Block:
-        return Block._of({name: self.column(name) for name in names}, self.num_rows)
+        return Block._made({name: self.column(name) for name in names}, self.num_rows)
 
     def drop(self, names: Iterable[str]) -> Block:
         gone = set(names)
         for name in gone:
             self.column(name)
         kept = {name: values for name, values in self.columns.items() if name not in gone}
-        return Block._of(kept, self.num_rows)
+        return Block._made(kept, self.num_rows)
 
     def rename(self, names: Mapping[str, str]) -> Block:
         for name in names:
@@ -179,7 +179,7 @@ class Block:
         renamed = {names.get(name, name): values for name, values in self.columns.items()}
         if len(renamed) < len(self.columns):
             raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name; there are: {self._shown()}")
-        return Block._of(renamed, self.num_rows)
+        return Block._made(renamed, self.num_rows)
 
     def with_column(self, name: str, values: Any) -> Block:
         return Block({**self.columns, name: values})

@@ -7,7 +7,6 @@ its own affair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -17,6 +16,7 @@ from paceline.data.barriers import Materialize, RandomShuffle, Repartition, Slic
 from paceline.data.expressions import Expr, renamed
 from paceline.data.plan import Map, Node, Read, Reorder, Union
 from paceline.data.source import Source
+from paceline.data.transform import Transform
 from paceline.data.transforms.columns import Drop, Rename, RenameAll, Select, Where, WithColumn
 from paceline.data.transforms.sample import LimitRows, RandomSample
 
@@ -40,33 +40,43 @@ def optimized(plan: Node) -> Node:
 
 def known_columns(node: Node) -> tuple[str, ...] | None:
     """The columns of a node's rows, where that can be told without reading any."""
+    types = known_types(node)
+    return None if types is None else tuple(types)
+
+
+def known_types(node: Node) -> dict[str, Any] | None:
+    """The columns of a node's rows and their types, where that can be told without reading any; the type of a column
+    that is computed is None."""
     match node:
         case Read(source=source):
             schema = source.schema()
-            return None if schema is None else tuple(schema.names)
-        case Map(transform=Select(columns=columns)):
-            return columns
-        case Map(input=below, transform=Drop(columns=gone)):
-            return _of(below, lambda columns: [name for name in columns if name not in gone])
-        case Map(input=below, transform=Rename() as rename):
-            return _of(below, lambda columns: [rename.names.get(name, name) for name in columns])
-        case Map(transform=RenameAll(columns=columns)):
-            return columns
-        case Map(input=below, transform=WithColumn(column=column)):
-            return _of(below, lambda columns: dict.fromkeys((*columns, column)))
-        case Map(input=below, transform=Where() | RandomSample() | LimitRows()) | Reorder(input=below):
-            return known_columns(below)
-        case RandomShuffle() | Sort() | Repartition() | Sliced() | Materialize():
-            return known_columns(node.input)
-        case Union(parts=parts):
-            names = {known_columns(part) for part in parts}
-            return names.pop() if len(names) == 1 else None
+            return None if schema is None else dict(zip(schema.names, schema.types, strict=True))
+        case Map(input=below, transform=transform):
+            types = known_types(below)
+            return None if types is None else _changed(types, transform)
+        case Reorder() | RandomShuffle() | Sort() | Repartition() | Sliced() | Materialize():
+            return known_types(node.inputs[0])
+        case Union(parts=(first, *others)):
+            types = known_types(first)
+            return types if all(known_types(other) == types for other in others) else None
     return None
 
 
-def _of(node: Node, change: Callable[[tuple[str, ...]], Iterable[str]]) -> tuple[str, ...] | None:
-    columns = known_columns(node)
-    return None if columns is None else tuple(change(columns))
+def _changed(types: dict[str, Any], transform: Transform) -> dict[str, Any] | None:
+    match transform:
+        case Select(columns=columns) if {*columns} <= {*types}:
+            return {name: types[name] for name in columns}
+        case Drop(columns=gone) if {*gone} <= {*types}:
+            return {name: kind for name, kind in types.items() if name not in gone}
+        case Rename(names=names) if {*names} <= {*types}:
+            return {names.get(name, name): kind for name, kind in types.items()}
+        case RenameAll(columns=columns) if len(columns) == len(types):
+            return dict(zip(columns, types.values(), strict=True))
+        case WithColumn(column=column):
+            return {**types, column: None}
+        case Where() | RandomSample() | LimitRows():
+            return types
+    return None
 
 
 def _limited_early(node: Node) -> Node:
@@ -115,8 +125,8 @@ def _through(node: Map, below: Node, asked: Asked) -> Node:
             return _renamed(replace(node, transform=Rename(pairs)), below, Rename(pairs), asked)
         case WithColumn(column=column, expr=expr):
             predicates = tuple(one for one in asked.predicates if column not in one.columns())
-            columns = None if asked.columns is None else (asked.columns - {column}) | expr.columns()
-            return _below(node, Asked(columns, predicates))
+            needed = None if asked.columns is None else (asked.columns - {column}) | expr.columns()
+            return _below(node, Asked(needed, predicates))
         case Where(expr=expr):
             return _below(node, replace(asked, predicates=(*asked.predicates, expr)).and_columns(*expr.columns()))
         case RandomSample() | LimitRows():
