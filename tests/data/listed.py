@@ -22,7 +22,7 @@ class ListedUnit:
 
     @property
     def num_bytes(self) -> int | None:
-        return None
+        return sum(block.nbytes for block in self.blocks)
 
     def read(self) -> Iterator[Block]:
         for block in self.blocks:

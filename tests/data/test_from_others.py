@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from rows_of import block, pipeline
+from read_back import block, pipeline
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.fs
 import pytest
 from PIL import Image
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 import paceline.data
 from paceline.data.block import TensorType

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.block import Block
 from paceline.data.read_media import read_tfrecords

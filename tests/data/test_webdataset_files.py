@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.read_media import read_webdataset
 
