@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.data.arguments import check_common
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
-from paceline.data.read import _check, from_arrow, from_items, from_numpy, from_pandas
+from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
 from paceline.data.sources.held import Held
 from paceline.data.sources.huggingface import ArrowRows, Tables
 from paceline.data.sources.memory import Memory
@@ -54,7 +55,7 @@ def from_huggingface(
 
     A streaming one (`IterableDataset`) is read by one process, as it is asked for.
     """
-    _check(concurrency, override_num_blocks)
+    check_common(concurrency, override_num_blocks)
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(repr, dataset)) or "none"
         raise TypeError(
@@ -74,7 +75,7 @@ def from_huggingface(
 
 def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """The rows of a `polars.DataFrame`; of a `LazyFrame`, which one process collects when its rows are asked for."""
-    _check(None, override_num_blocks)
+    check_common(None, override_num_blocks)
     if _is(df, "polars", "LazyFrame"):
         return Dataset(Read(Tables("from_polars(LazyFrame)", Held(df, "the LazyFrame"), "polars")))
     if not _is(df, "polars", "DataFrame"):
@@ -133,7 +134,7 @@ def _as_dataset(value: Any) -> Dataset:
 def _of_torch(
     dataset: Any, function: str, *, spread: bool, concurrency: int | None = None, number: int | None = None
 ) -> Dataset:
-    _check(concurrency, number)
+    check_common(concurrency, number)
     kind = type(dataset).__name__
     iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from paceline.data.arguments import called, check_common
 from paceline.data.dataset import Dataset
 from paceline.data.files import Paths, listed
 from paceline.data.order import permutation
 from paceline.data.plan import Read, Reorder
-from paceline.data.read import FileShuffleConfig, Shuffle, _called, _check
+from paceline.data.read import FileShuffleConfig, Shuffle
 from paceline.data.source import Source
 from paceline.data.sources import audio, images, numpy, videos, webdataset
 from paceline.data.sources.media import MediaFiles, needed
@@ -62,7 +63,7 @@ def read_images(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_images", paths), files, reader, include_paths, override_num_blocks)
+    source = MediaFiles(called("read_images", paths), files, reader, include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -89,7 +90,7 @@ def read_numpy(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_numpy", paths), files, numpy.Arrays(), include_paths, override_num_blocks)
+    source = MediaFiles(called("read_numpy", paths), files, numpy.Arrays(), include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -139,7 +140,7 @@ def read_webdataset(
         partitioning=None,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
+    source = MediaFiles(called("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -174,7 +175,7 @@ def read_tfrecords(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
+    source = MediaFiles(called("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -199,7 +200,7 @@ def read_audio(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_audio", paths), files, audio.Audio(), include_paths, override_num_blocks)
+    source = MediaFiles(called("read_audio", paths), files, audio.Audio(), include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -229,7 +230,7 @@ def read_videos(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(_called("read_videos", paths), files, reader, include_paths, override_num_blocks)
+    source = MediaFiles(called("read_videos", paths), files, reader, include_paths, override_num_blocks)
     return _dataset(source, shuffle, concurrency)
 
 
@@ -259,7 +260,7 @@ def read_sql(
     keys = () if shard_keys is None else tuple(shard_keys)
     if isinstance(shard_keys, str) or not all(isinstance(key, str) and key for key in keys):
         raise ValueError(f"shard_keys={shard_keys!r} must be a list of columns of the query, or None")
-    _check(concurrency, override_num_blocks)
+    check_common(concurrency, override_num_blocks)
     number = override_num_blocks or 1
     if number > 1 and not keys:
         raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns by which the rows are shared out")
@@ -267,7 +268,7 @@ def read_sql(
 
 
 def _dataset(source: MediaFiles, shuffle: Shuffle, concurrency: int | None) -> Dataset:
-    _check(concurrency, source.num_units, source.include_paths)
+    check_common(concurrency, source.num_units, source.include_paths)
     config = FileShuffleConfig() if shuffle == "files" else shuffle
     if not (config is None or isinstance(config, FileShuffleConfig)):
         raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
