@@ -12,7 +12,6 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,7 +21,7 @@ import pyarrow as pa
 from paceline._core.errors import PacelineError
 from paceline.data.block import Block, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
-from paceline.data.preprocessors.one_pass import computed
+from paceline.data.preprocessors.one_pass import Named, applied, computed
 from paceline.data.preprocessors.statistics import Statistic
 from paceline.data.preprocessors.stored import as_json, from_json, function_named
 
@@ -82,7 +81,6 @@ class Preprocessor:
         ds: Dataset,
         *,
         transform_num_cpus: float | None = None,
-        transform_memory: float | None = None,
         transform_batch_size: int | None = None,
         transform_concurrency: int | None = None,
     ) -> Dataset:
@@ -90,7 +88,6 @@ class Preprocessor:
         return self.fit(ds).transform(
             ds,
             num_cpus=transform_num_cpus,
-            memory=transform_memory,
             batch_size=transform_batch_size,
             concurrency=transform_concurrency,
         )
@@ -103,22 +100,26 @@ class Preprocessor:
         *,
         batch_size: int | None = None,
         num_cpus: float | None = None,
-        memory: float | None = None,
         concurrency: int | None = None,
     ) -> Dataset:
         """A dataset of the transformed rows. Nothing is read yet. The arguments are those of `map_batches`."""
         _check_dataset(ds, "transform")
         self._check_fitted("transform")
-        options = {"num_cpus": num_cpus, "memory": memory, "concurrency": concurrency}
-        given = {name: value for name, value in options.items() if value is not None}
-        return ds.map_batches(Applied(self), batch_size=batch_size, batch_format="pyarrow", **given)
+        return applied(
+            ds,
+            Named(type(self).__name__, self._transform_checked),
+            one_to_one=self._keeps_rows(),
+            batch_size=batch_size,
+            num_cpus=num_cpus,
+            concurrency=concurrency,
+        )
 
     def transform_batch(self, data: Any) -> Any:
         """A batch transformed: a dict of arrays, a pandas.DataFrame or a pyarrow.Table; the same kind comes back."""
         self._check_fitted("transform_batch")
-        return like(data, self._transform_batch_block)
+        return like(data, self._transform_checked)
 
-    def _transform_batch_block(self, block: Block) -> Block:
+    def _transform_checked(self, block: Block) -> Block:
         check_columns(block, self._needed_columns(), type(self).__name__)
         return self._transform_block(block)
 
@@ -213,6 +214,10 @@ class Preprocessor:
     def _transform_pandas(self, df: Any) -> Any:
         raise NotImplementedError
 
+    def _keeps_rows(self) -> bool:
+        """Whether each row gives one row. A function over whole batches may do as it likes."""
+        return type(self)._transform_block is not Preprocessor._transform_block
+
     def _needed_columns(self) -> Sequence[str]:
         """What a batch must have to be transformed."""
         return self.get_input_columns()
@@ -242,20 +247,6 @@ class Preprocessor:
     def __repr__(self) -> str:
         shown = (f"{name}={_shown(value)}" for name, value in self._arguments().items())
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """A preprocessor as a function of batches."""
-
-    preprocessor: Preprocessor
-
-    @property
-    def __name__(self) -> str:
-        return type(self.preprocessor).__name__
-
-    def __call__(self, batch: Any) -> Any:
-        return self.preprocessor.transform_batch(batch)
 
 
 def checked_columns(columns: Any, argument: str = "columns") -> list[str]:
@@ -301,7 +292,9 @@ def like(data: Any, function: Any) -> Any:
 
 
 def _check_dataset(ds: Any, what: str) -> None:
-    if not hasattr(ds, "map_batches") or not hasattr(ds, "select_columns"):
+    from paceline.data.dataset import Dataset
+
+    if not isinstance(ds, Dataset):
         raise TypeError(
             f"{what} takes a Dataset, not a {type(ds).__name__}\n\n"
             "hint: paceline.data.from_pandas, from_arrow, from_numpy or from_items make one; "

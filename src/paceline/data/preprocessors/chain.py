@@ -52,10 +52,13 @@ class Chain(Preprocessor):
             for each in group:
                 ds = each.transform(ds)
 
-    def _transform_batch_block(self, block: Block) -> Block:
+    def _transform_checked(self, block: Block) -> Block:
         for each in self.preprocessors:
-            block = each._transform_batch_block(block)
+            block = each._transform_checked(block)
         return block
+
+    def _keeps_rows(self) -> bool:
+        return all(each._keeps_rows() for each in self.preprocessors)
 
     def to_dict(self) -> dict[str, Any]:
         data = super().to_dict()

@@ -23,6 +23,7 @@ from paceline.data.preprocessors.columns import (
     places,
     refuse_missing,
 )
+from paceline.data.preprocessors.one_pass import Named, applied
 from paceline.data.preprocessors.statistics import Counts, Statistic
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class LabelEncoder(_Encoder):
     def inverse_transform(self, ds: Dataset) -> Dataset:
         """A dataset in which numbers are labels again, in the column that was fitted."""
         self._check_fitted("inverse_transform")
-        return ds.map_batches(self.inverse_transform_batch, batch_size=None, batch_format="pyarrow")
+        return applied(ds, Named("inverse of LabelEncoder", self._decoded))
 
     def inverse_transform_batch(self, data: Any) -> Any:
         """A batch in which numbers are labels again; null for a number that has none."""
