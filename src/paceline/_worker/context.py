@@ -21,6 +21,7 @@ from msgspec import Raw
 from paceline._core import settings
 from paceline._core.codec import sealed
 from paceline._core.errors import StorageError
+from paceline._core.frames import shown_path
 from paceline._core.plain import plain, printable
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
@@ -369,15 +370,6 @@ def _short(code: CodeType) -> str:
     if short is None:
         short = _shortened[code] = shown_path(code.co_filename)
     return short
-
-
-def shown_path(filename: str) -> str:
-    """A source file as a person in this directory would name it."""
-    try:
-        path = filename if filename.startswith("<") else os.path.relpath(filename)
-    except FileNotFoundError:  # The directory that we are in has been removed.
-        path = filename
-    return printable(filename if path.startswith("..") else path)
 
 
 _current: Context | None = None
