@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from paceline.data import look
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
@@ -65,7 +66,7 @@ def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
 
 
 def all_rows(ds: Dataset) -> Block:
-    return Block.concat(list(ds._blocks()))
+    return Block.concat(look.blocks(ds._plan))
 
 
 def as_columns(ds: Dataset) -> dict[str, Any]:

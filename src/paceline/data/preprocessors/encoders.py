@@ -25,6 +25,7 @@ from paceline.data.preprocessors.columns import (
 )
 from paceline.data.preprocessors.one_pass import Named, applied
 from paceline.data.preprocessors.statistics import Counts, Statistic
+from paceline.data.preprocessors.stored import categories_of
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -206,12 +207,10 @@ class Categorizer(Preprocessor):
         return [Counts(column, in_lists=False) for column in self._learnt()]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        import pandas
-
         learnt = {}
         for column, counts in zip(self._learnt(), found, strict=True):
             del counts[None]
-            learnt[column] = pandas.CategoricalDtype(list(indexed(counts, None, column, "Categorizer")))
+            learnt[column] = categories_of(list(indexed(counts, None, column, "Categorizer")))
         return {column: self.dtypes.get(column) or learnt[column] for column in self.columns}
 
     def _transform_block(self, block: Block) -> Block:

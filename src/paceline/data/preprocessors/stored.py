@@ -133,11 +133,17 @@ def _array(value: dict[str, Any]) -> Any:
     return np.array(items, dtype=dtype).reshape(value["shape"])
 
 
-def _categories(value: dict[str, Any]) -> Any:
-    import pandas
+def categories_of(categories: list[Any] | None, ordered: bool = False) -> Any:
+    """A `pandas.CategoricalDtype`."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise ImportError('categories need pandas, which is missing\n\nhint: pip install "paceline[pandas]"') from None
+    return pandas.CategoricalDtype(categories, ordered=ordered)
 
-    items = value["items"]
-    return pandas.CategoricalDtype(None if items is None else from_json(items), ordered=value["ordered"])
+
+def _categories(value: dict[str, Any]) -> Any:
+    return categories_of(from_json(value["items"]), value["ordered"])
 
 
 def _items(value: dict[str, Any]) -> dict[Any, Any]:
