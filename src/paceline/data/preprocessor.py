@@ -23,7 +23,7 @@ from paceline.data.block import Block, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.one_pass import Named, applied, computed
 from paceline.data.preprocessors.statistics import Statistic
-from paceline.data.preprocessors.stored import as_json, from_json, function_named
+from paceline.data.preprocessors.stored import as_json, from_json, importable_name, imported
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -129,7 +129,7 @@ class Preprocessor:
         """All of it as plain JSON values: for a checkpoint's metadata, or a file of your own."""
         cls = type(self)
         ours = cls.__module__.startswith(f"{_PACKAGE}.")
-        name = cls.__name__ if ours else f"{cls.__module__}:{cls.__qualname__}"
+        name = cls.__name__ if ours else importable_name(cls, cls.__name__)
         return {
             "format": _FORMAT,
             "type": name,
@@ -304,10 +304,9 @@ def _check_dataset(ds: Any, what: str) -> None:
 
 def _class_named(name: str) -> type[Preprocessor]:
     if ":" in name:
-        found = function_named(name)
+        found = imported(name)
     else:
-        package = function_named(f"{_PACKAGE}:__all__")
-        found = function_named(f"{_PACKAGE}:{name}") if name in package else None
+        found = imported(f"{_PACKAGE}:{name}") if name in imported(f"{_PACKAGE}:__all__") else None
     if not (isinstance(found, type) and issubclass(found, Preprocessor)):
         raise ValueError(f"{name!r} is no preprocessor")
     return found

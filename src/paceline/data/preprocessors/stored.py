@@ -2,7 +2,7 @@
 
 Numbers, strings, lists and dicts with string keys are written as they are. Everything else is an object with the key
 `$` that says what it is: nan, tuples, bytes, dates, dicts with other keys, arrays, data types, categories, and
-functions, which are kept by the name they can be imported by.
+functions, which are kept by the name they can be imported by. Reading one imports its module: nothing else is run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -54,22 +55,23 @@ def from_json(value: Any) -> Any:
     return _READERS[kind](value)
 
 
-def function_name(function: Callable[..., Any], path: str) -> str:
-    """`module:qualname`, if that leads to the function in another process too."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    hint = "\n\nhint: define it with `def` at the top of a module that can be imported where it is loaded"
-    if not module or not name:
-        raise ValueError(f"{path} is {function!r}, which has no name to be imported by{hint}")
-    if "<" in name or module == "__main__":
-        what = "a lambda" if "<lambda>" in name else f"defined in {'the script' if '<' not in name else 'a function'}"
-        raise ValueError(f"{path} is {name!r}, {what}: it cannot be imported from elsewhere{hint}")
-    found = f"{module}:{name}"
-    if function_named(found) is not function:
-        raise ValueError(f"{path} is {function!r}, but {found} is something else{hint}")
-    return found
+def importable_name(thing: Any, path: str) -> str:
+    """`module:qualname` of a function or class, if that leads to it in another process too."""
+    module, name = thing.__module__, thing.__qualname__
+    where = "is a lambda" if "<lambda>" in name else "is defined in a function" if "<" in name else ""
+    if not where and module == "__main__":
+        where = "is defined in the script that is run"
+    if not where and imported(f"{module}:{name}") is not thing:
+        where = f"is not what {module}:{name} is"
+    if where:
+        raise ValueError(
+            f"{path} cannot be stored: {name!r} {where}, and could not be imported when it is loaded\n\n"
+            "hint: put it at the top of a module of its own, with a name"
+        )
+    return f"{module}:{name}"
 
 
-def function_named(name: str) -> Any:
+def imported(name: str) -> Any:
     """What an importable name leads to."""
     module, _, qualname = name.partition(":")
     try:
@@ -79,8 +81,15 @@ def function_named(name: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{name!r} cannot be imported: {error}\n\n"
-            "hint: what was stored names a function of yours; its module has to be installed or on the path here too"
+            "hint: what was stored names a function or class of yours; its module has to be found here too"
         ) from error
+    return found
+
+
+def _function(value: dict[str, Any]) -> FunctionType:
+    found = imported(value["value"])
+    if not isinstance(found, FunctionType):
+        raise ValueError(f"{value['value']!r} is no function that was written in Python")
     return found
 
 
@@ -111,8 +120,8 @@ def _special(value: Any, path: str) -> Any:
         return {_KIND: "categories", "items": categories, "ordered": bool(value.ordered)}
     if value is float or value is int or value is bool:
         return {_KIND: "dtype", "value": np.dtype(value).name}
-    if callable(value) and not isinstance(value, type):
-        return {_KIND: "function", "value": function_name(value, path)}
+    if isinstance(value, FunctionType):
+        return {_KIND: "function", "value": importable_name(value, path)}
     raise TypeError(
         f"{path} is a {type(value).__name__}, which cannot be stored without pickle: {value!r:.100}\n\n"
         "hint: numbers, strings, bytes, dates, lists, tuples, dicts, arrays and functions of modules can"
@@ -160,7 +169,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dtype": lambda value: np.dtype(value["value"]),
     "decimal": lambda value: Decimal(value["value"]),
     "categories": _categories,
-    "function": lambda value: function_named(value["value"]),
+    "function": _function,
     "datetime": lambda value: datetime.datetime.fromisoformat(value["value"]),
     "date": lambda value: datetime.date.fromisoformat(value["value"]),
     "time": lambda value: datetime.time.fromisoformat(value["value"]),
