@@ -31,24 +31,13 @@ class Cut:
 class Cutter:
     """`chunk_rows` are the rows of a batch on all workers together, a multiple of their number.
 
-    None: a batch is what was delivered at a time, and the workers have its rows in turn. `window_rows`: rows change
-    places within windows of so many, by the hash of their index.
+    None: a batch is what was delivered at a time, and the workers have its rows in turn.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        chunk_rows: int | None,
-        start: Cursor,
-        *,
-        window_rows: int | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, split: Split, chunk_rows: int | None, start: Cursor) -> None:
         self._split = split
         self._chunk_rows = chunk_rows
         self._start = start
-        self._window_rows = window_rows or 0
-        self._seed = seed
         self._gone = deque(gone(start, split))
         self._furthest = furthest(start.ahead)
         self._held: deque[tuple[Block, int, int]] = deque()  # rows of a block that were not given yet
@@ -56,7 +45,6 @@ class Cutter:
         self._used = 0  # kept rows that were cut
         self._marks: deque[tuple[int, int]] = deque()  # so many kept rows, and the row of the order after them
         self._sources: deque[tuple[int, int, int]] = deque()  # row of the order, unit, offset
-        self._windows: deque[tuple[int, int, int, int]] = deque()  # first row, row after the last, size, seed
         self._delivered = start.at
 
     total: int | None = None
@@ -132,18 +120,17 @@ class Cutter:
         row = self._row_after(0)
         while self._marks[0][0] < self._used:
             self._marks.popleft()
-        while self._windows and self._windows[0][1] <= row:
-            self._windows.popleft()
-        at = min(row, self._windows[0][0]) if self._windows else row
+        at = self._read_from(row)
         while len(self._sources) > 1 and self._sources[1][0] <= at:
             self._sources.popleft()
 
+    def _read_from(self, row: int) -> int:
+        """The row from which on to read: a window that is not done with is made again."""
+        return row - row % self._start.window if self._start.window and row < self._delivered else row
+
     def _cursor(self, row: int) -> Cursor:
         start = self._start
-        at, window, seed = row, 0, 0
-        for begin, end, size, key in self._windows:
-            if begin < row < end:
-                at, window, seed = begin, size, key
+        at = self._read_from(row)
         for source in self._sources:
             if source[0] > at:
                 break
@@ -158,8 +145,8 @@ class Cutter:
             fingerprint=start.fingerprint,
             chunk=self._chunk_rows or self._split.parts,
             world=self._split.parts,
-            window=window,
-            seed=seed,
+            window=start.window,
+            seed=start.seed,
             ahead=start.ahead if self._furthest > row else None,
             later=start.later,
         )
@@ -190,29 +177,24 @@ class Cutter:
                 yield first + cut, block.slice(cut)
 
     def _windowed(self, deliveries: Iterable[Delivered]) -> Iterator[tuple[int, Block]]:
-        start = self._start
-        size, seed = self._window_rows, self._seed
-        if start.window and start.row > start.at:
-            size, seed = start.window, start.seed  # a window that was begun is finished as it was
+        size = self._start.window
+        if not size:
+            yield from self._noted(deliveries)
+            return
         held: list[Block] = []
-        begin = start.at
+        begin = self._start.at
         for first, block in self._noted(deliveries):
             while block.num_rows:
-                if not size:
-                    yield first, block
-                    begin = first + block.num_rows
+                room = begin + size - first
+                held.append(block.slice(0, room))
+                if block.num_rows < room:
                     break
-                end = begin - begin % size + size
-                held.append(block.slice(0, end - first))
-                if first + block.num_rows < end:
-                    break
-                yield begin, self._shuffled(begin, held, size, seed)
-                block = block.slice(end - first)
-                begin = first = end
+                yield begin, self._shuffled(begin, held)
+                block = block.slice(room)
+                begin = first = first + room
                 held.clear()
-                size, seed = self._window_rows, self._seed
         if held:
-            yield begin, self._shuffled(begin, held, size, seed)
+            yield begin, self._shuffled(begin, held)
 
     def _noted(self, deliveries: Iterable[Delivered]) -> Iterator[tuple[int, Block]]:
         for delivery in deliveries:
@@ -222,8 +204,8 @@ class Cutter:
                 self._delivered += delivery.block.num_rows
                 yield first, delivery.block
 
-    def _shuffled(self, begin: int, held: Sequence[Block], size: int, seed: int) -> Block:
+    def _shuffled(self, begin: int, held: Sequence[Block]) -> Block:
+        """A window: rows change places by the hash of their index."""
         window = Block.concat(held)
-        self._windows.append((begin, begin + window.num_rows, size, seed))
-        keys = hashed(np.arange(begin, begin + window.num_rows), seed, self._start.epoch)
+        keys = hashed(np.arange(begin, begin + window.num_rows), self._start.seed, self._start.epoch)
         return window.take(np.argsort(keys, kind="stable"))

@@ -15,7 +15,7 @@ from paceline.data.batches.ahead import ahead
 from paceline.data.block import Block
 from paceline.data.cutting import Cut, Cutter
 from paceline.data.feeds import Feeds
-from paceline.data.position import Cursor, Delivered, Split, next_epoch, replaced
+from paceline.data.position import Cursor, Delivered, Split, next_epoch, order_of, replaced
 
 Batch = Any
 
@@ -25,10 +25,10 @@ ROWS_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class Cutting:
-    """How the rows are cut into batches: see `Cutter`."""
+    """How the rows are cut into batches: see `Cutter` and `Cursor.window`."""
 
     chunk_rows: int | None = None
-    window_rows: int | None = None
+    window_rows: int = 0
     seed: int = 0
     drop_last: bool = False
 
@@ -98,9 +98,10 @@ class Epochs:
             total = self._feeds.num_rows()
         parts = self._split.parts
         chunk = cutting.chunk_rows or parts
+        start = order_of(start, cutting.window_rows, cutting.seed)
         start = replaced(start, total=total, chunk=chunk, world=parts, fingerprint=self._feeds.fingerprint())
         self._iteration = iteration = _Iteration(start, begun=True)
-        cutter = Cutter(self._split, cutting.chunk_rows, start, window_rows=cutting.window_rows, seed=cutting.seed)
+        cutter = Cutter(self._split, cutting.chunk_rows, start)
         deliveries = self._feeds.open(start.epoch, start.unit, start.offset)
         try:
             yield iteration, cutter, deliveries

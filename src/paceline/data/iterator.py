@@ -308,7 +308,7 @@ class DataIterator:
         check_whole("local_shuffle_buffer_size", window_rows, 1, or_none=True)
         check_seed(seed)
         chunk_rows = None if batch_size is None else batch_size * self._split.parts
-        return Cutting(chunk_rows, window_rows, seed or 0, drop_last)
+        return Cutting(chunk_rows, window_rows or 0, seed or 0, drop_last)
 
 
 def _numbers(block: Block, dtypes: Any) -> dict[str, Any]:

@@ -7,67 +7,35 @@ beginning of the order, and a few integers say where the rest begins: see `Curso
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
+from paceline._core.cursor import Ahead, Cursor, merged, next_epoch, replaced
 from paceline.data import ranges
 from paceline.data.block import Block
 from paceline.data.ranges import Range
 
+__all__ = [
+    "Ahead",
+    "Cursor",
+    "Delivered",
+    "Mode",
+    "Split",
+    "gone",
+    "left_out",
+    "merged",
+    "next_epoch",
+    "order_of",
+    "part",
+    "replaced",
+]
+
 Mode = Literal["equal", "exact", "all"]
 """`equal`: as many rows for each worker, the few that are too many are left out. `exact`: every row, on one worker.
 `all`: every row on every worker."""
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-MAX_LEADS = 8
-"""So many different places ahead of the others are told apart, which keeps a cursor small."""
-
-
-class Ahead(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What some workers had used beyond the row where the last of them stood."""
-
-    row: Count
-    leads: tuple[tuple[Count, Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")]], ...]
-    """How far, and which workers: the bits of a hexadecimal number."""
-    chunk: Count
-    world: Count
-    """The workers there were, and the rows of a batch of all of them."""
-    total: Count | None = None
-    """The rows of the epoch, as they knew it."""
-    before: Ahead | None = None
-    """The same of an earlier time: what they found used when they began."""
-
-
-class Cursor(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where the reading of a dataset stands. Small, plain, and free of the number of workers."""
-
-    epoch: Count = 0
-    row: Count = 0
-    """How many rows of the epoch's order are done."""
-    unit: Count = 0
-    """From where on to read: the place of a unit in the epoch's order,"""
-    offset: Count = 0
-    """how many of the rows that come of it to pass over,"""
-    at: Count = 0
-    """and which row of the epoch that is."""
-    total: Count | None = None
-    """The rows of the epoch, if they were known when it began."""
-    fingerprint: str = ""
-    """Of the dataset: a cursor is good for the same one only."""
-    chunk: Count = 0
-    world: Count = 1
-    """How the batches up to here were cut: the rows of a batch of all workers, and how many those were."""
-    window: Count = 0
-    seed: int = 0
-    """The window of shuffled rows that `row` is in the middle of; it begins at `at`."""
-    ahead: Ahead | None = None
-    """What is used beyond `row`, of this epoch,"""
-    later: Ahead | None = None
-    """and of the next one."""
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -116,71 +84,18 @@ def gone(start: Cursor, split: Split) -> list[Range]:
     return ranges.joined((max(begin, start.row), stop) for begin, stop in used + omitted)
 
 
-def merged(cursors: Sequence[Cursor]) -> Cursor:
-    """Where all workers together stand, from where each does, in the order of their ranks.
-
-    In step they stand at one place. If not, it is that of the last, and what the others have used beyond it is noted.
-    """
-    last = min(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
-    # Of a worker that is in the next epoch already, all of this one is done.
-    this = {
-        rank: cursor.row if cursor.epoch == last.epoch else max(cursor.total or 0, last.row)
-        for rank, cursor in enumerate(cursors)
-    }
-    following = {
-        rank: cursor.row if cursor.epoch == last.epoch + 1 else cursor.total or 0
-        for rank, cursor in enumerate(cursors)
-        if cursor.epoch > last.epoch
-    }
-    how = max(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
-
-    def total(epochs: Iterable[int]) -> int | None:
-        return next((cursor.total for cursor in cursors if cursor.epoch in epochs and cursor.total is not None), None)
-
-    return replaced(
-        last,
-        ahead=_ahead(last.row, this, how, total([last.epoch]), last.ahead),
-        later=_ahead(0, following, how, total(range(last.epoch + 1, how.epoch + 1)), last.later),
-    )
-
-
-def next_epoch(cursor: Cursor, total: int | None) -> Cursor:
-    return Cursor(
-        epoch=cursor.epoch + 1,
-        total=total,
-        fingerprint=cursor.fingerprint,
-        chunk=cursor.chunk,
-        world=cursor.world,
-        ahead=cursor.later,
-    )
-
-
-def replaced(cursor: Cursor, **changes: object) -> Cursor:
-    changed: Cursor = msgspec.structs.replace(cursor, **changes)
-    return changed
+def order_of(start: Cursor, window: int, seed: int) -> Cursor:
+    """The cursor with the window and the seed that go on from it: those given, if its epoch is yet to be begun."""
+    if start.row:
+        return start
+    if start.ahead is not None:
+        window, seed = start.ahead.window, start.ahead.seed
+    return replaced(start, window=window, seed=seed)
 
 
 def furthest(ahead: Ahead | None) -> int:
     """The row from which on nothing is used."""
     return 0 if ahead is None else max(furthest(ahead.before), *(row for row, _ in ahead.leads))
-
-
-def _ahead(row: int, rows: dict[int, int], how: Cursor, total: int | None, before: Ahead | None) -> Ahead | None:
-    """`rows` says how far each worker is."""
-    if how.world == 1 or not how.chunk:
-        return before  # each worker had all the rows
-    places = sorted({reached for reached in rows.values() if reached > row})
-    # Beyond those that are told apart we take a worker for less far than it was: it is given some rows again.
-    places = places[:: -(-len(places) // MAX_LEADS) or 1]
-    leads = []
-    for place, beyond in zip(places, [*places[1:], None], strict=True):
-        ranks = sum(
-            1 << rank for rank, reached in rows.items() if reached >= place and (not beyond or reached < beyond)
-        )
-        leads.append((place, f"{ranks:x}"))
-    if not leads:
-        return before
-    return Ahead(row, tuple(leads), how.chunk, how.world, total, before)
 
 
 def _used(ahead: Ahead | None, epoch: int, mode: Mode) -> list[Range]:
