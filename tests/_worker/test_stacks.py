@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._worker.stacks import called, is_library, sampled
+from paceline._core.frames import is_library
+from paceline._worker.stacks import called, sampled
 
 
 class Looked:

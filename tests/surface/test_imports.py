@@ -52,7 +52,6 @@ ONLY = {
 """What alone a part imports, beside its own modules, of another part; the empty name is the whole package."""
 
 EXCEPTIONS = {
-    ("_engine/local/", "_worker.main"): "a forked child becomes a worker by calling its main function",
     ("_storage/state.py", "torch"): "tensors in a saved state are torch's own, where there are any",
 }
 """Imports that break a rule for a reason. They hold inside a function only, and for that file or folder."""
@@ -284,9 +283,8 @@ BREACHES = {
     "_engine imports _control": {"_engine/base.py": "from paceline._control.events import Event"},
     "_engine imports train": {"_engine/local/launch.py": "import paceline.train.config"},
     "_engine imports train by name": {"_engine/base.py": "importlib.import_module('paceline.train')"},
-    "the local engine imports the worker at the top": {"_engine/local/zygote.py": "from paceline._worker import main"},
-    "the local engine imports more than main": {
-        "_engine/local/zygote.py": "def child():\n    from paceline._worker.context import Context"
+    "the local engine imports the worker": {
+        "_engine/local/zygote.py": "def child():\n    from paceline._worker import main"
     },
     "another engine imports the worker": {
         "_engine/ray/actor.py": "def f():\n    from paceline._worker.main import main"
@@ -337,9 +335,6 @@ ALLOWED = {
         "_control/step.py": "from paceline._engine import base, messages",
         "_storage/lease.py": "from .._core.clock import Clock\nfrom paceline._storage import files",
         "train/trainer.py": "from paceline._engine import local\nfrom paceline._control import controller",
-    },
-    "the local engine starts the worker": {
-        "_engine/local/zygote.py": "def child():\n    from paceline._worker import main"
     },
     "a framework under its folder": {"train/torch/config.py": "import torch.distributed"},
     "an excepted framework inside a function": {"_storage/state.py": "def f():\n    import torch"},

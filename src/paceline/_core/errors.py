@@ -9,6 +9,7 @@
     │   ├── CheckpointCorruptError   files of a committed checkpoint are missing or altered
     │   └── RunHeldError             another driver writes this run
     ├── ReportMismatchError          ranks called report() a different number of times
+    ├── DataError                    a unit of a dataset could not be read or transformed
     └── WorkerError                  stands in for a worker's exception that cannot be rebuilt here
 
 Each one pickles: exceptions cross processes.
@@ -90,6 +91,10 @@ class ReportMismatchError(PacelineError, RuntimeError):
     """Ranks called `report()` a different number of times, and a checkpoint waited for one that never came."""
 
 
+class DataError(PacelineError, RuntimeError):
+    """A unit of a dataset could not be read or transformed, or the process that did it died again and again."""
+
+
 class WorkerError(PacelineError, RuntimeError):
     """Stands in for an exception of a worker that could not be carried over to the driver."""
 
@@ -98,3 +103,4 @@ class WorkerError(PacelineError, RuntimeError):
 for _class in list(globals().values()):
     if isinstance(_class, type) and issubclass(_class, PacelineError):
         _class.__module__ = "paceline.train"
+DataError.__module__ = "paceline.data"

@@ -6,29 +6,23 @@ The function runs in the main thread, where signals, CUDA and debuggers expect i
 from __future__ import annotations
 
 import atexit
-import contextlib
-import faulthandler
-import json
-import logging
 import mmap
-import multiprocessing.util
 import os
-import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 from msgspec import Raw
 
-from paceline._core import system
 from paceline._core.errors import StorageError
+from paceline._core.frames import user_frames
 from paceline._core.plain import plain, printable
+from paceline._core.process import flush_stdio, forget_inherited_exits, reseed, take_over_stdio
 from paceline._engine.messages import (
     Begin,
     Failure,
@@ -41,10 +35,10 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._worker import context as worker_context
-from paceline._worker.context import Context, StopTraining, shown_path
+from paceline._worker.context import Context, StopTraining
 from paceline._worker.link import Link
 from paceline._worker.signals import noticing
-from paceline._worker.stacks import is_library, sampled
+from paceline._worker.stacks import sampled
 
 _MAX_TEXT = 100_000
 
@@ -52,23 +46,11 @@ Job = tuple[Callable[..., Any], Any, Any]
 """The user's function, its configuration (None: it is called without), and the backend around it."""
 
 
-def spawned() -> None:
-    """The entry of a fresh interpreter: three descriptors, the driver's pid, its `sys.path` and `sys.argv`."""
-    system.in_worker = True
-    control, log, job, driver, path, argv = sys.argv[1:]
-    system.die_with_parent(signal.SIGKILL)
-    if os.getppid() != int(driver):
-        return
-    sys.path[:] = json.loads(path)
-    sys.argv[:] = json.loads(argv)
-    os._exit(run(control_fd=int(control), log_fd=int(log), job_fd=int(job)))
-
-
 def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     """Be a worker until its work is done; returns the exit code."""
-    _take_over_stdio(log_fd)
-    _forget_inherited_exits()
-    _reseed()
+    take_over_stdio(log_fd)
+    forget_inherited_exits()
+    reseed()
     link = Link(socket.socket(fileno=control_fd), gone=_leave_at_once)
     begin = link.receive()
     assert isinstance(begin, Begin)
@@ -88,7 +70,7 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
         # What an interpreter does when it ends, without taking every module apart.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-    _flush_stdio()
+    flush_stdio()
     return code
 
 
@@ -118,26 +100,15 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
         context.error = error
         _print_traceback(error)
         failed = WorkerFailed(begin.attempt, begin.rank, _failure(context, error), _pickled(error))
-        _flush_stdio()
+        flush_stdio()
         link.send(failed)
         link.flush()
         context.wait_for_exit()
         return 1
-    _flush_stdio()
+    flush_stdio()
     link.send(message)
     context.wait_for_exit()
     return 0
-
-
-def _forget_inherited_exits() -> None:
-    """Keep only those exit handlers that matter to what this worker itself will do.
-
-    The libraries that were imported before the fork registered theirs for a process that is not this one.
-    """
-    atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
-    for handler in (weakref.finalize._exitfunc, logging.shutdown, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
-        atexit.register(handler)
 
 
 def _leave_at_once() -> None:
@@ -146,13 +117,6 @@ def _leave_at_once() -> None:
 
 def _print_traceback(error: BaseException) -> None:
     print(_safe_traceback(error), file=sys.stderr)
-
-
-def user_frames(error: BaseException) -> tuple[str, ...]:
-    """The frames of an exception that lie in the user's own files, as `train.py:41 in train_fn`, innermost last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library(frame.filename)]
-    return tuple(f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
 
 
 def _failure(context: Context, error: BaseException) -> Failure:
@@ -240,34 +204,3 @@ def _loaded(job_fd: int) -> Job:
         os.close(job_fd)
         loaded: Job = cloudpickle.loads(view)
         return loaded
-
-
-def _take_over_stdio(log_fd: int) -> None:
-    _flush_stdio()
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log_fd, 1)
-    os.dup2(log_fd, 2)
-    for fd in (null, log_fd):
-        if fd > 2:
-            os.close(fd)
-    # A crash in C code then leaves the line of Python it happened in.
-    faulthandler.enable(2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-
-
-def _flush_stdio() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-
-
-def _reseed() -> None:
-    """A forked worker would draw the numbers of its siblings. (Python reseeds `random` by itself.)"""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()

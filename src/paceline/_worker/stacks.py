@@ -13,27 +13,16 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
 from types import CodeType, FrameType
 
 from paceline._core import system
+from paceline._core.frames import is_library, shown_path
 from paceline._engine.messages import Frame, Sampled
-from paceline._worker.context import shown_path
-
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
-_STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 
 LOOKS = 5
 _APART_S = 0.02
 """Looking once cannot tell a loop from a standstill; a loop is seldom at one place five times."""
 _MOST_FRAMES = 100
-
-
-def is_library(filename: str) -> bool:
-    """Whether a source file is somebody else's: ours, an installed package's or Python's own."""
-    if filename.startswith((_PACKAGE, "<frozen", _STANDARD_LIBRARY)):
-        return True
-    return f"{os.sep}site-packages{os.sep}" in filename
 
 
 def sampled(attempt: int, rank: int, number: int) -> Sampled:

@@ -6,6 +6,7 @@ Each name is loaded when it is first asked for.
 from paceline._core.lazy import on_demand
 
 _NAMES: dict[str, tuple[str, ...]] = {
+    "paceline._core.errors": ("DataError",),
     "paceline.data.aggregate": (
         "AbsMax",
         "AggregateFn",

@@ -37,6 +37,8 @@ class DataContext:
     spill_path: str | None = None
     """Where rows lie that a shuffle or a sort cannot keep in memory. None: the system's temporary directory."""
 
+    in_data_process: ClassVar[bool] = False
+    """Whether this process is one of those that work for a dataset: it starts no others."""
     _current: ClassVar[DataContext | None] = None
 
     @classmethod

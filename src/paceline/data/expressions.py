@@ -7,7 +7,7 @@ statistics that no row in it will do. Nulls are Arrow's: a comparison with one i
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,20 @@ def lit(value: Any) -> Expr:
 
 def as_expr(value: Any) -> Expr:
     return value if isinstance(value, Expr) else Lit(value)
+
+
+def renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The same over columns of other names; a name that is not among them stays."""
+    match expr:
+        case Col(name=name):
+            return Col(names.get(name, name))
+        case Binary(operation=operation, left=left, right=right):
+            return Binary(operation, renamed(left, names), renamed(right, names))
+        case Unary(operation=operation, operand=operand):
+            return Unary(operation, renamed(operand, names))
+        case IsIn(operand=operand, values=values):
+            return IsIn(renamed(operand, names), values)
+    return expr
 
 
 def values_of(expr: Expr, block: Block) -> Column:

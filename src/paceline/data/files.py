@@ -105,11 +105,20 @@ def reading(file: File, kind: str = "") -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{file} is gone: {in_short(error)}") from error
     except OSError as error:
-        if error.errno is None and kind:  # not the disk's word, but that of a library which cannot make sense of it
-            raise ValueError(f"{file} cannot be read as {kind}: {in_short(error)}") from error
-        raise type(error)(error.errno, f"{file} cannot be read: {in_short(error)}") from error
+        if error.errno is not None:
+            raise type(error)(error.errno, f"{file} cannot be read: {in_short(error)}") from error
+        if not kind:
+            raise OSError(f"{file} cannot be read: {in_short(error)}") from error
+        # Not the disk's word, but that of a library which cannot make sense of what it read.
+        raise ValueError(f"{file} cannot be read as {kind}: {in_short(error)}") from error
     except (ValueError, TypeError, KeyError, EOFError, pa.ArrowException) as error:
-        raise ValueError(f"{file} cannot be read{f' as {kind}' * bool(kind)}: {in_short(error)}") from error
+        as_kind = f" as {kind}" if kind else ""
+        told = str(error) if type(error) is ValueError else _plainly(error)
+        raise ValueError(f"{file} cannot be read{as_kind}: {told}") from error
+
+
+def _plainly(error: Exception) -> str:
+    return in_short(error).removeprefix(f"{type(error).__name__}: ")
 
 
 def listed(

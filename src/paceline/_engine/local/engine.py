@@ -12,11 +12,11 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from paceline._core import settings, system
+from paceline._core import system
 from paceline._core.codec import FrameReader, frame
 from paceline._engine.base import Group, Needs, WorkerSpec
 from paceline._engine.local.devices import capacity, this_machine
-from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, ZygoteLauncher
+from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, launcher
 from paceline._engine.local.vitals import Vitals
 from paceline._engine.messages import (
     Begin,
@@ -267,10 +267,7 @@ class LocalEngine:
 
 
 def _launcher(group: Group) -> Launcher:
-    method = settings.load().start_method
-    if group.start_method == "fork" and method == "fork" and system.fork_is_safe():
-        return ZygoteLauncher(group.preload)
-    return SpawnLauncher()
+    return launcher(group.preload) if group.start_method == "fork" else SpawnLauncher()
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -8,7 +8,7 @@ import socket
 import time
 from queue import SimpleQueue
 
-from paceline._engine.local.launch import Exit
+from paceline._engine.local.launch import WORKER, Exit
 
 
 class InlineLauncher:
@@ -17,7 +17,7 @@ class InlineLauncher:
         self._exits: list[Exit] = []
         self._news_r, self._news_w = os.pipe()
 
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None:
         self._asked.put(socket.socket(fileno=os.dup(fds[0])))
 
     def asked(self) -> socket.socket | None:

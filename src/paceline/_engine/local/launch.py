@@ -24,7 +24,9 @@ import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
 
-WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", "paceline._worker.main")
+WORKER = "paceline._worker.main"
+"""The module whose `run` a process calls if nothing else is said."""
+WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", WORKER)
 """What every worker needs, whatever the framework."""
 
 
@@ -39,7 +41,7 @@ class Exit:
 
 
 class Launcher(Protocol):
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None: ...
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None: ...
     def kill(self, token: int) -> None: ...
     def exits(self) -> list[Exit]: ...
     def ripen(self, modules: tuple[str, ...]) -> None:
@@ -77,7 +79,13 @@ class ZygoteProcess:
                 pass_fds=[theirs.fileno()],
                 # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
                 # The NVML check: to ask whether CUDA is there must not initialise it in the parent of the workers.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                # Arrow's allocator would start a thread of its own when pyarrow is imported.
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+                },
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -146,11 +154,12 @@ class ZygoteLauncher:
         self._frames = FrameReader()
         self._pids: dict[int, int] = {}
 
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None:
         self._pids[token] = 0
         request = {
             "do": "fork",
             "token": token,
+            "module": module,
             "env": env,
             "path": sys.path,
             "argv": sys.argv,
@@ -205,11 +214,12 @@ class SpawnLauncher:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._watches: dict[int, int] = {}
 
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int]) -> None:
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None:
         log = fds[1]
         process = subprocess.Popen(
             _python(
-                "from paceline._worker.main import spawned; spawned()",
+                "from paceline._engine.local.entry import spawned; spawned()",
+                module,
                 *map(str, fds),
                 str(os.getpid()),
                 json.dumps(sys.path),
@@ -282,6 +292,18 @@ def close_shared_zygote() -> None:
         zygote, _shared = _shared, None
     if zygote is not None:
         zygote.close()
+
+
+def launcher(preload: tuple[str, ...]) -> Launcher:
+    """As processes are to be started here: forked where that is wanted and safe."""
+    if settings.load().start_method == "fork" and system.fork_is_safe():
+        return ZygoteLauncher(preload)
+    return SpawnLauncher()
+
+
+def inherited(**changes: str) -> dict[str, str]:
+    """The environment of this process, for another one, with changes."""
+    return {**os.environ, **changes}
 
 
 def prewarm(*modules: str) -> None:

@@ -185,7 +185,7 @@ class Zygote:
             sys.argv[:] = request["argv"]
             with contextlib.suppress(OSError):
                 os.chdir(request["cwd"])
-            main = importlib.import_module("paceline._worker.main")
+            main = importlib.import_module(request["module"])
             code = main.run(control_fd=fds[0], log_fd=fds[1], job_fd=fds[2])
         finally:
             os._exit(code)

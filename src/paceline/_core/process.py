@@ -1,0 +1,52 @@
+"""How a process that was started for us begins: its stdio, what it forgets of the process it was forked from."""
+
+import atexit
+import contextlib
+import faulthandler
+import logging
+import multiprocessing.util
+import os
+import sys
+import weakref
+
+
+def take_over_stdio(log_fd: int) -> None:
+    flush_stdio()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    for fd in (null, log_fd):
+        if fd > 2:
+            os.close(fd)
+    # A crash in C code then leaves the line of Python it happened in.
+    faulthandler.enable(2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def flush_stdio() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def forget_inherited_exits() -> None:
+    """Keep only those exit handlers that matter to what this worker itself will do.
+
+    The libraries that were imported before the fork registered theirs for a process that is not this one.
+    """
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    for handler in (weakref.finalize._exitfunc, logging.shutdown, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
+        atexit.register(handler)
+
+
+def reseed() -> None:
+    """A forked worker would draw the numbers of its siblings. (Python reseeds `random` by itself.)"""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()

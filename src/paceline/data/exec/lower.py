@@ -1,0 +1,60 @@
+"""From a plan to what can be run for an epoch, and what is known of it without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.data.block import Schema
+from paceline.data.exec.pipeline import Executor, Pipeline, lowered
+from paceline.data.plan import Barrier, Node, Read, walk
+from paceline.data.source import Unit
+
+
+def lowered_for(plan: Node, epoch: int, executor: Executor) -> Pipeline:
+    """What is run for an epoch; rows that must be brought together first are, on the executor."""
+
+    def resolve(barrier: Barrier, epoch: int) -> Sequence[Unit]:
+        from paceline.data.exec.exchange import resolved
+
+        return resolved(barrier, epoch, executor)
+
+    return lowered(optimized(plan), epoch, resolve)
+
+
+def optimized(plan: Node) -> Node:
+    return plan
+
+
+def outline(plan: Node) -> Pipeline:
+    """The units that are read, in their order: as lowered, but with nothing brought together."""
+
+    def resolve(barrier: Barrier, epoch: int) -> Sequence[Unit]:
+        return [task.unit for part in barrier.inputs for task in lowered(part, epoch, resolve).tasks]
+
+    return lowered(plan, 0, resolve)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a dataset: told by its sources, or by its first rows."""
+
+    plan: Node
+    executor: Executor
+
+    def fingerprint(self) -> str:
+        return outline(self.plan).fingerprint
+
+    def num_rows(self) -> int | None:
+        if any(isinstance(node, Barrier) and not getattr(node, "keeps_rows", False) for node in walk(self.plan)):
+            return None
+        return outline(self.plan).num_rows
+
+    def schema(self) -> Schema | None:
+        if isinstance(self.plan, Read) and (known := self.plan.source.schema()) is not None:
+            return known
+        deliveries = self.executor.run(lowered_for(self.plan, 0, self.executor))
+        try:
+            return next((delivered.block.schema for delivered in deliveries), None)
+        finally:
+            deliveries.close()  # type: ignore[attr-defined]

@@ -1,0 +1,203 @@
+"""Blocks as bytes in a file or a piece of memory, from where they are read back without a copy.
+
+A header says what lies where. Arrays of NumPy lie there as they are, Arrow data in Arrow's own format for exchange, and
+whatever neither can hold as a pickle. Everything begins at a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.block import Block, Column
+
+ALIGNMENT = 64
+PAGE = mmap.ALLOCATIONGRANULARITY
+_SMALL = 256 << 10
+"""A smaller piece is read, not mapped: a process can have only so many mappings."""
+
+
+class _Array(msgspec.Struct, array_like=True):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class _Other(msgspec.Struct, array_like=True):
+    """Columns that lie together: in Arrow's format, or pickled."""
+
+    offset: int
+    length: int
+
+
+class _Header(msgspec.Struct, array_like=True):
+    num_rows: int
+    names: list[str]
+    arrays: list[_Array]
+    arrow: _Other | None
+    pickled: _Other | None
+
+
+def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | None = None) -> int:
+    """Write a block at `offset`, its rows in this order; how many bytes it took."""
+    num_rows = block.num_rows if order is None else len(order)
+    plain = {name: values for name, values in block.columns.items() if _is_plain(values)}
+    others = {name: values for name, values in block.columns.items() if name not in plain}
+    tabular = {name: values for name, values in others.items() if not isinstance(values, np.ndarray)}
+    objects = {name: values for name, values in others.items() if isinstance(values, np.ndarray)}
+    arrow = _serialized(Block(tabular), order) if tabular else None
+    pickled = pickle.dumps(Block(objects).take(order).columns if order is not None else objects) if objects else None
+    header = _Header(num_rows, list(block.columns), [], None, None)
+    room = _aligned(128 + _length(header) + sum(_length(_array(name, values)) for name, values in plain.items()))
+    end = room
+    for name, values in plain.items():
+        header.arrays.append(_Array(name, values.dtype.str, (num_rows, *values.shape[1:]), end))
+        end = _aligned(end + num_rows * values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
+    if arrow is not None:
+        header.arrow = _Other(end, arrow.size)
+        end = _aligned(end + arrow.size)
+    if pickled is not None:
+        header.pickled = _Other(end, len(pickled))
+        end = _aligned(end + len(pickled))
+    head = msgspec.msgpack.encode(header)
+    assert len(head) + 8 <= room, "the header of a block is larger than the room for it"
+    _put(fd, len(head).to_bytes(8, "little") + head, offset)
+    scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
+    for placed, values in zip(header.arrays, plain.values(), strict=True):
+        _put(fd, _in_order(values, order, scratch), offset + placed.offset)
+    if arrow is not None and header.arrow is not None:
+        _put(fd, arrow, offset + header.arrow.offset)
+    if pickled is not None and header.pickled is not None:
+        _put(fd, pickled, offset + header.pickled.offset)
+    if os.fstat(fd).st_size < offset + end:  # the padding after the last column is part of the block
+        os.ftruncate(fd, offset + end)
+    return end
+
+
+def read(fd: int, offset: int, length: int) -> Block:
+    """The block that was written there; large ones are views of the file, which may be closed meanwhile."""
+    if length < _SMALL or offset % PAGE:
+        return unpacked(_got(fd, offset, length))
+    return unpacked(mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=offset))
+
+
+def unpacked(buffer: Any) -> Block:
+    """A block from bytes that begin with it; its columns are views of them."""
+    view = memoryview(buffer)
+    header = msgspec.msgpack.decode(view[8 : 8 + int.from_bytes(view[:8], "little")], type=_Header)
+    found: dict[str, Column] = {}
+    for array in header.arrays:
+        count = int(np.prod(array.shape, dtype=np.int64))
+        flat = np.frombuffer(view, np.dtype(array.dtype), count, array.offset) if count else np.empty(0, array.dtype)
+        found[array.name] = flat.reshape(array.shape)
+    if header.arrow is not None:
+        part = pa.py_buffer(view[header.arrow.offset : header.arrow.offset + header.arrow.length])
+        table = pa.ipc.open_stream(part).read_all()
+        found |= dict(zip(table.schema.names, table.columns, strict=True))
+    if header.pickled is not None:
+        part = view[header.pickled.offset : header.pickled.offset + header.pickled.length]
+        found |= pickle.loads(part)  # noqa: S301 - what a process of this very dataset has written
+    return Block({name: found[name] for name in header.names}, num_rows=header.num_rows)
+
+
+def numeric(block: Block) -> Block:
+    """The same with Arrow's numbers as NumPy's, where none is null: those are moved about several times faster."""
+    return Block({name: _as_numbers(values) for name, values in block.columns.items()}, num_rows=block.num_rows)
+
+
+def joined(blocks: Sequence[Block], order: np.ndarray[Any, Any]) -> Block:
+    """The rows of all blocks together, in an order: `Block.concat(blocks).take(order)` with one copy less to keep."""
+    blocks = [block for block in blocks if block.num_rows]
+    if not blocks:
+        return Block.empty()
+    columns: dict[str, Column] = {}
+    scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
+    others: list[str] = []
+    names = list(dict.fromkeys(name for block in blocks for name in block.columns))
+    for name in names:
+        parts: list[Any] = [block.columns.get(name) for block in blocks]
+        if not all(_is_plain(values) for values in parts) or len({(p.dtype, p.shape[1:]) for p in parts}) > 1:
+            others.append(name)
+            continue
+        shape = (sum(block.num_rows for block in blocks), *parts[0].shape[1:])
+        room = scratch.setdefault((parts[0].dtype, shape), np.empty(shape, parts[0].dtype))
+        columns[name] = np.take(np.concatenate(parts, out=room), order, axis=0)
+    if others:
+        rest = Block.concat(
+            Block({name: block.columns[name] for name in others if name in block.columns}, num_rows=block.num_rows)
+            for block in blocks
+        )
+        columns |= rest.take(order).columns
+    return Block({name: columns[name] for name in names if name in columns}, num_rows=len(order))
+
+
+def _as_numbers(values: Column) -> Column:
+    if isinstance(values, np.ndarray) or values.null_count or not len(values):
+        return values
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return values
+    return values.chunk(0).to_numpy() if values.num_chunks == 1 else values.to_numpy()
+
+
+def _is_plain(values: Column) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biufcmM"
+
+
+def _array(name: str, values: np.ndarray[Any, Any]) -> _Array:
+    return _Array(name, values.dtype.str, values.shape, 1 << 62)
+
+
+def _length(part: msgspec.Struct) -> int:
+    return len(msgspec.msgpack.encode(part))
+
+
+def _aligned(number: int) -> int:
+    return -(-number // ALIGNMENT) * ALIGNMENT
+
+
+def _in_order(
+    values: np.ndarray[Any, Any], order: np.ndarray[Any, Any] | None, scratch: dict[tuple[Any, ...], Any]
+) -> memoryview:
+    if order is not None:
+        shape = (len(order), *values.shape[1:])
+        room = scratch.setdefault((values.dtype, shape), np.empty(shape, values.dtype))
+        # "clip" changes nothing about good indices, and spares NumPy a copy to fall back to.
+        values = np.take(values, order, axis=0, out=room, mode="clip")
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _serialized(block: Block, order: np.ndarray[Any, Any] | None) -> Any:
+    table = pa.table(block.columns)
+    if order is not None:
+        table = table.take(pa.array(order))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches():
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _put(fd: int, data: Any, offset: int) -> None:
+    view = memoryview(data)
+    while view.nbytes:
+        done = os.pwrite(fd, view[: 1 << 30], offset)
+        view, offset = view[done:], offset + done
+
+
+def _got(fd: int, offset: int, length: int) -> bytearray:
+    data = bytearray(length)
+    view, passed = memoryview(data), 0
+    while passed < length:
+        done = os.preadv(fd, [view[passed:]], offset + passed)
+        if not done:
+            raise EOFError(f"rows that were set aside end after {passed} of {length} bytes")
+        passed += done
+    return data

@@ -1,0 +1,203 @@
+"""The side of those who take rows: a line to a service, and what an iterator in a worker gets its rows from.
+
+There is no thread here: what the service has announced is read when the next rows are asked for. A block that was
+passed is given back when the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from paceline._core.errors import DataError
+from paceline.data.block import Schema
+from paceline.data.exec import arena
+from paceline.data.exec.failure import Failure
+from paceline.data.exec.stats import StreamStats
+from paceline.data.exec.wire import Message, Received, Wire
+from paceline.data.position import Delivered
+
+
+class Line:
+    """A connection to a service, for one stream at a time. What was mapped for one is kept for the next."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._heard: deque[Received] = deque()
+        self._memory: dict[int, mmap.mmap] = {}
+        self._released: deque[tuple[int, int]] = deque()
+        self._keys = count(1)
+
+    def rows(self, asked: Message) -> Iterator[Delivered]:
+        """The blocks of a stream, in order; `asked` says which."""
+        key = next(self._keys)
+        held: set[int] = set()
+        self._say({"say": "open", "stream": key, **asked})
+        try:
+            opened = self._next(key).message
+            num, waited = 0, 0.0
+            while True:
+                began = time.perf_counter()
+                received = self._next(key)
+                waited += time.perf_counter() - began
+                if received.message["say"] == "end":
+                    return
+                yield self._delivered(received.message, opened, held)
+                num += 1
+                self._say({"say": "passed", "stream": key, "num": num, "waited": waited})
+                waited = 0.0
+        finally:
+            self._leave(key, held)
+
+    def ask(self, dataset: str, what: str) -> Any:
+        key = next(self._keys)
+        self._say({"say": "ask", "stream": key, "dataset": dataset, "what": what})
+        return cloudpickle.loads(self._next(key).data)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _delivered(self, message: Message, opened: Message, held: set[int]) -> Delivered:
+        member, number = opened["member"], message["block"]
+        held.add(number)
+
+        def released() -> None:
+            held.discard(number)
+            self._released.append((member, number))
+
+        layout = msgspec.convert(message["layout"], arena.Layout)
+        block = arena.read(layout, self._memory[message["arena"]], released, writable=opened["writable"])
+        return Delivered(message["unit"], message["offset"], block)
+
+    def _leave(self, key: int, held: set[int]) -> None:
+        try:
+            # Before what is released: a block that goes meanwhile is told of twice rather than never.
+            keeps = list(held)
+            self._say({"say": "leave", "stream": key, "keeps": keeps})
+        except ConnectionError:
+            pass  # the service is gone, and there is nothing to leave
+
+    def _say(self, message: Message) -> None:
+        released: dict[str, list[int]] = {}
+        for _ in range(len(self._released)):
+            member, number = self._released.popleft()
+            released.setdefault(str(member), []).append(number)
+        if released:
+            message["released"] = released
+        self._wire.say(message)
+
+    def _next(self, key: int) -> Received:
+        while True:
+            while not self._heard:
+                heard = self._wire.hear()
+                if heard is None:
+                    raise DataError("the service that gives the rows has ended")
+                self._heard.extend(heard)
+            received = self._heard.popleft()
+            for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
+                self._memory[number] = arena.mapped(fd)
+            for number in received.message.get("forget", ()):
+                self._memory.pop(number, None)
+            if received.message["stream"] != key:
+                continue  # of a stream that was left
+            if received.message["say"] == "failed":
+                raise msgspec.convert(received.message["failure"], Failure).error(received.data)
+            return received
+
+
+class Lines:
+    """Lines to one service: those that nobody uses are kept for the next who needs one."""
+
+    def __init__(self, connect: Callable[[], Wire]) -> None:
+        self._connect = connect
+        self._idle: list[Line] = []
+        self._owner = os.getpid()
+        self._lock = threading.Lock()  # protects `_idle`
+
+    def rows(self, asked: Message) -> Iterator[Delivered]:
+        line = self._take()
+        try:
+            yield from line.rows(asked)
+        finally:
+            self._give_back(line)
+
+    def ask(self, dataset: str, what: str) -> Any:
+        line = self._take()
+        try:
+            return line.ask(dataset, what)
+        finally:
+            self._give_back(line)
+
+    def close(self) -> None:
+        with self._lock:
+            for line in self._idle:
+                line.close()
+            self._idle.clear()
+
+    def _take(self) -> Line:
+        with self._lock:
+            if self._owner != os.getpid():
+                # A fork: the lines are those of the process it was forked from.
+                self._idle, self._owner = [], os.getpid()
+            return self._idle.pop() if self._idle else Line(self._connect())
+
+    def _give_back(self, line: Line) -> None:
+        with self._lock:
+            self._idle.append(line)
+
+
+class RemoteFeeds:
+    """The rows of a dataset that the service at an address serves: for one member of a group."""
+
+    def __init__(self, address: str, dataset: str, member: int = 0, members: int = 1, shared: bool = False) -> None:
+        """`shared`: every member reads all rows, and must not write to them; else each takes rows of its own."""
+        self._address = address
+        self._dataset = dataset
+        self._asked = {"dataset": dataset, "member": member, "members": members, "shared": shared}
+        self._lines = Lines(self._connected)
+
+    def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
+        return self._lines.rows({**self._asked, "epoch": epoch, "unit": unit, "offset": offset})
+
+    def fingerprint(self) -> str:
+        return str(self._lines.ask(self._dataset, "fingerprint"))
+
+    def num_rows(self) -> int | None:
+        number: int | None = self._lines.ask(self._dataset, "num_rows")
+        return number
+
+    def schema(self) -> Schema | None:
+        schema: Schema | None = self._lines.ask(self._dataset, "schema")
+        return schema
+
+    def stats(self) -> str:
+        return str(self.seen())
+
+    def seen(self) -> StreamStats:
+        """The statistics of the dataset, over all members and epochs."""
+        seen: StreamStats = self._lines.ask(self._dataset, "stats")
+        return seen
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def _connected(self) -> Wire:
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            end.connect("\0" + self._address[1:] if self._address.startswith("@") else self._address)
+        except OSError as error:
+            end.close()
+            raise DataError(
+                f"the service that gives the rows of {self._dataset!r} cannot be reached: {error}"
+            ) from error
+        return Wire(end)
