@@ -1,0 +1,22 @@
+"""What comes of a dataset, for tests of what it is read from: run here, by the reference executor."""
+
+from typing import Any
+
+import cloudpickle
+
+from paceline.data.block import Block
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.pipeline import Pipeline, lowered
+
+
+def pipeline(dataset: Any, epoch: int = 0) -> Pipeline:
+    def unresolved(barrier: Any, epoch: int) -> Any:
+        raise AssertionError(barrier)
+
+    return lowered(dataset._plan, epoch, unresolved)
+
+
+def block(dataset: Any, epoch: int = 0) -> Block:
+    """All rows, after the units went through pickle, as they do on their way to another process."""
+    sent = cloudpickle.loads(cloudpickle.dumps(pipeline(dataset, epoch)))
+    return Block.concat(delivered.block for delivered in InlineExecutor().run(sent))
