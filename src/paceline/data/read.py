@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from paceline.data.arguments import called, check_common, condition, count, is_bool, is_count, names, no_others
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
-from paceline.data.expressions import Expr, parsed
+from paceline.data.expressions import Expr
 from paceline.data.files import Paths, listed
 from paceline.data.plan import Node, Read, Reorder
 from paceline.data.source import Source
@@ -71,10 +72,10 @@ def read_parquet(
     statistics show that no row in them can do are not read. Files may differ: a column that one lacks is null there,
     and numbers get the wider type. `concurrency` is accepted; how many processes read is the `DataContext`'s matter.
     """
-    _no_others("read_parquet", others)
-    _check(concurrency, override_num_blocks, include_paths)
+    no_others(read_parquet, others)
+    check_common(concurrency, override_num_blocks, include_paths)
     if columns is not None:
-        columns = _names("columns", columns)
+        columns = names("columns", columns)
     files = listed(
         paths,
         filesystem=filesystem,
@@ -83,10 +84,10 @@ def read_parquet(
         ignore_missing_paths=ignore_missing_paths,
     )
     source = parquet.Parquet(
-        name=_called("read_parquet", paths),
+        name=called("read_parquet", paths),
         files=files,
         columns=tuple(columns) if columns is not None else None,
-        filter=_condition(filter),
+        filter=condition(filter),
         include_paths=include_paths,
         num_units=override_num_blocks,
     )
@@ -119,8 +120,8 @@ def read_csv(
         "parse_options": arrow.ParseOptions,
         "convert_options": arrow.ConvertOptions,
     }
-    _no_others("read_csv", arrow_csv_args, allowed)
-    _check(concurrency, override_num_blocks, include_paths)
+    no_others(read_csv, arrow_csv_args, allowed)
+    check_common(concurrency, override_num_blocks, include_paths)
     files = listed(
         paths,
         filesystem=filesystem,
@@ -129,7 +130,7 @@ def read_csv(
         ignore_missing_paths=ignore_missing_paths,
     )
     options = csv.Options(*(arrow_csv_args.get(name) for name in allowed))
-    source = csv.Csv(_called("read_csv", paths), files, options, include_paths)
+    source = csv.Csv(called("read_csv", paths), files, options, include_paths)
     return _dataset(source.checked(), shuffle)
 
 
@@ -156,9 +157,9 @@ def read_json(
     from pyarrow import json as arrow
 
     allowed = {"read_options": arrow.ReadOptions, "parse_options": arrow.ParseOptions}
-    _no_others("read_json", arrow_json_args, allowed)
-    _check(concurrency, override_num_blocks, include_paths)
-    _is_bool("lines", lines)
+    no_others(read_json, arrow_json_args, allowed)
+    check_common(concurrency, override_num_blocks, include_paths)
+    is_bool("lines", lines)
     files = listed(
         paths,
         filesystem=filesystem,
@@ -167,7 +168,7 @@ def read_json(
         ignore_missing_paths=ignore_missing_paths,
     )
     options = json.Options(*(arrow_json_args.get(name) for name in allowed))
-    source = json.Json(_called("read_json", paths), files, lines, options, include_paths)
+    source = json.Json(called("read_json", paths), files, lines, options, include_paths)
     return _dataset(source.checked(), shuffle)
 
 
@@ -187,9 +188,9 @@ def read_text(
     **others: Any,
 ) -> Dataset:
     """The lines of text files, also of packed ones, as the column `text`. Files are read whole."""
-    _no_others("read_text", others)
-    _check(concurrency, override_num_blocks, include_paths)
-    _is_bool("drop_empty_lines", drop_empty_lines)
+    no_others(read_text, others)
+    check_common(concurrency, override_num_blocks, include_paths)
+    is_bool("drop_empty_lines", drop_empty_lines)
     try:
         "".encode(encoding)
     except (LookupError, TypeError):
@@ -201,7 +202,7 @@ def read_text(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return _dataset(text.Text(_called("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle)
+    return _dataset(text.Text(called("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle)
 
 
 def read_binary_files(
@@ -218,8 +219,8 @@ def read_binary_files(
     **others: Any,
 ) -> Dataset:
     """The content of each file as a row, as the column `bytes`; packed files are unpacked."""
-    _no_others("read_binary_files", others)
-    _check(concurrency, override_num_blocks, include_paths)
+    no_others(read_binary_files, others)
+    check_common(concurrency, override_num_blocks, include_paths)
     files = listed(
         paths,
         filesystem=filesystem,
@@ -227,14 +228,14 @@ def read_binary_files(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = binary.Binary(_called("read_binary_files", paths), files, include_paths, override_num_blocks)
+    source = binary.Binary(called("read_binary_files", paths), files, include_paths, override_num_blocks)
     return _dataset(source, shuffle)
 
 
 def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
     """The numbers 0 to n - 1, as the column `id`."""
-    _check(concurrency, override_num_blocks)
-    return Dataset(Read(memory.Range(f"range({_count(n)})", n, num_units=override_num_blocks)))
+    check_common(concurrency, override_num_blocks)
+    return Dataset(Read(memory.Range(f"range({count(n)})", n, num_units=override_num_blocks)))
 
 
 def range_tensor(
@@ -245,10 +246,10 @@ def range_tensor(
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """Tensors of a shape, filled with the numbers 0 to n - 1, as the column `data`."""
-    _check(concurrency, override_num_blocks)
-    if not isinstance(shape, Sequence) or not shape or not all(_is_count(size) for size in shape):
+    check_common(concurrency, override_num_blocks)
+    if not isinstance(shape, Sequence) or not shape or not all(is_count(size) for size in shape):
         raise ValueError(f"shape={shape!r} must be a tuple of sizes such as (2, 2)")
-    name = f"range_tensor({_count(n)}, shape={tuple(shape)})"
+    name = f"range_tensor({count(n)}, shape={tuple(shape)})"
     return Dataset(Read(memory.Range(name, n, "data", tuple(shape), override_num_blocks)))
 
 
@@ -256,7 +257,7 @@ def from_items(
     items: Sequence[Any], *, concurrency: int | None = None, override_num_blocks: int | None = None
 ) -> Dataset:
     """A row for each item: a dict has the columns, anything else is the column `item`."""
-    _check(concurrency, override_num_blocks)
+    check_common(concurrency, override_num_blocks)
     if isinstance(items, str | bytes | Mapping):
         raise ValueError(f"items={items!r} must be a list of rows, not a {type(items).__name__}")
     rows = list(items)
@@ -299,7 +300,7 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
 
 def _from(function: str, argument: str, given: Any, kind: Any, block: Any, number: int | None) -> Dataset:
     """From one thing of a kind, or from a list of them."""
-    _check(None, number)
+    check_common(None, number)
     parts = list(given) if isinstance(given, list | tuple) else [given]
     for part in parts:
         if not isinstance(part, kind):
@@ -318,72 +319,3 @@ def _dataset(source: Source, shuffle: Shuffle) -> Dataset:
     if not isinstance(config, FileShuffleConfig):
         raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
     return Dataset(Reorder(plan, seed=config.seed or 0, every_epoch=config.reseed_after_execution))
-
-
-def _condition(given: Any) -> Any:
-    import pyarrow.compute as pc
-
-    if isinstance(given, str):
-        return parsed(given)
-    if given is None or isinstance(given, Expr | pc.Expression):
-        return given
-    raise ValueError(
-        f"filter={given!r} must be an expression such as paceline.data.col('age') > 30, the same as text, or one of "
-        "pyarrow.compute"
-    )
-
-
-def _names(argument: str, given: Any) -> Sequence[str]:
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"{argument}={given!r} must be a list of names")
-    return given
-
-
-def _no_others(function: str, given: Mapping[str, Any], allowed: Mapping[str, type] | None = None) -> None:
-    import inspect
-
-    for name, value in given.items():
-        if name not in (allowed or {}):
-            own = [
-                parameter.name
-                for parameter in inspect.signature(globals()[function]).parameters.values()
-                if parameter.kind != parameter.VAR_KEYWORD
-            ]
-            raise ValueError(f"{function}() has no argument {name!r}; it has {', '.join([*own, *(allowed or {})])}")
-        kind = (allowed or {})[name]
-        if value is not None and not isinstance(value, kind):
-            raise ValueError(f"{name}={value!r} must be a {kind.__module__.lstrip('_')}.{kind.__name__}")
-
-
-def _check(concurrency: Any, override_num_blocks: Any, include_paths: Any = False) -> None:
-    for name, value in (("concurrency", concurrency), ("override_num_blocks", override_num_blocks)):
-        if value is not None and (not _is_count(value) or value < 1):
-            raise ValueError(f"{name}={value!r} must be a whole number of 1 or more, or None")
-    _is_bool("include_paths", include_paths)
-
-
-def _is_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be True or False")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _count(n: Any) -> int:
-    if not _is_count(n):
-        raise ValueError(f"n={n!r} must be a whole number of 0 or more")
-    return int(n)
-
-
-def _called(function: str, paths: Paths) -> str:
-    """As the user called it, without credentials or options of an address."""
-    given = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
-    shown = [f"{head}://{rest.rpartition('@')[2]}" if rest else head for head, _, rest in map(_parts, given)]
-    more = f", ... {len(shown) - 1} more" if len(shown) > 1 else ""
-    return f"{function}({shown[0]!r}{more})"
-
-
-def _parts(path: str) -> tuple[str, str, str]:
-    return path.partition("://")

@@ -23,7 +23,7 @@ _HINT = (
     "hint: the columns and types of all files are those of the first one's beginning; "
     "convert_options=pyarrow.csv.ConvertOptions(column_types={...}) sets types"
 )
-_COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?(.*)", re.DOTALL)
+_COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class CsvFile:
     def read(self) -> Iterator[Block]:
         stored = [name for name in self.columns if name in self.schema.names]
         rows = 0
-        with _said(self.file, self.schema, rows):
+        with _said(self.file, self.options, rows):
             reader = _unless_empty(self.options, self.file, self.schema, stored if self.chosen else None)
         if reader is None:
             return
         self._check(reader.schema.names)
         with reader:
             while True:
-                with _said(self.file, reader.schema, rows):
+                with _said(self.file, self.options, rows):
                     batch = next(reader, None)
                 if batch is None:
                     return
@@ -139,17 +139,19 @@ def _known(kind: Any) -> Any:
 
 
 @contextmanager
-def _said(file: File, schema: Any, before: int) -> Iterator[None]:
+def _said(file: File, options: Options, before: int) -> Iterator[None]:
     """Errors name the file, and a column by its name instead of its number."""
     with reading(file, CSV):
         try:
             yield
         except pa.ArrowInvalid as error:
             found = _COLUMN.search(str(error))
-            if found is None or schema is None or int(found[1]) >= len(schema.names):
+            if found is None:
                 raise
-            name = schema.names[int(found[1])]
-            raise ValueError(f"column {name!r}, after row {before}: {found[3]}\n\n{_HINT}") from error
+            with options.opened(file) as reader:  # with types of its own, so that it can be opened
+                names = reader.schema.names
+            name = names[int(found[1])]
+            raise ValueError(f"column {name!r}, after row {before}: {found[2]}\n\n{_HINT}") from error
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class Csv:
     def _stored(self) -> Any:
         """The schema of the first file that has one."""
         for file in self.files:
-            with _said(file, None, 0):
+            with _said(file, self.options, 0):
                 reader = _unless_empty(self.options, file)
             if reader is None:
                 continue

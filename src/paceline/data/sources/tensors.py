@@ -6,6 +6,7 @@ Ray's are lists with the shape in the field's metadata; ones whose shapes differ
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,32 +54,28 @@ def plain(field: Any) -> Any:
 
 
 def array_of(field: Any, column: Any) -> Column:
-    """A column of tensors as one array; as Arrow's lists where rows are null, which an array cannot be."""
+    """A column of tensors as one array; as an array of arrays where their shapes differ, or some are null."""
     told = told_in(field)
     assert told is not None
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
-    if column.null_count:
-        return column
     if told.shape is None:
-        return _of_many_shapes(column)
-    flat = [chunk.flatten() for chunk in column.chunks if len(chunk)]
-    if any(part.null_count for part in flat):
-        return column
-    arrays = [part.to_numpy(zero_copy_only=False) for part in flat]
+        return _one_by_one(zip(column, column, strict=True), len(column))
+    if column.null_count:
+        shape = pa.scalar(list(told.shape))
+        return _one_by_one(((row, {"data": row, "shape": shape}) for row in column), len(column))
+    arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks if len(chunk)]
     dtype = told.dtype.to_pandas_dtype()
     joined = np.empty(0, dtype) if not arrays else arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return joined.reshape(len(column), *told.shape)
 
 
-def _of_many_shapes(column: Any) -> Column:
-    made = np.empty(len(column), dtype=object)
-    row = 0
-    for chunk in column.chunks:
-        data, shapes = chunk.field("data"), chunk.field("shape")
-        for index in range(len(chunk)):
-            made[row] = data[index].values.to_numpy(zero_copy_only=False).reshape(shapes[index].as_py())
-            row += 1
+def _one_by_one(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
+    """From (a value that may be null, its data and shape) of each row."""
+    made = np.empty(number, dtype=object)
+    for index, (row, parts) in enumerate(rows):
+        if row.is_valid:
+            made[index] = parts["data"].values.to_numpy(zero_copy_only=False).reshape(parts["shape"].as_py())
     return made
 
 
