@@ -515,7 +515,7 @@ class Dataset:
 
     def _all(self, limit: int | None, method: str) -> Block:
         if limit is None:
-            return Block.concat(look.blocks(self._own_feeds()))
+            return Block.concat(look.taken(self._own_feeds()))
         found = self._first(limit + 1)
         if found.num_rows > limit:
             raise ValueError(f"{method}(limit={limit}): the dataset has more rows than that")
