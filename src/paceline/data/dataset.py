@@ -356,7 +356,7 @@ class Dataset:
 
     def stats(self) -> str:
         """What the last runs took, stage by stage."""
-        return self._own_feeds().stats()
+        return self._own_feeds().stats() or "the dataset has not been run yet"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """The first rows; no more is read than they take."""
