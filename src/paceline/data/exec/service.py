@@ -337,7 +337,7 @@ class Service:
                 layout = msgspec.convert(message["layout"], Layout)
                 block = self._schedule.lent_to(message["work"])
                 self._blocks[block] = (self._blocks[block][0], layout)
-                self._schedule.wrote(number, message["work"], layout.rows, message["offset"])
+                self._schedule.wrote(number, message["work"], layout.rows, message["offset"], layout.nbytes)
             case "need":
                 self._schedule.needs(number, message["work"])
             case "done":
@@ -518,7 +518,8 @@ class Service:
             case s.Lend(process=number, work=work, block=block, nbytes=nbytes):
                 arena = self._stock.take(nbytes).number
                 self._blocks[block] = (arena, None)
-                self._say(self._fleet[number], {"do": "lend", "work": work, "arena": arena}, arena=arena)
+                message = {"do": "lend", "work": work, "arena": arena, "nbytes": nbytes}
+                self._say(self._fleet[number], message, arena=arena)
             case s.Feed(process=number, work=work, block=block):
                 arena, layout = self._blocks[block]
                 message = {"do": "feed", "work": work, "block": block, "arena": arena, "layout": layout}
