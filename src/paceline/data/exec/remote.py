@@ -144,6 +144,9 @@ class Lines:
                 line.close()
             self._idle.clear()
 
+    def __del__(self) -> None:
+        self.close()
+
     def _take(self) -> Line:
         with self._lock:
             if self._owner != os.getpid():
