@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 import soundfile
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.read_media import read_audio, read_videos
 

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow.fs
 import pytest
 from PIL import Image
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 import paceline.data
 from paceline.data.block import TensorType
 from paceline.data.read_media import read_images
+from paceline.data.sources.media import needed
 
 
 def picture(seed: int, height: int = 8, width: int = 6, channels: int = 3) -> np.ndarray[Any, Any]:
@@ -146,7 +147,7 @@ def test_other_filesystems_are_read(pictures: Path) -> None:
         ({"size": 5}, "size=5 must be"),
         ({"size": (0, 5)}, r"size=\(0, 5\) must be"),
         ({"mode": "rgb"}, "mode='rgb' is not one of Pillow's"),
-        ({"shuffle": "rows"}, "shuffle='rows' must be 'files'"),
+        ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files'"),
         ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
         ({"partitioning": "dir"}, "partitioning='dir' must be"),
     ],
@@ -164,3 +165,8 @@ def test_a_directory_without_images_says_what_there_is(tmp_path: Path) -> None:
 
 def test_the_readers_are_at_hand_under_paceline_data() -> None:
     assert paceline.data.read_images is read_images
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r'read_images needs no_such_library(.|\n)*pip install "paceline\[images\]"'):
+        needed("no_such_library", "read_images", "images")

@@ -6,7 +6,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.read_media import read_numpy
 from paceline.data.sources import numpy as source

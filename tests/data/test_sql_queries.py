@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.read_media import read_sql
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.block import Block
 from paceline.data.read_media import read_tfrecords
@@ -148,6 +148,12 @@ def test_only_the_columns_asked_for_are_made(tmp_path: Path) -> None:
     assert [list(block.columns) for block in unit.read()] == [["y"]]
     (unit,) = source.projected(["path"]).units()
     assert [block.num_rows for block in unit.read()] == [2]
+
+
+def test_a_column_that_is_not_there_is_an_error_that_says_which_are(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(content({"x": np.arange(2), "y": np.arange(2)}))
+    with pytest.raises(KeyError, match=r"no column 'z'; there are: 'x', 'y'"):
+        block(read_tfrecords(tmp_path).select_columns(["z"]), optimize=True)
 
 
 def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:

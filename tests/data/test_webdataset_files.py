@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rows_of import block, pipeline
+from read_back import block, pipeline
 
 from paceline.data.read_media import read_webdataset
 
@@ -231,3 +231,15 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path, arguments: dict[str, 
     tar(tmp_path / "a.tar", {})
     with pytest.raises(ValueError, match=message):
         read_webdataset(tmp_path, **arguments)
+
+
+def test_only_the_columns_asked_for_are_decoded(tmp_path: Path) -> None:
+    tar(tmp_path / "a.tar", {"a.png": b"no image", "a.cls": b"1", "b.png": b"no image", "b.cls": b"2"})
+    found = block(read_webdataset(tmp_path, include_paths=True).select_columns(["cls", "path"]), optimize=True)
+    assert found.columns["cls"].tolist() == [1, 2]
+
+
+def test_a_column_that_is_not_there_is_an_error_that_says_which_are(tmp_path: Path) -> None:
+    tar(tmp_path / "a.tar", samples(0, 1))
+    with pytest.raises(KeyError, match=r"no column 'jpg'; there are: .*'png', 'cls', 'json'"):
+        block(read_webdataset(tmp_path).select_columns(["jpg"]), optimize=True)

@@ -50,9 +50,6 @@ class Groups:
 
     def reduced(self, values: Any, function: str, options: Any = None, ids: Any = None) -> Any:
         """One value for each group, by a function of Arrow's."""
-        if pa.types.is_null(type_of(values)) and function == "distinct":  # which Arrow does not survive
-            one = [] if options.mode == "only_valid" else [None]
-            return pa.chunked_array([pa.array([one] * self.num, pa.list_(pa.null()))])
         table = pa.table({"group": self.ids if ids is None else ids, "value": values})
         # With threads the groups would come in any order.
         grouped = table.group_by("group", use_threads=False).aggregate([("value", function, options)])
@@ -297,27 +294,24 @@ def _moments(groups: Groups, count: Array, mean: Array, squares: Array) -> list[
 
 
 class _OfValues(_OfColumn):
-    """What needs all values of a group, or all different ones."""
+    """What needs all values of a group, or all different ones: the states are lists."""
 
-    function = "list"
-
-    def options(self) -> Any:
-        return None
+    def lists(self, groups: Groups, values: Any, ids: Array) -> Any:
+        """A list for each group of which there are values."""
+        return groups.reduced(values, "list", ids=ids)
 
     def states(self, groups: Groups, values: Any) -> list[Column]:
-        return [groups.reduced(values, self.function, self.options())]
+        return [self.lists(groups, values, groups.ids)]
 
     def joined(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
-        lists = as_arrow(states[0])
-        ids = np.repeat(groups.ids, as_numpy(pc.list_value_length(lists)))
-        flat = pc.list_flatten(lists)
-        if len(np.unique(ids)) == groups.num:
-            return [groups.reduced(flat, self.function, self.options(), ids)]
-        # Groups of which nothing was left have no rows that could be grouped.
-        lists_left = groups.reduced(flat, self.function, self.options(), ids)
-        found = dict(zip(np.unique(ids).tolist(), lists_left, strict=True))
-        filled = [found[group].as_py() if group in found else [] for group in range(groups.num)]
-        return [pa.chunked_array([pa.array(filled, type=lists.type)])]
+        parts = as_arrow(states[0])
+        ids = np.repeat(groups.ids, as_numpy(pc.list_value_length(parts)))
+        lists = self.lists(groups, pc.list_flatten(parts), ids)
+        there = np.unique(ids)
+        if len(there) == groups.num:
+            return [lists]
+        found = dict(zip(there.tolist(), lists.to_pylist(), strict=True))
+        return [pa.chunked_array([pa.array([found.get(group, []) for group in range(groups.num)], lists.type)])]
 
 
 class Quantile(_OfValues):
@@ -335,7 +329,7 @@ class Quantile(_OfValues):
         return super().states(groups, pc.cast(values, pa.float64()))
 
     def value(self, states: Sequence[Column]) -> Column:
-        lists = (as_numpy(pc.drop_null(part.values)) for part in as_arrow(states[0]))
+        lists = (pc.drop_null(part.values).to_numpy(zero_copy_only=False) for part in as_arrow(states[0]))
         found = [float(np.quantile(part, self.q)) if len(part) else None for part in lists]
         return pa.array(found, pa.float64())
 
@@ -344,11 +338,15 @@ class Unique(_OfValues):
     """The different values, in the order in which they came."""
 
     label = "unique"
-    function = "distinct"
     needs_numbers = False
 
-    def options(self) -> Any:
-        return pc.CountOptions(mode="only_valid" if self.ignore_nulls else "all")
+    def lists(self, groups: Groups, values: Any, ids: Array) -> Any:
+        if pa.types.is_null(values.type):  # Arrow's own function does not survive it
+            one = [] if self.ignore_nulls else [None]
+            return pa.chunked_array([pa.array([one] * len(np.unique(ids)), pa.list_(pa.null()))])
+        return groups.reduced(
+            values, "distinct", pc.CountOptions(mode="only_valid" if self.ignore_nulls else "all"), ids
+        )
 
     def final(self, states: Sequence[Column]) -> Column:
         return states[0]

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from paceline.data import aggregate, look, splits, write
 from paceline.data.aggregate import AggregateFn
 from paceline.data.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.block import Block, Schema
+from paceline.data.explain import explained
 from paceline.data.expressions import Expr, as_expr, parsed
-from paceline.data.feeds import Feeds
+from paceline.data.feeds import Feeds, LocalFeeds
 from paceline.data.grouped import GroupedData
+from paceline.data.iterator import DataIterator
 from paceline.data.optimize import known_types
 from paceline.data.plan import Map, Node, Read, Reorder, Union
 from paceline.data.pool import Compute, Concurrency, pool_for
-from paceline.data.position import Mode, Split
 from paceline.data.transform import Transform
 from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, format_named
 from paceline.data.transforms.calls import Call, OnError, rows_changed_by
 from paceline.data.transforms.columns import Drop, Rename, RenameAll, Select, Where, WithColumn
 from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows
 from paceline.data.transforms.sample import RandomSample
-
-if TYPE_CHECKING:
-    from paceline.data.iterator import DataIterator
 
 
 class Dataset:
@@ -69,7 +67,9 @@ class Dataset:
         """
         if batch_size == "default":
             batch_size = None
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+        ):
             raise ValueError(f"batch_size must be a whole number of at least 1, or None, not {batch_size!r}")
         call = self._call(
             fn,
@@ -144,7 +144,7 @@ class Dataset:
 
         An expression is faster: it goes over whole columns, and files that cannot hold such rows are not read.
         """
-        if isinstance(fn, Expr) and expr is None:
+        if isinstance(fn, str | Expr) and expr is None:
             fn, expr = None, fn
         if (fn is None) == (expr is None):
             raise ValueError("filter takes a function or an expression: filter(fn) or filter(expr='age > 30')")
@@ -318,13 +318,7 @@ class Dataset:
         With `equal` each gets as many rows, and the few too many are left out, other ones in every epoch; else every
         row goes to one of them. `locality_hints` is not needed: rows are where they are asked for.
         """
-        from paceline.data.iterator import DataIterator
-
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"streaming_split takes a whole number of at least 1, not {n!r}")
-        feeds = self._own_feeds()
-        mode: Mode = "equal" if equal else "exact"
-        return [DataIterator(feeds, Split(rank, n, mode)) for rank in range(n)]
+        return splits.streaming(self._plan, n, equal=equal)
 
     # What is in it
 
@@ -356,7 +350,7 @@ class Dataset:
 
     def explain(self) -> str:
         """Print, and return, the plan: as it was asked for, as it is run, and its stages."""
-        text = look.explained(self._plan)
+        text = explained(self._plan)
         print(text)
         return text
 
@@ -396,8 +390,6 @@ class Dataset:
 
     def iterator(self) -> DataIterator:
         """The rows as a stream that knows where it stands: each iteration is the next epoch."""
-        from paceline.data.iterator import DataIterator
-
         return DataIterator(self._own_feeds())
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
@@ -519,11 +511,11 @@ class Dataset:
     def _first(self, limit: int) -> Block:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"the number of rows to take must be a whole number that is not negative, not {limit!r}")
-        return look.first_rows(self._plan, limit)
+        return look.first_rows(self._own_feeds(), limit)
 
     def _all(self, limit: int | None, method: str) -> Block:
         if limit is None:
-            return Block.concat(look.blocks(self._plan))
+            return Block.concat(look.blocks(self._own_feeds()))
         found = self._first(limit + 1)
         if found.num_rows > limit:
             raise ValueError(f"{method}(limit={limit}): the dataset has more rows than that")
@@ -536,8 +528,6 @@ class Dataset:
 
     def _own_feeds(self) -> Feeds:
         if self._feeds is None:
-            from paceline.data.feeds import LocalFeeds
-
             self._feeds = LocalFeeds(self._plan)
         return self._feeds
 

@@ -12,11 +12,14 @@ from itertools import chain, islice
 from typing import Any
 
 from paceline.data.aggregate import AggregateFn, Count, aggregated, partially
-from paceline.data.barriers import Materialize, RandomShuffle, Repartition, Sliced, Sort, Zip
+from paceline.data.barriers import Materialize, RandomShuffle, Ready, Repartition, Sliced, Sort, Zip
 from paceline.data.block import Block, Schema
-from paceline.data.exec.exchange import materialized, resolved
+from paceline.data.context import DataContext
+from paceline.data.exec.exchange import materialized
 from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import Executor, Pipeline, lowered
+from paceline.data.exec.lower import lowered_for
+from paceline.data.exec.pipeline import Executor
+from paceline.data.feeds import Feeds, LocalFeeds, is_small
 from paceline.data.optimize import known_types, optimized, with_inputs
 from paceline.data.plan import Map, Node, Read, Reorder, Union, walk
 from paceline.data.position import Delivered
@@ -28,34 +31,34 @@ Deliveries = Generator[Delivered, None, None]
 
 def deliveries(plan: Node, epoch: int = 0) -> Deliveries:
     """The rows of an epoch, in order. To close the generator is to end the work."""
-    executor = executor_for(plan)
-    yield from executor.run(pipeline_of(plan, executor, epoch))
-
-
-def executor_for(plan: Node) -> Executor:
-    return InlineExecutor()
-
-
-def pipeline_of(plan: Node, executor: Executor, epoch: int = 0) -> Pipeline:
-    return lowered(optimized(plan), epoch, lambda barrier, number: resolved(barrier, number, executor))
+    yield from LocalFeeds(plan).open(epoch, 0, 0)
 
 
 def kept(plan: Node) -> Read:
     """A plan of the same rows, computed now and kept."""
-    return materialized(optimized(plan), executor_for(plan))
+    read = materialized(optimized(plan), executor_for(plan))
+    return Read(Ready(f"materialize({plan.name})", tuple(read.source.units()), schema_of(read)))
 
 
-def blocks(plan: Node) -> Generator[Block, None, None]:
-    with closing(deliveries(plan)) as stream:
-        for delivered in stream:
-            yield delivered.block
+def executor_for(plan: Node) -> Executor:
+    if DataContext.in_data_process or is_small(plan):
+        return InlineExecutor()
+    from paceline.data.exec.processes import ProcessExecutor, shared_service
+
+    return ProcessExecutor(shared_service())
 
 
-def first_rows(plan: Node, limit: int) -> Block:
+def blocks(feeds: Feeds) -> Generator[Block, None, None]:
+    """All rows of the first epoch."""
+    for delivered in feeds.open(0, 0, 0):
+        yield delivered.block
+
+
+def first_rows(feeds: Feeds, limit: int) -> Block:
     """At most so many rows; no more is read than they take."""
     found: list[Block] = []
     left = limit
-    with closing(blocks(plan)) as stream:
+    with closing(blocks(feeds)) as stream:
         while left > 0 and (block := next(stream, None)) is not None:
             found.append(block.slice(0, left))
             left -= found[-1].num_rows
@@ -115,13 +118,13 @@ def schema_of(plan: Node) -> Schema | None:
         return Schema(list(types), list(types.values()))
     plan = _unordered(plan)
     if not any(isinstance(node, Map) and node.transform.pool for node in walk(plan)):
-        pipeline = pipeline_of(plan, executor_for(plan))
+        pipeline = lowered_for(plan, 0, executor_for(plan))
         for task in pipeline.tasks:
             rows = islice((block for block in task.unit.read() if block.num_rows), 1)
             block = _first(rows, task.unit.name, pipeline.chains[task.chain])
             if block is not None:
                 return block.schema
-    found = first_rows(plan, 1)
+    found = first_rows(LocalFeeds(plan), 1)
     return found.schema if found.columns else None
 
 
@@ -150,21 +153,8 @@ def num_bytes(plan: Node) -> int | None:
 
 def input_files(plan: Node) -> list[str]:
     reads = (node for node in walk(plan) if isinstance(node, Read))
-    paths = chain.from_iterable(getattr(read.source, "paths", ()) for read in reads)
-    return list(dict.fromkeys(map(str, paths)))
-
-
-def explained(plan: Node) -> str:
-    """The plan as it was asked for, as it is run, and the stages that each unit goes through."""
-    best = optimized(plan)
-    parts = ["plan", *_drawn(plan, 1), "", "as it is run", *_drawn(best, 1)]
-    return "\n".join(parts)
-
-
-def _drawn(node: Node, depth: int) -> Iterator[str]:
-    yield f"{'  ' * depth}{node.name}"
-    for part in node.inputs:
-        yield from _drawn(part, depth + 1)
+    files = chain.from_iterable(getattr(read.source, "files", ()) for read in reads)
+    return list(dict.fromkeys(str(file.path) for file in files))
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

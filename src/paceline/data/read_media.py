@@ -8,16 +8,20 @@ put into groups by chance first, and it is the groups that change places.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from paceline.data.arguments import called, check_common
 from paceline.data.dataset import Dataset
-from paceline.data.files import File, Paths, listed
+from paceline.data.files import Paths, listed
 from paceline.data.order import permutation
-from paceline.data.plan import Node, Read, Reorder
+from paceline.data.plan import Read, Reorder
+from paceline.data.read import FileShuffleConfig, Shuffle
+from paceline.data.source import Source
 from paceline.data.sources import audio, images, numpy, videos, webdataset
-from paceline.data.sources.media import FileReader, MediaFiles, needed
+from paceline.data.sources.media import MediaFiles, needed
 from paceline.data.sources.sql import Query
 from paceline.data.sources.tfrecords import Compression, TFRecords
 
@@ -33,8 +37,9 @@ def read_images(
     mode: str | None = None,
     include_paths: bool = False,
     ignore_missing_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = images.EXTENSIONS,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """A row for each image: the column `image`, height x width x channels, and `path` with `include_paths`.
@@ -58,7 +63,8 @@ def read_images(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return Dataset(_plan("read_images", paths, files, reader, include_paths, shuffle, override_num_blocks))
+    source = MediaFiles(called("read_images", paths), files, reader, include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_numpy(
@@ -68,8 +74,9 @@ def read_numpy(
     partitioning: Partitioning = None,
     include_paths: bool = False,
     ignore_missing_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = numpy.EXTENSIONS,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """The rows of arrays: of an `.npy` file as the column `data`, of an `.npz` file as a column for each array in it.
@@ -83,13 +90,8 @@ def read_numpy(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    plan = _plan("read_numpy", paths, files, numpy.Arrays(), include_paths, shuffle, override_num_blocks)
-    match plan:
-        case Reorder(input=Read(source=MediaFiles() as source), seed=seed):
-            return Dataset(Reorder(Read(numpy.NumpyFiles(source)), seed))
-        case Read(source=MediaFiles() as source):
-            return Dataset(Read(numpy.NumpyFiles(source)))
-    raise AssertionError(plan)
+    source = MediaFiles(called("read_numpy", paths), files, numpy.Arrays(), include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_webdataset(
@@ -103,8 +105,9 @@ def read_webdataset(
     include_paths: bool = False,
     expand_json: bool = False,
     ignore_missing_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = webdataset.EXTENSIONS,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """A row for each sample of tar files: `__key__`, `__url__` (the tar file) and a column for each suffix.
@@ -137,7 +140,8 @@ def read_webdataset(
         partitioning=None,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return Dataset(_plan("read_webdataset", paths, files, reader, include_paths, shuffle, override_num_blocks))
+    source = MediaFiles(called("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_tfrecords(
@@ -149,8 +153,9 @@ def read_tfrecords(
     ignore_missing_paths: bool = False,
     tf_schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
     compression: Compression | None = None,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = None,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """A row for each `tf.train.Example`, a column for each feature. TensorFlow is not needed; checksums are checked.
@@ -170,7 +175,8 @@ def read_tfrecords(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return Dataset(_plan("read_tfrecords", paths, files, reader, include_paths, shuffle, override_num_blocks))
+    source = MediaFiles(called("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_audio(
@@ -180,8 +186,9 @@ def read_audio(
     partitioning: Partitioning = None,
     include_paths: bool = False,
     ignore_missing_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = audio.EXTENSIONS,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """A row for each sound file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
@@ -193,7 +200,8 @@ def read_audio(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return Dataset(_plan("read_audio", paths, files, audio.Audio(), include_paths, shuffle, override_num_blocks))
+    source = MediaFiles(called("read_audio", paths), files, audio.Audio(), include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_videos(
@@ -204,8 +212,9 @@ def read_videos(
     include_paths: bool = False,
     include_timestamps: bool = False,
     ignore_missing_paths: bool = False,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     file_extensions: Sequence[str] | None = videos.EXTENSIONS,
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """A row for each frame: `frame`, uint8 of height x width x 3, and `frame_index`, counted from 0 in each file.
@@ -213,6 +222,7 @@ def read_videos(
     `include_timestamps` adds `frame_timestamp`: the seconds at which it begins and ends.
     """
     needed("av", "read_videos", "video")
+    reader = videos.Videos(include_timestamps)
     files = listed(
         paths,
         filesystem=filesystem,
@@ -220,8 +230,8 @@ def read_videos(
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    reader = videos.Videos(include_timestamps)
-    return Dataset(_plan("read_videos", paths, files, reader, include_paths, shuffle, override_num_blocks))
+    source = MediaFiles(called("read_videos", paths), files, reader, include_paths, override_num_blocks)
+    return _dataset(source, shuffle, concurrency)
 
 
 def read_sql(
@@ -231,6 +241,7 @@ def read_sql(
     sql_params: Any = None,
     shard_keys: Sequence[str] | None = None,
     shard_hash_fn: str = "MD5",
+    concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """The rows of a query. `connection_factory` takes no arguments and gives a connection of Python's DB-API 2.
@@ -249,56 +260,32 @@ def read_sql(
     keys = () if shard_keys is None else tuple(shard_keys)
     if isinstance(shard_keys, str) or not all(isinstance(key, str) and key for key in keys):
         raise ValueError(f"shard_keys={shard_keys!r} must be a list of columns of the query, or None")
-    number = 1 if override_num_blocks is None else _num_blocks(override_num_blocks)
-    if number and number > 1 and not keys:
+    check_common(concurrency, override_num_blocks)
+    number = override_num_blocks or 1
+    if number > 1 and not keys:
         raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns by which the rows are shared out")
-    return Dataset(
-        Read(Query(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number or 1))
-    )
+    return Dataset(Read(Query(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number)))
 
 
-def _plan(
-    function: str,
-    paths: Paths,
-    files: tuple[File, ...],
-    reader: FileReader,
-    include_paths: bool,
-    shuffle: Any,
-    override_num_blocks: int | None,
-) -> Node:
-    seed = _seed(shuffle)
-    if seed is not None:
-        files = tuple(files[index] for index in permutation(len(files), seed))
-    name = f"{function}({_shown(paths)})"
-    source = Read(MediaFiles(name, files, reader, include_paths, _num_blocks(override_num_blocks)))
-    return source if seed is None else Reorder(source, seed)
+def _dataset(source: MediaFiles, shuffle: Shuffle, concurrency: int | None) -> Dataset:
+    check_common(concurrency, source.num_units, source.include_paths)
+    config = FileShuffleConfig() if shuffle == "files" else shuffle
+    if not (config is None or isinstance(config, FileShuffleConfig)):
+        raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
+    if config is None:
+        return Dataset(Read(_in_ranges(source)))
+    seed = config.seed or 0
+    mixed = tuple(source.files[index] for index in permutation(len(source.files), seed))
+    return Dataset(Reorder(Read(_in_ranges(replace(source, files=mixed))), seed, config.reseed_after_execution))
 
 
-def _seed(shuffle: Any) -> int | None:
-    """Of the order of files; None: as they are listed."""
-    if shuffle is None:
-        return None
-    if isinstance(shuffle, str) and shuffle == "files":
-        return 0
-    if type(shuffle).__name__ == "FileShuffleConfig":
-        return int(shuffle.seed or 0)
-    raise ValueError(f"shuffle={shuffle!r} must be 'files', a FileShuffleConfig or None")
-
-
-def _num_blocks(number: int | None) -> int | None:
-    if number is not None and not _is_count(number):
-        raise ValueError(f"override_num_blocks={number!r} must be a whole number of 1 or more, or None")
-    return number
+def _in_ranges(source: MediaFiles) -> Source:
+    """Large arrays are read a range of rows at a time."""
+    return numpy.NumpyFiles(source) if isinstance(source.reader, numpy.Arrays) else source
 
 
 def _is_count(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
-
-
-def _shown(paths: Paths) -> str:
-    if isinstance(paths, list | tuple):
-        return f"{str(paths[0])!r}, ... ({len(paths)} paths)" if len(paths) > 1 else repr(str(paths[0]))
-    return repr(str(paths))
 
 
 def _modes() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ rows are computed once and kept, for they have to be counted anyway.
 from __future__ import annotations
 
 import math
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -20,8 +21,11 @@ import numpy as np
 from paceline.data import look
 from paceline.data.barriers import RandomShuffle, Ready, Repartition, Sliced
 from paceline.data.block import Block, as_numpy
+from paceline.data.feeds import Feeds, LocalFeeds, is_small
+from paceline.data.iterator import DataIterator
 from paceline.data.optimize import with_inputs
 from paceline.data.plan import Map, Node, Read, Reorder, walk
+from paceline.data.position import Mode, Split
 from paceline.data.source import Unit
 from paceline.data.transforms.columns import Select
 
@@ -81,6 +85,25 @@ def train_and_test(
         return _stratified(rows, stratify, num_test)
     train, test = _cut(rows, [0, num_rows - num_test, None])
     return train, test
+
+
+def streaming(plan: Node, num: int, *, equal: bool) -> list[DataIterator]:
+    """Iterators for so many workers, which share one run of the plan."""
+    if isinstance(num, bool) or not isinstance(num, int) or num < 1:
+        raise ValueError(f"streaming_split takes a whole number of at least 1, not {num!r}")
+    mode: Mode = "equal" if equal else "exact"
+    return [DataIterator(feeds, Split(rank, num, mode)) for rank, feeds in enumerate(_shared(plan, num))]
+
+
+def _shared(plan: Node, num: int) -> list[Feeds]:
+    if is_small(plan):
+        return [LocalFeeds(plan) for _ in range(num)]  # to run it again takes less than to share it
+    from paceline.data.exec.processes import shared_service
+    from paceline.data.exec.remote import RemoteFeeds
+
+    service, name = shared_service(), secrets.token_hex(8)
+    service.add(name, plan)
+    return [RemoteFeeds(service.address, name, member, num) for member in range(num)]
 
 
 def _check_size(test_size: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline._engine.messages import Begin, Shard
+from paceline._engine.messages import Shard
 from paceline._worker.context import Context
 
 if TYPE_CHECKING:
@@ -120,17 +120,31 @@ def shard_of(context: Context, name: str) -> DataIterator:
     made = DataIterator(
         feeds,
         Split(begin.rank, begin.world_size, shard.mode),
-        cursor=_left_at(begin, name),
         global_batch_size=begin.global_batch_size if shard.mode == "equal" else None,
         name=name,
+        default_device=_device,
     )
+    left_at = dict(begin.resume.data).get(name) if begin.resume is not None else None
+    if left_at is not None and left_at.fingerprint != feeds.fingerprint():
+        assert begin.resume is not None
+        raise ValueError(
+            f"the dataset {name!r} has other files, or other rows in them, than when {begin.resume.name} was made: "
+            "where it stood then means nothing now\n\n"
+            "hint: give the run another name and RunConfig(...), resume_from_checkpoint=Checkpoint(...) to train on "
+            "with the new data from its beginning"
+        )
+    if left_at is not None:
+        made.go_to(left_at)
     context.shards[name] = made
     context.positions[name] = made.cursor
     return made
 
 
-def _left_at(begin: Begin, name: str) -> Any:
-    return dict(begin.resume.data).get(name) if begin.resume is not None else None
+def _device() -> Any:
+    """What `device="auto"` is in a worker: the one it was given."""
+    from paceline.train.torch.devices import get_device
+
+    return get_device()
 
 
 def _check_names(argument: str, names: object) -> None:

@@ -145,7 +145,8 @@ class Lines:
             self._idle.clear()
 
     def __del__(self) -> None:
-        self.close()
+        for line in self._idle:  # nobody is left to ask for one
+            line.close()
 
     def _take(self) -> Line:
         with self._lock:

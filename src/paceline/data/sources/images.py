@@ -70,7 +70,7 @@ def decoded(content: bytes, size: tuple[int, int] | None = None, mode: str | Non
                 image = image.convert(mode)
             if size is not None and image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
-            return np.array(image)
+            return np.asarray(image)
     except needed("PIL", "decoding images", "images").UnidentifiedImageError:
         raise UnfitError("it is of no format that Pillow knows") from None
     except (SyntaxError, struct.error, zlib.error, IndexError, OverflowError, pillow.DecompressionBombError) as error:

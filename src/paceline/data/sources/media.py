@@ -19,6 +19,7 @@ from paceline.data.context import DataContext
 from paceline.data.expressions import Expr
 from paceline.data.files import File, reading
 from paceline.data.source import Unit
+from paceline.data.sources.schemas import PATH, partition_fields
 
 _BLOCK_BYTES = 8 << 20
 """Rows are handed on when there are so many bytes of them, so that the first ones need not wait for the last."""
@@ -61,7 +62,8 @@ class FileReader(Protocol):
     def schema(self) -> Schema | None: ...
 
     def projected(self, columns: Sequence[str]) -> FileReader | None:
-        """One that reads these columns only; None where that saves nothing."""
+        """One that makes only these columns where all of them are there, and every one where not, so that whoever
+        misses one can say which there are; None where that saves nothing."""
         ...
 
 
@@ -82,20 +84,23 @@ class MediaFiles:
             if self.num_units is None
             else _dealt(self.files, self.num_units)
         )
-        return [MediaUnit(tuple(group), self.reader, self.include_paths) for group in groups]
+        partition = tuple(partition_fields(self.files))
+        return [MediaUnit(tuple(group), self.reader, self.include_paths, partition) for group in groups]
 
     def schema(self) -> Schema | None:
         schema = self.reader.schema()
-        if schema is None or any(file.partition for file in self.files):
+        if schema is None:
             return None
-        more = ["path"] * self.include_paths
-        return Schema([*schema.names, *more], [*schema.types, *(pa.string() for _ in more)])
+        more = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+        return Schema([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
 
     def projected(self, columns: Sequence[str]) -> MediaFiles | None:
-        reader = self.reader.projected(columns)
+        added = {PATH} if self.include_paths else set()
+        added |= {field.name for field in partition_fields(self.files)}
+        reader = self.reader.projected([name for name in columns if name not in added])
         if reader is None:
             return None
-        return replace(self, reader=reader, include_paths=self.include_paths and "path" in columns)
+        return replace(self, reader=reader, include_paths=self.include_paths and PATH in columns)
 
     def pruned(self, predicate: Expr) -> MediaFiles | None:
         return None
@@ -106,6 +111,8 @@ class MediaUnit:
     files: tuple[File, ...]
     reader: FileReader
     include_paths: bool
+    partition: tuple[Any, ...]
+    """The Arrow fields of the columns that the files' directories give."""
 
     @property
     def name(self) -> str:
@@ -129,22 +136,23 @@ class MediaUnit:
                 held.append((file, block))
                 size += block.nbytes
                 if size >= limit:
-                    yield labelled(held, self.include_paths)
+                    yield labelled(held, self.include_paths, self.partition)
                     held, size = [], 0
         if held:
-            yield labelled(held, self.include_paths)
+            yield labelled(held, self.include_paths, self.partition)
 
 
-def labelled(held: Sequence[tuple[File, Block]], include_paths: bool) -> Block:
+def labelled(held: Sequence[tuple[File, Block]], include_paths: bool, partition: Sequence[Any]) -> Block:
     """Blocks as one, with the columns that tell which file a row is from."""
     block = Block.concat(part for _, part in held)
-    for place, (name, _) in enumerate(held[0][0].partition):
-        values = [file.partition[place][1] for file, part in held for _ in range(part.num_rows)]
-        block = block.with_column(name, pa.array(values))
-    if include_paths:
-        paths = [str(file) for file, part in held for _ in range(part.num_rows)]
-        block = block.with_column("path", pa.array(paths, pa.string()))
-    return block
+    if not partition and not include_paths:
+        return block
+    files = [file for file, part in held for _ in range(part.num_rows)]
+    for field in partition:
+        block = block.with_column(
+            field.name, pa.array([dict(file.partition)[field.name] for file in files], field.type)
+        )
+    return block.with_column(PATH, pa.array([file.path for file in files], pa.string())) if include_paths else block
 
 
 def _total(numbers: Iterator[int | None]) -> int | None:

@@ -86,7 +86,7 @@ class NumpyFiles:
             return [unit]
         step = max(1, _UNIT_BYTES // found.row_bytes)
         return [
-            Rows(file, found, begin, min(begin + step, found.shape[0]), unit.include_paths)
+            Rows(file, found, begin, min(begin + step, found.shape[0]), unit.include_paths, unit.partition)
             for begin in range(0, found.shape[0], step)
         ]
 
@@ -151,6 +151,7 @@ class Rows:
     begin: int
     end: int
     include_paths: bool
+    partition: tuple[Any, ...]
 
     @property
     def name(self) -> str:
@@ -167,7 +168,7 @@ class Rows:
     def read(self) -> Iterator[Block]:
         with decoding(self.file, "a NumPy array"), self.file.open() as opened:
             for block in _rows_of(self.file, opened, self.layout, self.begin, self.end):
-                yield labelled([(self.file, block)], self.include_paths)
+                yield labelled([(self.file, block)], self.include_paths, self.partition)
 
 
 def _rows_of(file: File, opened: Any, found: Layout, begin: int, end: int) -> Iterator[Block]:

@@ -59,8 +59,10 @@ class TFRecords:
                 done += len(batch)
 
     def _columns(self, features: Mapping[str, Decoded], shapes: Shapes, num_rows: int) -> dict[str, Column]:
-        wanted = [name for name in shapes.known(features) if self.columns is None or name in self.columns]
-        return {name: shapes.column(name, features.get(name), num_rows) for name in wanted}
+        known = shapes.known(features)
+        if self.columns is not None and {*self.columns} <= {*known}:
+            known = [name for name in known if name in self.columns]
+        return {name: shapes.column(name, features.get(name), num_rows) for name in known}
 
     def num_rows(self, file: File) -> int | None:
         return None

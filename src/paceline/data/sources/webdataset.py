@@ -13,7 +13,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
@@ -47,21 +47,28 @@ class TarSamples:
     fileselect: Matches = None
     filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None
     expand_json: bool = False
+    columns: tuple[str, ...] | None = None
     unit_bytes: int = 0
 
     def blocks(self, file: File) -> Iterator[Block]:
         with decoding(file, "a tar file of samples"), file.stream() as stream:
-            renamed = self._named(members(stream))
-            rows: list[Sample] = []
+            held: list[Sample] = []
             size = 0
-            for sample in samples(renamed, self.suffixes):
+            for sample in samples(self._named(members(stream)), self.suffixes):
+                held.append(sample)
                 size += sum(len(value) for value in sample.values())
-                rows.append(self._decoded({"__url__": str(file), **sample}))
-                if len(rows) == _ROWS or size >= _BLOCK_BYTES:
-                    yield Block.from_rows(rows)
-                    rows, size = [], 0
-            if rows:
-                yield Block.from_rows(rows)
+                if len(held) == _ROWS or size >= _BLOCK_BYTES:
+                    yield self._block(file, held)
+                    held, size = [], 0
+            if held:
+                yield self._block(file, held)
+
+    def _block(self, file: File, held: Sequence[Sample]) -> Block:
+        there = {"__url__", *(suffix for sample in held for suffix in sample)}
+        if self.columns is not None and {*self.columns} <= there:
+            wanted = {"__key__", *self.columns}
+            held = [{name: sample[name] for name in sample if name in wanted} for sample in held]
+        return Block.from_rows([self._decoded({"__url__": str(file), **sample}) for sample in held])
 
     def _named(self, found: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
         renames = [] if self.filerename is None else self.filerename
@@ -96,8 +103,9 @@ class TarSamples:
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
-        return None
+    def projected(self, columns: Sequence[str]) -> TarSamples | None:
+        known = self.decoder is None or isinstance(self.decoder, bool | str)  # one of the user's may look at anything
+        return replace(self, columns=tuple(columns)) if known and not self.expand_json else None
 
 
 # Samples
