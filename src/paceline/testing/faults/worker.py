@@ -241,7 +241,7 @@ def _batches_watched(moments: Moments) -> Iterator[None]:
                 return
             yield batch
 
-    Epochs._batches = told  # type: ignore[method-assign]
+    Epochs._batches = told  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
