@@ -153,6 +153,14 @@ def test_a_preprocessor_goes_into_a_checkpoint_both_ways(tmp_path: Path) -> None
         assert shown(Preprocessor.load(Path(path) / "preprocessor.json")) == shown(one)
 
 
+def test_a_file_is_replaced_and_never_written_to(tmp_path: Path) -> None:
+    MinMaxScaler(["x"]).save(tmp_path / "scaler.json")
+    (tmp_path / "seen").hardlink_to(tmp_path / "scaler.json")
+    StandardScaler(["x"]).save(tmp_path / "scaler.json")
+    assert isinstance(Preprocessor.load(tmp_path / "seen"), MinMaxScaler)
+    assert isinstance(Preprocessor.load(tmp_path / "scaler.json"), StandardScaler)
+
+
 def test_one_that_is_not_fitted_stays_so(tmp_path: Path) -> None:
     StandardScaler(["x"]).save(tmp_path / "scaler.json")
     again = Preprocessor.load(tmp_path / "scaler.json")
