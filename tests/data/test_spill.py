@@ -45,7 +45,7 @@ def test_rows_within_the_allowance_are_in_no_file(data_context: DataContext, tmp
 
 
 def test_rows_beyond_the_allowance_are_in_files(data_context: DataContext, tmp_path: Path) -> None:
-    data_context.execution_options.resource_limits.object_store_memory = 8000  # half of it: four units of 800 bytes
+    data_context.execution_options.resource_limits.object_store_memory = 8000  # half of it: five units of 800 bytes
     before = open_files()
     units = resolved(Materialize(reading(numbers())), 0, InlineExecutor())
     in_memory = [piece.path.startswith("/proc/") for unit in units for piece in unit.pieces]

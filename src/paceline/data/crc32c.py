@@ -78,7 +78,8 @@ def computed(datas: Sequence[bytes]) -> list[int]:
 
 
 def _contributed(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> _Array:
-    return np.bitwise_xor.reduce(_positions()[np.arange(_CHUNK), bytes_.reshape(-1, _CHUNK)], axis=1)
+    contributed: _Array = np.bitwise_xor.reduce(_positions()[np.arange(_CHUNK), bytes_.reshape(-1, _CHUNK)], axis=1)
+    return contributed
 
 
 def _added(parts: _Array) -> _Array:

@@ -80,7 +80,12 @@ def _frames(held: bytes) -> tuple[list[bytes], list[int], int, str]:
         length, checksum = _HEADER.unpack_from(held, begin)
         # Before anything is believed of it: an altered length could ask for all memory there is.
         if masked(crc32c(held[begin : begin + _LENGTH.size])) != checksum:
-            return datas, checksums, begin, "its length does not have its checksum: no TFRecord, or altered"
+            return (
+                datas,
+                checksums,
+                begin,
+                "its length does not have its checksum: it is no TFRecord, compressed, or was altered",
+            )
         end = begin + _HEADER.size + length
         if len(held) < end + _CHECKSUM.size:
             break

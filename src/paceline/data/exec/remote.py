@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -123,6 +124,7 @@ class Lines:
         self._idle: list[Line] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()  # protects `_idle`
+        weakref.finalize(self, _close_all, self._idle)
 
     def rows(self, asked: Message) -> Iterator[Delivered]:
         line = self._take()
@@ -140,20 +142,28 @@ class Lines:
 
     def close(self) -> None:
         with self._lock:
-            for line in self._idle:
-                line.close()
-            self._idle.clear()
+            _close_all(self._idle)
+
+    def __del__(self) -> None:
+        for line in self._idle:  # nobody is left to ask for one
+            line.close()
 
     def _take(self) -> Line:
         with self._lock:
             if self._owner != os.getpid():
                 # A fork: the lines are those of the process it was forked from.
-                self._idle, self._owner = [], os.getpid()
+                _close_all(self._idle)
+                self._owner = os.getpid()
             return self._idle.pop() if self._idle else Line(self._connect())
 
     def _give_back(self, line: Line) -> None:
         with self._lock:
             self._idle.append(line)
+
+
+def _close_all(lines: list[Line]) -> None:
+    while lines:
+        lines.pop().close()
 
 
 class RemoteFeeds:
