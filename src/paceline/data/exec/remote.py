@@ -183,10 +183,6 @@ class Lines:
         with self._lock:
             _close_all(self._idle)
 
-    def __del__(self) -> None:
-        for line in self._idle:  # nobody is left to ask for one
-            line.close()
-
     def _take(self) -> Line:
         with self._lock:
             if self._owner != os.getpid():
