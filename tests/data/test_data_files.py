@@ -127,9 +127,9 @@ def test_a_file_can_be_pickled_and_shares_its_filesystem_with_others(tree: Path)
     [
         ("nowhere", "there is no file or directory"),
         ("a/nowhere.csv", "there is no file or directory"),
-        ("*.parquet", "the pattern finds no file"),
-        ("nowhere/*.csv", "nowhere cannot be looked at"),
-        ("b/_delta_log/../../empty", "the directory has no file"),
+        ("*.parquet", "*.parquet finds no file"),
+        ("nowhere/*.csv", "nowhere/*.csv finds no file"),
+        ("empty", "empty has no file"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) -> None:
@@ -146,7 +146,7 @@ def test_a_directory_with_other_files_only_says_which(tree: Path) -> None:
 
 
 def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
-    assert names([tree / "nowhere", tree / "a"], ignore_missing_paths=True) == A
+    assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
     with pytest.raises(FileNotFoundError, match="none of them leads to a file"):
         listed([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
 

@@ -161,7 +161,9 @@ def _found(place: Place, path: str, info: Any, extensions: tuple[str, ...]) -> l
         root = path
     elif MAGIC & set(path):
         root = posixpath.dirname(path[: min(path.index(sign) for sign in MAGIC & set(path))])
-        found = matching(place, root, path[len(root) :].strip("/").split("/"))
+        parts = path[len(root) :].strip("/").split("/")
+        is_there = not root or infos_at([(place, root)])[0].type == FileType.Directory
+        found = matching(place, root, parts) if is_there else []
     else:
         return []
     wanted = [(path, size) for path, size in found if not extensions or path.lower().endswith(extensions)]
@@ -172,7 +174,8 @@ def _nothing(text: str, place: Place, path: str, info: Any, extensions: tuple[st
     shown = bare(text)
     if info.type == FileType.NotFound and not MAGIC & set(path):
         return FileNotFoundError(f"paths={shown!r}: there is no file or directory {place.scheme}{path}")
-    what = "the directory has" if info.type == FileType.Directory else "the pattern finds"
+    full = f"{place.scheme}{path}"
+    what = f"the directory {full} has" if info.type == FileType.Directory else f"the pattern {full} finds"
     if extensions and (others := _found(place, path, info, ())):
         return FileNotFoundError(
             f"paths={shown!r}: {what} no file that ends in {' or '.join(extensions)}, but {len(others)} that "

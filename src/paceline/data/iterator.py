@@ -79,16 +79,16 @@ class DataIterator:
     # Where it stands
 
     def cursor(self) -> Cursor:
-        """Where this worker stands: all that it was handed so far is used."""
-        return self._epochs.cursor()
+        """Where this worker goes on: all that it was handed so far is used, and an epoch that it left is over."""
+        return self._epochs.next_cursor()
 
     def get_state(self) -> dict[str, Any]:
-        """The same as a plain dict, for `set_state`: small, and good as JSON.
+        """Where the iteration stands, as a plain dict for `set_state`: small, and good as JSON.
 
         Inside a loop it counts the batch at hand as used. After a loop that was left early it stands at the batch where
         that was.
         """
-        state: dict[str, Any] = msgspec.to_builtins(self.cursor())
+        state: dict[str, Any] = msgspec.to_builtins(self._epochs.cursor())
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:

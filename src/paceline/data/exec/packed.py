@@ -59,20 +59,23 @@ def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | No
     arrow = _serialized(Block(tabular), order) if tabular else None
     pickled = pickle.dumps(Block(objects).take(order).columns if order is not None else objects) if objects else None
     header = _Header(num_rows, list(block.columns), [], None, None)
-    room = _aligned(128 + _length(header) + sum(_length(_array(name, values)) for name, values in plain.items()))
-    end = room
+    end = _aligned(128 + _length(header) + sum(_length(_array(name, values)) for name, values in plain.items()))
+    room = last = end
     for name, values in plain.items():
         header.arrays.append(_Array(name, values.dtype.str, (num_rows, *values.shape[1:]), end))
-        end = _aligned(end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:]))
+        last = end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:])
+        end = _aligned(last)
     if arrow is not None:
         header.arrow = _Other(end, arrow.size)
-        end = _aligned(end + arrow.size)
+        last = end + arrow.size
+        end = _aligned(last)
     if pickled is not None:
         header.pickled = _Other(end, len(pickled))
-        end = _aligned(end + len(pickled))
+        last = end + len(pickled)
+        end = _aligned(last)
     head = msgspec.msgpack.encode(header)
     assert len(head) + 8 <= room, "the header of a block is larger than the room for it"
-    _put(fd, len(head).to_bytes(8, "little") + head, offset)
+    _put(fd, (len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), offset)
     scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
     for placed, values in zip(header.arrays, plain.values(), strict=True):
         _put(fd, _in_order(values, order, scratch), offset + placed.offset)
@@ -80,8 +83,9 @@ def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | No
         _put(fd, arrow, offset + header.arrow.offset)
     if pickled is not None and header.pickled is not None:
         _put(fd, pickled, offset + header.pickled.offset)
-    if os.fstat(fd).st_size < offset + end:  # the padding after the last column is part of the block
-        os.ftruncate(fd, offset + end)
+    # The padding after the last column belongs to the block, and is written: to set the length of the file would cut
+    # off what another process has written beyond this block meanwhile.
+    _put(fd, bytes(end - last), offset + last)
     return end
 
 
