@@ -63,7 +63,7 @@ def rows(plan, executor, epoch=0):
 
 @pytest.mark.parametrize("budget", [None, 3000], ids=["in memory", "mostly in files"])
 def test_what_comes_is_what_comes_without_processes(service, data_context, tmp_path, budget):
-    data_context.target_max_block_size = 2000
+    data_context.target_max_block_size = 4000
     data_context.execution_options.resource_limits.object_store_memory = budget
     executor = ProcessExecutor(service)
     for name, plan in PLANS.items():

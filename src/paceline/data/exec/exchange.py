@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.aggregate import Combined
 from paceline.data.barriers import (
     GroupBy,
     GroupRows,
@@ -48,6 +47,7 @@ from paceline.data.exec.scatter import (
     chunks_of,
 )
 from paceline.data.exec.spill import Held, Piece
+from paceline.data.groups import Combined
 from paceline.data.keys import Keys
 from paceline.data.plan import Barrier, Node, Read
 from paceline.data.source import Unit
