@@ -155,8 +155,8 @@ class Parquet:
                     file=file,
                     name=_called(file, run, metadata.num_row_groups),
                     groups=groups,
+                    sizes=tuple(group_bytes(metadata, group, read, schema) for group in groups),
                     num_stored=sum(metadata.row_group(group).num_rows for group in groups),
-                    num_bytes=sum(group_bytes(metadata, group, read, schema) for group in groups),
                     scan=scan,
                 )
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from paceline.data.block import Block
 from paceline.data.expressions import Expr, values_of
 from paceline.data.files import File, reading
-from paceline.data.sources.footers import PARQUET, footer, group_bytes
+from paceline.data.sources.footers import PARQUET, footer
 from paceline.data.sources.schemas import block_of, conformed, with_file_columns
 
 PIECE_BYTES = 16 << 20
@@ -70,33 +70,33 @@ class RowGroups:
     file: File
     name: str
     groups: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """About how many bytes each of them takes, once read."""
     num_stored: int
     """Rows in them, before any is filtered out."""
-    num_bytes: int
     scan: Scan
 
     @property
     def num_rows(self) -> int | None:
         return self.num_stored if self.scan.filter is None else None
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes)
+
     def read(self) -> Iterator[Block]:
         metadata = footer(self.file)
         self._check(metadata)
+        local = self.file.local
         with reading(self.file, PARQUET):
-            opened = self._opened(metadata)
-        with opened:
-            schema = opened.schema_arrow
-            needed = set(self.scan.read)
-            sizes = [group_bytes(metadata, group, needed, schema) for group in self.groups]
-            for groups, size in runs(self.groups, sizes, PIECE_BYTES):
+            source = pa.memory_map(local) if local is not None else self.file.open()
+        with source:
+            with reading(self.file, PARQUET):
+                # From a store, what lies near to each other is asked for at once and ahead.
+                opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=local is None)
+            for groups, size in runs(self.groups, self.sizes, PIECE_BYTES):
                 for table in self._tables(opened, groups, size):
                     yield from self.scan.blocks(table, self.file)
-
-    def _opened(self, metadata: Any) -> Any:
-        if self.file.local is not None:
-            return pq.ParquetFile(self.file.local, memory_map=True, metadata=metadata)
-        # From a store, what lies near to each other is asked for at once and ahead.
-        return pq.ParquetFile(self.file.open(), metadata=metadata, pre_buffer=True)
 
     def _tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
         columns = list(self.scan.read)
