@@ -152,6 +152,12 @@ class TestSchemas:
             read_parquet(tmp_path)
         assert column(read_parquet(tmp_path, columns=["b"]), "b") == [1, 2]
 
+    def test_a_value_that_the_wider_type_does_not_hold_is_said_with_the_file(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
+        pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
+        with pytest.raises(ValueError, match=r"2\.parquet cannot be read as Parquet: "):
+            rows_of(read_parquet(tmp_path))
+
     def test_two_columns_of_one_name_are_refused(self, tmp_path: Path) -> None:
         pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "x.parquet")
         with pytest.raises(ValueError, match=r"x\.parquet has two columns called 'a'"):
@@ -267,6 +273,9 @@ class TestBroken:
             ({"columns": "x"}, "columns='x' must be a list of names"),
             ({"columns": ["x", "x"]}, "names a column twice"),
             ({"filter": "nowhere > 3"}, "filter names 'nowhere'"),
+            ({"filter": col("s") > 3}, "filter=.* does not fit the columns: "),
+            ({"filter": "n + 1"}, "filter=.* does not fit the columns: "),
+            ({"filter": pc.field("nowhere") > 3}, "filter=.* does not fit the columns: .*nowhere"),
             ({"filter": lambda row: True}, "filter=.* must be an expression"),
             ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files' or a FileShuffleConfig"),
             ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),

@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from paceline._storage.trouble import in_short
 from paceline.data.block import Schema
 from paceline.data.expressions import Expr
 from paceline.data.files import File, reading
 from paceline.data.sources.footers import PARQUET, footers, group_bounds, group_bytes
 from paceline.data.sources.pruning import can_hold
-from paceline.data.sources.row_groups import RowGroups, Scan, runs
+from paceline.data.sources.row_groups import RowGroups, Scan, filtered, runs
 from paceline.data.sources.schemas import PATH, as_schema, partition_fields, unified
 
 UNIT_BYTES = 32 << 20
@@ -66,6 +67,11 @@ class Parquet:
                 shown = ", ".join(map(repr, known)) or "none"
                 raise ValueError(f"{argument} names {name!r}, which is no column of {self.name}; there are: {shown}")
         self.schema()
+        if self.filter is not None:
+            try:
+                filtered(self._full.empty_table(), self.filter)
+            except (pa.ArrowException, TypeError) as error:
+                raise ValueError(f"filter={self.filter!r} does not fit the columns: {in_short(error)}") from error
         return self
 
     @cached_property

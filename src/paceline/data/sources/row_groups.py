@@ -38,11 +38,12 @@ class Scan:
 
     def blocks(self, table: Any, file: File) -> Iterator[Block]:
         if self.target is not None:
-            table = conformed(table, self.target)
+            with reading(file, PARQUET):
+                table = conformed(table, self.target)
         if self.partition or self.include_paths:
             table = with_file_columns(table, file, self.partition, self.include_paths)
         if self.filter is not None:
-            table = _filtered(table, self.filter)
+            table = filtered(table, self.filter)
         if tuple(table.schema.names) != self.columns:
             table = table.select(list(self.columns))
         if not table.num_rows:
@@ -53,7 +54,7 @@ class Scan:
             yield block.slice(start, start + rows)
 
 
-def _filtered(table: Any, condition: Any) -> Any:
+def filtered(table: Any, condition: Any) -> Any:
     if isinstance(condition, Expr):
         return table.filter(values_of(condition, block_of(table.select(sorted(condition.columns())))))
     # Not `table.filter`, which hands the rows to threads, and takes them back in the order in which those are done.
