@@ -274,8 +274,10 @@ def from_items(
 
 def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """The rows of a `pandas.DataFrame`, or of a list of them, without their index."""
-    import pandas
-
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('from_pandas() needs pandas\n\nhint: pip install "paceline[pandas]"') from None
     return _from("from_pandas", "dfs", dfs, pandas.DataFrame, Block.from_pandas, override_num_blocks)
 
 

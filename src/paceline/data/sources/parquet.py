@@ -22,7 +22,7 @@ UNIT_BYTES = 32 << 20
 """Row groups go into one unit up to here. A larger one is a unit by itself: it can only be read from its beginning."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parquet:
     """The source of `read_parquet`."""
 
@@ -91,9 +91,13 @@ class Parquet:
         return schemas
 
     @cached_property
+    def _partition(self) -> list[Any]:
+        return partition_fields(self.files)
+
+    @cached_property
     def _beside(self) -> list[Any]:
         """The columns that come from where a file is."""
-        return [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+        return [*self._partition, *([pa.field(PATH, pa.string())] if self.include_paths else [])]
 
     @cached_property
     def _known(self) -> list[str]:
@@ -174,7 +178,7 @@ class Parquet:
             columns=self._names,
             read=read,
             target=None if own.equals(self._stored, check_metadata=True) else self._stored,
-            partition=tuple(field for field in partition_fields(self.files) if field.name in self._needed),
+            partition=tuple(field for field in self._partition if field.name in self._needed),
             include_paths=self.include_paths and PATH in self._needed,
             filter=self.filter,
         )

@@ -21,7 +21,7 @@ WHOLE_BYTES = 64 << 20
 """A row group up to here is read in one go, which is faster; a larger one as a stream."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # an expression has no truth value, so it cannot be compared
 class Scan:
     """How the rows of a file become the rows of the dataset."""
 
@@ -64,7 +64,7 @@ def filtered(table: Any, condition: Any) -> Any:
     return Declaration("filter", FilterNodeOptions(condition), inputs=[rows]).to_table(use_threads=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowGroups:
     """A unit: neighbouring row groups of one file, less those in which no row can be wanted."""
 
