@@ -71,8 +71,8 @@ def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [unit.name for unit in source_of(read_parquet(many)).units()] == [f"{i}.parquet" for i in range(3)]
-    size = footers.group_bytes(pq.read_metadata(many / "0.parquet"), 0, {"n", "x"}, pq.read_schema(many / "0.parquet"))
-    monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * size + 8)
+    sizes = source_of(read_parquet(many)).contents.sizes[0][0]
+    monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * (sizes["n"] + sizes["x"]) + 8)
     dataset = read_parquet(many, columns=["n", "x"])
     units = source_of(dataset).units()
     assert [unit.groups for unit in units[:3]] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]

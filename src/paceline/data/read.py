@@ -21,6 +21,7 @@ from paceline.data.files import Paths, listed
 from paceline.data.plan import Node, Read, Reorder
 from paceline.data.source import Source
 from paceline.data.sources import binary, csv, json, memory, parquet, text
+from paceline.data.sources.footers import Contents
 from paceline.data.sources.schemas import block_of
 
 JSON_FILE_EXTENSIONS = tuple(
@@ -85,7 +86,7 @@ def read_parquet(
     )
     source = parquet.Parquet(
         name=called("read_parquet", paths),
-        files=files,
+        contents=Contents(files),
         columns=tuple(columns) if columns is not None else None,
         filter=condition(filter),
         include_paths=include_paths,
