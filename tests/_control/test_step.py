@@ -54,6 +54,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._control.step import ECHO_GRACE_S, STOP_GRACE_S, InvalidTransition, deadline, resize_due, step
+from paceline._core.cursor import Ahead, Cursor
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
@@ -172,6 +173,36 @@ def test_a_checkpoint_carries_the_metrics_of_rank_0_whoever_comes_first() -> Non
         _, [commit] = step(run, staged(1, 1))
         assert isinstance(commit, CommitCheckpoint)
         assert commit.record.metrics == Raw(b'{"loss":0,"rank":0}')
+
+
+def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_comes_first() -> None:
+    def standing(rank: int, seq: int, row: int) -> Reported:
+        cursor = Cursor(row=row, chunk=8, world=2)
+        return replace(reported(rank, seq, files=rank == 1), data=(("train", cursor),))
+
+    for order in ((0, 1), (1, 0)):
+        run = running(2)
+        for seq, rows in ((1, (8, 8)), (2, (16, 24))):
+            # Rank 0 is far ahead in its reports: what it stood at by the one at hand counts.
+            for rank in order:
+                run, _ = step(run, standing(rank, seq, rows[rank]))
+        records = []
+        for seq in (1, 2):
+            run, [commit] = step(run, staged(1, seq))
+            assert isinstance(commit, CommitCheckpoint)
+            records.append(commit.record)
+        assert records[0].data == (("train", Cursor(row=8, chunk=8, world=2)),)
+        ahead = Ahead(row=16, leads=((24, "2"),), chunk=8, world=2)
+        assert records[1].data == (("train", Cursor(row=16, chunk=8, world=2, ahead=ahead)),)
+
+
+def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None:
+    run = running(2)
+    for seq in range(1, 50):
+        for rank in (0, 1):
+            run, _ = step(run, replace(reported(rank, seq), data=(("train", Cursor(row=seq)),)))
+    assert isinstance(run.phase, Running)
+    assert len(run.phase.positions) <= 2
 
 
 def test_commits_are_asked_in_the_order_of_reports_though_a_later_one_is_staged_first() -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from paceline._control.events import Retention
+from paceline._core.cursor import Cursors
 from paceline._engine.messages import CheckpointRecord, Failure, Staged, ValidationTask
 
 RECENT = 64
@@ -89,6 +90,8 @@ class Running(msgspec.Struct, frozen=True):
     """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
+    positions: tuple[tuple[int, int, Cursors], ...] = ()
+    """(report, rank, where its datasets stood) of reports that some rank has not come to, or that wait for a commit."""
     returned: frozenset[int] = frozenset()
     """The ranks whose function has returned."""
     num_stopped: int = 0

@@ -69,6 +69,7 @@ from paceline._control.run import (
     Validating,
     Waiting,
 )
+from paceline._core.cursor import Cursors, together
 from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
 
@@ -325,6 +326,8 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
+    if event.data:
+        live = replace(live, positions=(*_awaited(live), (seq, rank, event.data)))
     return _commits(_with_live(run, live))
 
 
@@ -341,6 +344,12 @@ def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...
         event.seq, event.checkpoint, event.rank, event.where, metrics, since=now, validation=_asked(None, event)
     )
     return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def _awaited(live: Running) -> tuple[tuple[int, int, Cursors], ...]:
+    """Those positions of datasets that a checkpoint may still be made with."""
+    pending = {pending.seq for pending in live.pending}
+    return tuple(entry for entry in live.positions if entry[0] > live.progress.least or entry[0] in pending)
 
 
 def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
@@ -386,7 +395,8 @@ def _commits(run: Run) -> Step:
         live = replace(live, pending=live.pending[1:])
         parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
         num_bytes = sum(file.size for part in parts for file in part.files)
-        record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes)
+        data = together((rank, cursors) for seq, rank, cursors in live.positions if seq == pending.seq)
+        record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes, data=data)
         if pending.validation is not None:
             record = replace(record, validation=pending.validation[1], status="PENDING_VALIDATION")
         run = replace(

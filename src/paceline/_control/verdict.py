@@ -11,7 +11,7 @@ from paceline._control.run import Pending
 from paceline._core.system import Condition
 from paceline._engine.messages import Frame, Sampled
 
-Doing = Literal["collective", "gpu", "barrier", "report", "storage", "loader", "stopped", "mute", "other"]
+Doing = Literal["collective", "gpu", "barrier", "report", "storage", "loader", "rows", "stopped", "mute", "other"]
 
 WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report")
 """A rank that does one of these may be kept by another: it is not the one to blame while there is somebody else."""
@@ -21,6 +21,7 @@ _OURS = ("paceline._worker.upload", "paceline._storage.")
 _COLLECTIVE = ("torch.distributed", "torch.nn.parallel.distributed")
 _BACKWARD = "torch.autograd.graph"
 _LOADER = "torch.utils.data"
+_DATASET = "paceline.data"
 _GPU = ("item", "cpu", "tolist", "synchronize", "nonzero", "numpy")
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy", "IPython.core.debugger", "pudb")
 _NAMED = 4
@@ -125,6 +126,8 @@ def _doing(frames: Sequence[Frame], below: Sequence[Frame], own: Sequence[int], 
         return "collective", called
     if own and any(_within(frame.module, (_LOADER,)) for frame in frames[own[0] :]):
         return "loader", call
+    if any(_within(frame.module, (_DATASET,)) for frame in below):
+        return "rows", ""
     if called.rpartition(".")[2] in _GPU or (below and _within(below[-1].module, ("torch.cuda",))):
         return "gpu", call
     return "other", call
@@ -167,6 +170,8 @@ def _stands(group: Sequence[Stance], about: Surroundings) -> str:
             return f"{have} stood {span} storing the checkpoint{seq} at {about.storage}{_at(one)}"
         case "loader":
             return f"{have} stood in the data loader{_at(one)} {span}"
+        case "rows":
+            return f"{have} waited for rows of a dataset{_at(one)} {span}"
     call = f" ({one.call})" if one.call else ""
     return f"{have} {'computed' if one.computes else 'stood'}{_at(one)}{call} {span}"
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from paceline._core.cursor import Cursors
 from paceline._core.system import Condition
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
@@ -55,6 +56,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
     num_bytes: int = 0
     validation: ValidationTask | None = None
     status: CheckpointStatus = "COMMITTED"
+    data: Cursors = ()
+    """Where the datasets of the run stood."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -98,6 +101,8 @@ class Reported(msgspec.Struct, frozen=True, tag=True):
     checkpoint: str | None = None
     """The name of the checkpoint that this rank adds files to, if it does; `CheckpointStaged` follows."""
     validation: ValidationTask | None = None
+    data: Cursors = ()
+    """Where this rank's parts of the datasets stand."""
 
 
 class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
@@ -218,6 +223,13 @@ FromWorker = (
 # What a worker is told
 
 
+class Shard(msgspec.Struct, frozen=True):
+    """A dataset of the run, and what a worker gets of it."""
+
+    name: str
+    mode: Literal["equal", "exact", "all"] = "equal"
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """The first message: who this worker is and where the run stands."""
 
@@ -247,6 +259,9 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     """A pickle of the filesystem that the user gave for it."""
     validates: bool = False
     """Whether the trainer said how a checkpoint is validated."""
+    shards: tuple[Shard, ...] = ()
+    data_address: str = ""
+    """Where the rows of these datasets are had."""
     protocol: int = PROTOCOL
 
 

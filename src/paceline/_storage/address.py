@@ -29,6 +29,8 @@ log = logging.getLogger("paceline")
 _CLIENT = {"timeout": "300s", "connect_timeout": "10s"}
 _GCS_RETRIES = timedelta(seconds=20)
 """Of pyarrow's client, which would go on for fifteen minutes without a word."""
+_S3_ATTEMPTS = 5
+"""Of pyarrow's client, where nobody around it tries again."""
 
 
 def store_at(storage_path: str, filesystem: Any = None, patience: Patience = PATIENCE) -> RetryingStore:
@@ -61,7 +63,24 @@ def _bare(storage_path: str, filesystem: Any) -> Store:
     return known.get(address.scheme, _any)(address)
 
 
-def as_arrow(filesystem: Any) -> Any:
+def filesystem_at(address: str, argument: str) -> tuple[Any, str]:
+    """The `pyarrow.fs.FileSystem` that an address leads to, and the path there, for those who only read files.
+
+    `argument` is what errors call the address.
+    """
+    parsed = _Address.parsed(address, dict(os.environ), argument)
+    match parsed.scheme:
+        case "s3" | "s3a":
+            return _s3_filesystem(parsed, _s3_region(parsed), _S3_ATTEMPTS), f"{parsed.host}/{parsed.path}".rstrip("/")
+        case "gs" | "gcs":
+            return _gs_filesystem(parsed), f"{parsed.host}/{parsed.path}".rstrip("/")
+        case "az" | "abfs" | "abfss":
+            account, container, key = _az_account(parsed)
+            return _az_filesystem(parsed, account, key), f"{container}/{parsed.path}".rstrip("/")
+    return _any_filesystem(parsed)
+
+
+def as_arrow(filesystem: Any, argument: str = "storage_filesystem") -> Any:
     """A `pyarrow.fs.FileSystem` from one, or from one of fsspec."""
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
@@ -69,7 +88,7 @@ def as_arrow(filesystem: Any) -> Any:
         return filesystem
     if hasattr(filesystem, "_strip_protocol") and hasattr(filesystem, "ls"):
         return PyFileSystem(FSSpecHandler(filesystem))
-    raise ValueError(f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec")
+    raise ValueError(f"{argument}={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec")
 
 
 @dataclass(frozen=True)
@@ -84,9 +103,11 @@ class _Address:
     """What the environment says; only the clouds' own variables are looked at."""
     text: str
     """All of it, as it was given."""
+    argument: str = "storage_path"
+    """What the caller calls it."""
 
     @classmethod
-    def parsed(cls, text: str, variables: Mapping[str, str]) -> _Address:
+    def parsed(cls, text: str, variables: Mapping[str, str], argument: str = "storage_path") -> _Address:
         parts = urlsplit(text)
         host = parts.netloc.rpartition("@")[2]
         return cls(
@@ -98,6 +119,7 @@ class _Address:
             options=dict(parse_qsl(parts.query)),
             variables=variables,
             text=text,
+            argument=argument,
         )
 
     def variable(self, name: str) -> str | None:
@@ -120,30 +142,14 @@ class _Address:
 
 
 def _s3(address: _Address) -> Store:
-    known = {"region", "scheme", "endpoint_override", "anonymous", "allow_bucket_creation", "allow_bucket_deletion"}
-    _check_options(address, known)
-    bucket = address.host
-    endpoint = address.endpoint(address.variable("AWS_ENDPOINT_URL_S3") or address.variable("AWS_ENDPOINT_URL"))
-    region = address.options.get("region") or address.variable("AWS_REGION") or address.variable("AWS_DEFAULT_REGION")
-    if region is None:
-        region = "us-east-1" if endpoint else _resolved_region(bucket)
-    anonymous = address.options.get("anonymous", "").lower() in ("1", "true")
+    bucket, region, endpoint = address.host, _s3_region(address), _s3_endpoint(address)
     path = f"{bucket}/{address.path}".rstrip("/")
 
     def filesystem() -> Any:
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-        given: dict[str, Any] = {"region": region, "anonymous": anonymous, "connect_timeout": 10}
         # One place tries again, and that is ours: two that do multiply.
-        given["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=1)
-        if endpoint is not None:
-            given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
-        if address.user:
-            given |= {"access_key": address.user, "secret_key": address.password}
-        # Writes in the background would hold a whole file in memory when the network is slower than the disk.
-        return S3FileSystem(background_writes=False, **given)
+        return _s3_filesystem(address, region, max_attempts=1)
 
-    credentials = _s3_credentials(address, anonymous)
+    credentials = _s3_credentials(address, _anonymous(address))
     if find_spec("obstore") is None or credentials is None:
         return ArrowStore(filesystem(), path, address.uri)
 
@@ -157,6 +163,35 @@ def _s3(address: _Address) -> Store:
         return S3Store(bucket, client_options=client, **given, **more)
 
     return ObjectStore(make, filesystem=filesystem, bucket=bucket, path=path, uri=address.uri)
+
+
+def _s3_endpoint(address: _Address) -> tuple[str, str] | None:
+    return address.endpoint(address.variable("AWS_ENDPOINT_URL_S3") or address.variable("AWS_ENDPOINT_URL"))
+
+
+def _s3_region(address: _Address) -> str:
+    known = {"region", "scheme", "endpoint_override", "anonymous", "allow_bucket_creation", "allow_bucket_deletion"}
+    _check_options(address, known)
+    region = address.options.get("region") or address.variable("AWS_REGION") or address.variable("AWS_DEFAULT_REGION")
+    return region or ("us-east-1" if _s3_endpoint(address) else _resolved_region(address.host))
+
+
+def _anonymous(address: _Address) -> bool:
+    return address.options.get("anonymous", "").lower() in ("1", "true")
+
+
+def _s3_filesystem(address: _Address, region: str, max_attempts: int) -> Any:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    given: dict[str, Any] = {"region": region, "anonymous": _anonymous(address), "connect_timeout": 10}
+    given["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=max_attempts)
+    endpoint = _s3_endpoint(address)
+    if endpoint is not None:
+        given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
+    if address.user:
+        given |= {"access_key": address.user, "secret_key": address.password}
+    # Writes in the background would hold a whole file in memory when the network is slower than the disk.
+    return S3FileSystem(background_writes=False, **given)
 
 
 def _s3_credentials(address: _Address, anonymous: bool) -> dict[str, Any] | None:
@@ -183,6 +218,10 @@ def _resolved_region(bucket: str) -> str:
 
 
 def _gs(address: _Address) -> Store:
+    return ArrowStore(_gs_filesystem(address), f"{address.host}/{address.path}", address.uri)
+
+
+def _gs_filesystem(address: _Address) -> Any:
     from pyarrow.fs import GcsFileSystem
 
     _check_options(address, {"scheme", "endpoint_override", "project_id", "anonymous"})
@@ -194,34 +233,16 @@ def _gs(address: _Address) -> Store:
         given["anonymous"] = True
     if "project_id" in address.options:
         given["project_id"] = address.options["project_id"]
-    return ArrowStore(GcsFileSystem(**given), f"{address.host}/{address.path}", address.uri)
+    return GcsFileSystem(**given)
 
 
 def _az(address: _Address) -> Store:
-    """`az://container/path` with the account in the environment, or pyarrow's own `abfs://` forms."""
-    from pyarrow.fs import AzureFileSystem
-
-    _check_options(address, {"account_name", "account_key", "endpoint", "scheme"})
-    account = address.options.get("account_name") or address.variable("AZURE_STORAGE_ACCOUNT_NAME")
-    key = address.options.get("account_key") or address.variable("AZURE_STORAGE_ACCOUNT_KEY")
-    container = address.host
-    if address.user and address.host.endswith(".dfs.core.windows.net"):  # abfs://container@account.dfs...
-        container, account = address.user, address.host.partition(".")[0]
-    if not account:
-        raise ValueError(
-            f"storage_path={address.uri!r} does not say which account: set AZURE_STORAGE_ACCOUNT_NAME, "
-            "or add ?account_name=... to it"
-        )
+    account, container, key = _az_account(address)
     endpoint = address.options.get("endpoint")
     path = f"{container}/{address.path}".rstrip("/")
 
     def filesystem() -> Any:
-        given: dict[str, Any] = {"account_key": key}
-        if endpoint:
-            scheme, _, authority = endpoint.partition("://")
-            given |= {"blob_storage_authority": authority, "dfs_storage_authority": authority}
-            given |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
-        return AzureFileSystem(account, **given)
+        return _az_filesystem(address, account, key)
 
     if find_spec("obstore") is None:
         return ArrowStore(filesystem(), path, address.uri)
@@ -240,7 +261,41 @@ def _az(address: _Address) -> Store:
     return ObjectStore(make, filesystem=filesystem, bucket=container, path=path, uri=address.uri)
 
 
+def _az_account(address: _Address) -> tuple[str, str, str | None]:
+    """Account, container and key: of `az://container/path` with the account in the environment, or of pyarrow's own
+    `abfs://` forms."""
+    _check_options(address, {"account_name", "account_key", "endpoint", "scheme"})
+    account = address.options.get("account_name") or address.variable("AZURE_STORAGE_ACCOUNT_NAME")
+    key = address.options.get("account_key") or address.variable("AZURE_STORAGE_ACCOUNT_KEY")
+    container = address.host
+    if address.user and address.host.endswith(".dfs.core.windows.net"):  # abfs://container@account.dfs...
+        container, account = address.user, address.host.partition(".")[0]
+    if not account:
+        raise ValueError(
+            f"{address.argument}={address.uri!r} does not say which account: set AZURE_STORAGE_ACCOUNT_NAME, "
+            "or add ?account_name=... to it"
+        )
+    return account, container, key
+
+
+def _az_filesystem(address: _Address, account: str, key: str | None) -> Any:
+    from pyarrow.fs import AzureFileSystem
+
+    given: dict[str, Any] = {"account_key": key}
+    endpoint = address.options.get("endpoint")
+    if endpoint:
+        scheme, _, authority = endpoint.partition("://")
+        given |= {"blob_storage_authority": authority, "dfs_storage_authority": authority}
+        given |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+    return AzureFileSystem(account, **given)
+
+
 def _any(address: _Address) -> Store:
+    filesystem, path = _any_filesystem(address)
+    return ArrowStore(filesystem, path, address.uri)
+
+
+def _any_filesystem(address: _Address) -> tuple[Any, str]:
     """Whatever else pyarrow knows (hdfs), or fsspec."""
     import pyarrow
     from pyarrow.fs import FileSystem
@@ -250,21 +305,23 @@ def _any(address: _Address) -> Store:
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
         if find_spec("fsspec") is None:
             raise ImportError(
-                f"storage_path={address.uri!r}: pyarrow does not know {address.scheme}://, and fsspec is not installed"
-                '\n\nhint: pip install "paceline[cloud]"'
+                f"{address.argument}={address.uri!r}: pyarrow does not know {address.scheme}://, and fsspec is not "
+                'installed\n\nhint: pip install "paceline[cloud]"'
             ) from None
         import fsspec
 
         try:
             found, path = fsspec.core.url_to_fs(address.text)
         except ValueError as error:
-            raise ValueError(f"storage_path={address.uri!r}: {error}") from None
+            raise ValueError(f"{address.argument}={address.uri!r}: {error}") from None
         filesystem = as_arrow(found)
-    return ArrowStore(filesystem, path, address.uri)
+    return filesystem, path
 
 
 def _check_options(address: _Address, known: set[str]) -> None:
     for name in address.options:
         if name not in known:
             shown = urlunsplit((address.scheme, address.host, f"/{address.path}", "", ""))
-            raise ValueError(f"storage_path={shown!r} has the option {name!r}: it may have {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{address.argument}={shown!r} has the option {name!r}: it may have {', '.join(sorted(known))}"
+            )

@@ -29,7 +29,7 @@ class ArrowStore:
         self.filesystem = filesystem
         self.path = path.rstrip("/")
         self.uri = uri.rstrip("/")
-        self._fsspec = _fsspec_behind(filesystem)
+        self._fsspec = fsspec_behind(filesystem)
         kind = _kind(filesystem, self._fsspec)
         self._has_buckets = kind in _BUCKETS
         self._whole_puts = kind in _WHOLE_PUTS
@@ -173,7 +173,8 @@ def _tag(data: bytes) -> str:
     return tally.entry("").hash
 
 
-def _fsspec_behind(filesystem: Any) -> Any:
+def fsspec_behind(filesystem: Any) -> Any:
+    """The filesystem of fsspec that one of pyarrow stands for; None where it is pyarrow's own."""
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
     if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):

@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import cloudpickle
 from msgspec import Raw
 
 from paceline._core import settings
 from paceline._core.codec import sealed
+from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
 from paceline._core.frames import shown_path
 from paceline._core.plain import plain, printable
@@ -81,6 +83,10 @@ class Context:
         self.echo: StorageError | None = None
         """The last error of `report()` that another rank's files were the reason for."""
         self.num_reports = begin.first_seq
+        self.shards: dict[str, Any] = {}
+        """Of the datasets of the run, the parts that this worker has taken."""
+        self.positions: dict[str, Callable[[], Cursor]] = {}
+        """Where each of them stands."""
         self._link = link
         # Protects the two below: reports are written by the user's thread and by the one that uploads.
         self._writing = threading.Lock()
@@ -175,7 +181,8 @@ class Context:
         begin = self.begin
         named = (name or checkpoint_name(seq)) if saves else None
         task = validation if saves else None
-        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task))
+        data = tuple((name, position()) for name, position in self.positions.items())
+        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data))
         if saves:
             assert made is not None
             assert named is not None

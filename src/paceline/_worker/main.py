@@ -158,7 +158,16 @@ def _one_line(error: BaseException) -> str:
     except BaseException as problem:  # noqa: BLE001  the user's own __str__ raises; say so in its place
         text = f"<its message cannot be shown: {type(problem).__name__}>"
     first = printable(next(iter(text[:_MAX_TEXT].strip().splitlines()), ""))
-    return f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
+    told = f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
+    return f"{told} ({noted})" if (noted := _first_note(error)) else told
+
+
+def _first_note(error: BaseException) -> str:
+    """What was noted first, on one line: of an exception in a dataset's function, the file, the row and the line."""
+    notes = getattr(error, "__notes__", None)
+    if not isinstance(notes, list) or not notes or not isinstance(notes[0], str):
+        return ""
+    return printable("; ".join(line.strip() for line in notes[0].splitlines() if line.strip())[:500])
 
 
 def _safe_traceback(error: BaseException) -> str:

@@ -56,8 +56,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_webdataset",
     ),
     "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.write": ("SaveMode",),
 }
 
-__all__ = sorted(name for names in _NAMES.values() for name in names)
+_SUBMODULES = ("preprocessors",)
 
-__getattr__ = on_demand(__name__, _NAMES)
+__all__ = sorted([*_SUBMODULES, *(name for names in _NAMES.values() for name in names)])
+
+__getattr__ = on_demand(__name__, _NAMES, submodules=_SUBMODULES)

@@ -1,13 +1,14 @@
 """Expressions over columns: `(col("age") > 30) & col("name").is_not_null()`.
 
 Unlike a function, an expression can be looked into: it says which columns it needs, and a reader can tell from a file's
-statistics that no row in it will do. Nulls are Arrow's: a comparison with one is null, and a filter drops it.
+statistics that no row in it will do. Nulls are Arrow's: a comparison with one is null, and a filter drops it. Whole
+numbers divided by `//` and `%` stay whole, as in Python; by zero they are null.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,34 @@ import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_arrow
 
+_REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+
+
+def _divided(left: Any, right: Any) -> Any:
+    return pc.divide(pc.cast(left, pa.float64(), safe=False), right)
+
+
+def _floor_divided(left: Any, right: Any) -> Any:
+    if not pa.types.is_integer(left.type) or not pa.types.is_integer(right.type):
+        return pc.floor(_divided(left, right))
+    right = pc.if_else(pc.equal(right, 0), pa.scalar(None, right.type), right)
+    quotient = pc.divide(left, right)  # Arrow's is cut towards zero
+    rest = pc.subtract(left, pc.multiply(quotient, right))
+    below = pc.and_(pc.not_equal(rest, 0), pc.not_equal(pc.less(rest, 0), pc.less(right, 0)))
+    return pc.subtract(quotient, pc.cast(below, quotient.type))
+
+
+def _rest(left: Any, right: Any) -> Any:
+    return pc.subtract(left, pc.multiply(_floor_divided(left, right), right))
+
+
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
-    "/": lambda left, right: pc.divide(pc.cast(left, pa.float64()), right),
-    "//": lambda left, right: pc.floor(pc.divide(pc.cast(left, pa.float64()), right)),
+    "/": _divided,
+    "//": _floor_divided,
+    "%": _rest,
     "==": pc.equal,
     "!=": pc.not_equal,
     "<": pc.less,
@@ -31,6 +54,26 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "&": pc.and_kleene,
     "|": pc.or_kleene,
 }
+
+
+def _computed(operation: str, left: Any, right: Any) -> Any:
+    compute = _OPERATIONS[operation]
+    try:
+        return compute(left, right)
+    except pa.ArrowInvalid:
+        if not all(_is_number(side.type) for side in (left, right)):
+            raise
+    # Arrow will not round a large number to the type of the other side. Where that type is as good, it is taken.
+    for wide, narrow in ((left.type, right), (right.type, left)):
+        whole = pa.types.is_integer(wide) and pa.types.is_integer(narrow.type)
+        if whole and isinstance(narrow, pa.Scalar) and narrow.is_valid and narrow.as_py() >= 0:
+            other = pc.cast(narrow, wide)
+            return compute(left, other) if narrow is right else compute(other, right)
+    return compute(pc.cast(left, pa.float64(), safe=False), pc.cast(right, pa.float64(), safe=False))
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 class Expr:
@@ -71,6 +114,15 @@ class Expr:
     def __floordiv__(self, other: Any) -> Expr:
         return Binary("//", self, as_expr(other))
 
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return Binary("//", as_expr(other), self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return Binary("%", self, as_expr(other))
+
+    def __rmod__(self, other: Any) -> Expr:
+        return Binary("%", as_expr(other), self)
+
     def __lt__(self, other: Any) -> Expr:
         return Binary("<", self, as_expr(other))
 
@@ -96,6 +148,12 @@ class Expr:
 
     def __or__(self, other: Any) -> Expr:
         return Binary("|", self, as_expr(other))
+
+    def __rand__(self, other: Any) -> Expr:
+        return Binary("&", as_expr(other), self)
+
+    def __ror__(self, other: Any) -> Expr:
+        return Binary("|", as_expr(other), self)
 
     def __invert__(self) -> Expr:
         return Unary("not", self)
@@ -124,7 +182,11 @@ class Col(Expr):
     name: str
 
     def evaluate(self, block: Block) -> Any:
-        return as_arrow(block.column(self.name))
+        values = as_arrow(block.column(self.name))
+        if pa.types.is_dictionary(values.type):
+            return values.cast(values.type.value_type)
+        # Arrow stores numbers of 16 bits, and computes with none.
+        return values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
 
     def columns(self) -> set[str]:
         return {self.name}
@@ -138,7 +200,10 @@ class Lit(Expr):
     value: Any
 
     def evaluate(self, block: Block) -> Any:
-        return pa.scalar(self.value)
+        try:
+            return pa.scalar(self.value)
+        except OverflowError:
+            return pa.scalar(self.value, pa.uint64())
 
     def columns(self) -> set[str]:
         return set()
@@ -154,7 +219,7 @@ class Binary(Expr):
     right: Expr
 
     def evaluate(self, block: Block) -> Any:
-        return _OPERATIONS[self.operation](self.left.evaluate(block), self.right.evaluate(block))
+        return _computed(self.operation, self.left.evaluate(block), self.right.evaluate(block))
 
     def columns(self) -> set[str]:
         return self.left.columns() | self.right.columns()
@@ -193,7 +258,9 @@ class IsIn(Expr):
     values: tuple[Any, ...]
 
     def evaluate(self, block: Block) -> Any:
-        return pc.is_in(self.operand.evaluate(block), value_set=pa.array(self.values))
+        operand = self.operand.evaluate(block)
+        values = pa.array(self.values)
+        return pc.is_in(operand, value_set=values.cast(operand.type) if pa.types.is_null(values.type) else values)
 
     def columns(self) -> set[str]:
         return self.operand.columns()
@@ -216,11 +283,28 @@ def as_expr(value: Any) -> Expr:
     return value if isinstance(value, Expr) else Lit(value)
 
 
+def renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The same over columns of other names; a name that is not among them stays."""
+    match expr:
+        case Col(name=name):
+            return Col(names.get(name, name))
+        case Binary(operation=operation, left=left, right=right):
+            return Binary(operation, renamed(left, names), renamed(right, names))
+        case Unary(operation=operation, operand=operand):
+            return Unary(operation, renamed(operand, names))
+        case IsIn(operand=operand, values=values):
+            return IsIn(renamed(operand, names), values)
+    return expr
+
+
 def values_of(expr: Expr, block: Block) -> Column:
     """What an expression gives for each row of a block, as a column."""
-    value = expr.evaluate(block)
+    try:
+        value = expr.evaluate(block)
+    except _REFUSED as error:
+        raise TypeError(f"{expr!r} cannot be computed: {error}") from None
     if isinstance(value, pa.Scalar):
-        value = pa.array([value.as_py()] * block.num_rows, type=value.type)
+        value = pa.repeat(value, block.num_rows)
     return value if isinstance(value, pa.ChunkedArray) else pa.chunked_array([value])
 
 
@@ -230,6 +314,7 @@ _PYTHON = {
     ast.Mult: "*",
     ast.Div: "/",
     ast.FloorDiv: "//",
+    ast.Mod: "%",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -246,12 +331,33 @@ _PYTHON = {
 def parsed(text: str) -> Expr:
     """An expression from Python's own syntax, with columns as names: `"age > 30 and country in ['de', 'fr']"`."""
     try:
-        return _parsed(ast.parse(text, mode="eval").body)
-    except (SyntaxError, KeyError) as error:
-        raise ValueError(
-            f"expr={text!r} is no expression over columns: {error}\n\n"
-            "hint: comparisons, + - * / //, and, or, not, in and is None may be used"
-        ) from None
+        return _parsed(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f"expr={text!r} cannot be read: {error.msg}{_HINT}") from None
+
+
+_HINT = (
+    "\n\nhint: names of columns, values, comparisons, + - * / // %, and, or, not, in and is None may be used; "
+    "a column whose name is no name of Python's is col('its name')"
+)
+
+
+def _sign(operator: ast.operator | ast.boolop | ast.cmpop, node: ast.expr) -> str:
+    try:
+        return _PYTHON[type(operator)]
+    except KeyError:
+        raise _unknown(node) from None
+
+
+def _unknown(node: ast.expr) -> ValueError:
+    return ValueError(f"{ast.unparse(node)!r} is no expression over columns{_HINT}")
+
+
+def _constants(node: ast.expr) -> tuple[Any, ...]:
+    try:
+        return tuple(ast.literal_eval(node))
+    except (ValueError, TypeError):
+        raise ValueError(f"{ast.unparse(node)!r} is no list of values, which `in` looks into{_HINT}") from None
 
 
 def _parsed(node: ast.expr) -> Expr:
@@ -260,6 +366,8 @@ def _parsed(node: ast.expr) -> Expr:
             return Col(name)
         case ast.Constant(value=value):
             return Lit(value)
+        case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))], keywords=[]):
+            return Col(name)
         case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
             return ~_parsed(operand)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, int | float):
@@ -267,28 +375,25 @@ def _parsed(node: ast.expr) -> Expr:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_parsed(operand)
         case ast.BinOp(left=left, op=operator, right=right):
-            return Binary(_PYTHON[type(operator)], _parsed(left), _parsed(right))
+            return Binary(_sign(operator, node), _parsed(left), _parsed(right))
         case ast.BoolOp(op=connective, values=[first, *others]):
             expr = _parsed(first)
             for other in others:
-                expr = Binary(_PYTHON[type(connective)], expr, _parsed(other))
+                expr = Binary(_sign(connective, node), expr, _parsed(other))
             return expr
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as member], comparators=[among]):
-            held = IsIn(_parsed(left), tuple(ast.literal_eval(among)))
+            held = IsIn(_parsed(left), _constants(among))
             return ~held if isinstance(member, ast.NotIn) else held
         case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as same], comparators=[ast.Constant(value=None)]):
             return _parsed(left).is_null() if isinstance(same, ast.Is) else _parsed(left).is_not_null()
         case ast.Compare(left=left, ops=operators, comparators=others):
             terms = [_parsed(term) for term in (left, *others)]
             compared: list[Expr] = [
-                Binary(_PYTHON[type(operator)], terms[index], terms[index + 1])
+                Binary(_sign(operator, node), terms[index], terms[index + 1])
                 for index, operator in enumerate(operators)
             ]
             expr = compared[0]
             for other_expr in compared[1:]:
                 expr = expr & other_expr
             return expr
-    raise ValueError(
-        f"{ast.unparse(node)!r} is no expression over columns\n\n"
-        "hint: comparisons, + - * / //, and, or, not, in and is None may be used"
-    )
+    raise _unknown(node)

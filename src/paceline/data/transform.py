@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -41,27 +41,37 @@ class Scope:
 
     unit: str = ""
     skipped: list[Skipped] = field(default_factory=list)
-    _made: dict[int, Any] = field(default_factory=dict)
+    _made: dict[object, tuple[Transform, Any]] = field(default_factory=dict)
 
     def made(self, transform: Transform, make: Callable[[], Any]) -> Any:
         """One object for each transform, for as long as the process lives."""
-        key = id(transform)
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if transform.key not in self._made:
+            # The transform is kept too: a key that is made of its address would else be given to another one.
+            self._made[transform.key] = transform, make()
+        return self._made[transform.key][1]
 
 
 @dataclass(frozen=True)
 class Transform:
-    pool: ClassVar[Pool | None] = None
-    """None: in whatever process the rows are."""
-    keeps_rows: ClassVar[bool] = False
-    """Each row in gives one row out, in the same order."""
-
     @property
     def name(self) -> str:
         """As in `explain()` and `stats()`: `map_batches(normalize)`."""
         raise NotImplementedError
+
+    @property
+    def pool(self) -> Pool | None:
+        """None: in whatever process the rows are."""
+        return None
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Each row in gives one row out, in the same order."""
+        return False
+
+    @property
+    def key(self) -> object:
+        """The same for all copies of a transform that share what is made for it."""
+        return id(self)
 
     def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
         raise NotImplementedError

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.train.callbacks import TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.datasets import DataConfig
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         get_all_reported_checkpoints,
         get_checkpoint,
         get_context,
+        get_dataset_shard,
         get_preemption_info,
         report,
         staging_directory,
@@ -52,6 +54,7 @@ __all__ = [
     "CheckpointCorruptError",
     "CheckpointUploadMode",
     "ControllerError",
+    "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
     "PacelineError",
@@ -79,6 +82,7 @@ __all__ = [
     "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
+    "get_dataset_shard",
     "get_preemption_info",
     "report",
     "staging_directory",
@@ -112,6 +116,7 @@ __getattr__ = on_demand(
             "RunConfig",
             "ScalingConfig",
         ),
+        "paceline.train.datasets": ("DataConfig",),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (
@@ -124,6 +129,7 @@ __getattr__ = on_demand(
             "get_all_reported_checkpoints",
             "get_checkpoint",
             "get_context",
+            "get_dataset_shard",
             "get_preemption_info",
             "report",
             "staging_directory",

@@ -40,6 +40,7 @@ from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.datasets import AskedData, served
 from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_job
@@ -78,6 +79,7 @@ class Asked:
     filesystem: bytes | None = None
     """A pickle of the one that the run is kept on, if the user gave it."""
     validation: AskedValidation | None = None
+    data: AskedData | None = None
 
     @property
     def needs(self) -> Needs:
@@ -94,6 +96,13 @@ class AskedValidation:
 
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
+    with served(asked.data) as data_address:
+        return _driven(asked, depot, found, terminal, seams, data_address)
+
+
+def _driven(
+    asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, data_address: str
+) -> Result:
     collector = Collector(found.history, found.run)
     observers: list[Observer] = [collector, terminal]
     observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
@@ -106,7 +115,7 @@ def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, sea
         journal=found.journal,
         engine=engine,
         depot=depot,
-        group=lambda command, run: _group(asked, depot.layout, command, run),
+        group=lambda command, run: _group(asked, depot.layout, command, run, data_address),
         clock=seams.clock,
         needs=asked.needs,
         # Nobody hurries a person at a breakpoint.
@@ -203,7 +212,7 @@ def _watch(asked: Asked, layout: Layout) -> Watch:
     return Watch(config.hang_timeout_s, config.hang_action, str(layout.root))
 
 
-def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Group:
+def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_address: str) -> Group:
     _, _, backend = asked.parts
     workers = []
     for rank, share in enumerate(asked.place(command.size)):
@@ -229,6 +238,8 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run) -> Gro
             store=asked.run_config.home.address,
             filesystem=asked.filesystem,
             validates=run.validates,
+            shards=asked.data.shards if asked.data is not None else (),
+            data_address=data_address,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     return Group(

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,11 @@ from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline._worker.upload import Directory, InPlace, Source, State
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.datasets import shard_of
 from paceline.train.validation import ValidationTaskConfig, task_of
+
+if TYPE_CHECKING:
+    from paceline.data.iterator import DataIterator
 
 
 class CheckpointUploadMode(enum.Enum):
@@ -187,6 +191,15 @@ def get_checkpoint() -> Checkpoint | None:
     if record is not None:
         return Checkpoint(*context.depot.place(record))
     return Checkpoint(context.begin.initial) if context.begin.initial else None
+
+
+def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
+    """This worker's part of one of the trainer's `datasets`; of `"train"` where no name is given.
+
+    Each iteration over it is an epoch. Where it stands goes into every checkpoint, and a worker that starts again goes
+    on from there: with the rest of the epoch first.
+    """
+    return shard_of(_context("get_dataset_shard"), dataset_name if dataset_name is not None else "train")
 
 
 def get_preemption_info() -> PreemptionInfo | None:

@@ -15,6 +15,7 @@ from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
+from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, AskedValidation, Seams, driven, opened
 from paceline.train.job import called_with, pickled_job
 from paceline.train.result import Result, result_of
@@ -30,7 +31,8 @@ class DataParallelTrainer:
 
     `train_loop_per_worker` takes the `train_loop_config` as its only argument, or nothing. It may be defined anywhere,
     a notebook cell or a closure included. `resume_from_checkpoint` is what `get_checkpoint()` gives in a new run.
-    `validation_config` says what `report(..., validation=True)` asks for.
+    `validation_config` says what `report(..., validation=True)` asks for. The `datasets` are divided among the workers
+    as `dataset_config` says; the function gets its part of one from `get_dataset_shard(name)`.
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
@@ -46,6 +48,8 @@ class DataParallelTrainer:
         run_config: RunConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
     ) -> None:
         self.train_loop_per_worker = train_loop_per_worker
         self.train_loop_config = train_loop_config
@@ -58,6 +62,9 @@ class DataParallelTrainer:
             if validation_config is not None
             else None
         )
+        self.datasets = datasets
+        self.dataset_config: DataConfig = as_config(DataConfig, dataset_config, "dataset_config")
+        self._data = asked_data(datasets, self.dataset_config)
         if not isinstance(self.backend_config, BackendConfig):
             raise ValueError(f"backend_config={backend_config!r} is not a paceline.train.BackendConfig")
         if not isinstance(resume_from_checkpoint, Checkpoint | None):
@@ -96,6 +103,7 @@ class DataParallelTrainer:
             initial=self.resume_from_checkpoint,
             filesystem=_pickled_filesystem(self.run_config.storage_filesystem),
             validation=_validation(self.validation_config, given),
+            data=self._data,
         )
         chosen = settings.load()
         terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)

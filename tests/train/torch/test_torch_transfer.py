@@ -9,8 +9,8 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
+from paceline.data.batches.torch import moved
 from paceline.train.torch import prepare_data_loader
-from paceline.train.torch.transfer import moved
 
 META = torch.device("meta")
 Pair = collections.namedtuple("Pair", "x y")

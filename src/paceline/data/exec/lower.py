@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline.data.block import Schema
 from paceline.data.exec.pipeline import Executor, Pipeline, lowered
+from paceline.data.optimize import optimized
 from paceline.data.plan import Barrier, Node, Read, walk
 from paceline.data.source import Unit
 
@@ -20,10 +21,6 @@ def lowered_for(plan: Node, epoch: int, executor: Executor) -> Pipeline:
         return resolved(barrier, epoch, executor)
 
     return lowered(optimized(plan), epoch, resolve)
-
-
-def optimized(plan: Node) -> Node:
-    return plan
 
 
 def outline(plan: Node) -> Pipeline:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from paceline.data.batches.torch import moved, moved_ahead
 from paceline.train.session import _context
 from paceline.train.torch.devices import get_device
 from paceline.train.torch.reproducibility import enabled_seed, seed_for
-from paceline.train.torch.transfer import moved, moved_ahead
 
 if TYPE_CHECKING:
     import torch

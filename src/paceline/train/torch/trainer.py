@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.datasets import DataConfig
 from paceline.train.torch.config import TorchConfig
 from paceline.train.trainer import DataParallelTrainer
 from paceline.train.validation import ValidationConfig
@@ -37,6 +38,8 @@ class TorchTrainer(DataParallelTrainer):
         run_config: RunConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             train_loop_per_worker,
@@ -46,4 +49,6 @@ class TorchTrainer(DataParallelTrainer):
             run_config=run_config,
             resume_from_checkpoint=resume_from_checkpoint,
             validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
         )

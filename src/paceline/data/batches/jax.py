@@ -1,0 +1,68 @@
+"""Batches as JAX arrays. Types of 64 bits become what JAX makes of them: 32 bits, unless it was told to keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def check_dtypes(dtypes: Any) -> None:
+    for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
+        try:
+            np.dtype(dtype)
+        except TypeError as error:
+            raise ValueError(
+                f"dtypes={dtypes!r} is neither a type such as jax.numpy.float32 nor a dict that has one for each of "
+                f"some columns ({error})"
+            ) from None
+
+
+def check_target(device: Any, sharding: Any) -> Any:
+    """Where arrays go: a device, a sharding, or None for JAX's own choice."""
+    jax = _jax()
+    if device is not None and sharding is not None:
+        raise ValueError("device and sharding are both given: a sharding says already on which devices")
+    if device is not None and not isinstance(device, jax.Device):
+        raise ValueError(f"device={device!r} is not one of jax.devices(), or None")
+    if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
+        raise ValueError(f"sharding={sharding!r} is not a jax.sharding.Sharding, or None")
+    return device if device is not None else sharding
+
+
+def travels(target: Any) -> bool:
+    """Whether arrays leave the memory that the CPU sees."""
+    jax = _jax()
+    if target is None:
+        return bool(jax.default_backend() != "cpu")
+    devices = target.device_set if hasattr(target, "device_set") else [target]
+    return any(device.platform != "cpu" for device in devices)
+
+
+def arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target: Any = None) -> dict[str, Any]:
+    """An array for each column; `dtypes` is for all of them, or for those it names."""
+    jax = _jax()
+    made = {
+        name: _array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+        for name, values in batch.items()
+    }
+    put: dict[str, Any] = jax.device_put(made, target)
+    return put
+
+
+def _array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
+            "hint: turn it into numbers of one shape in map_batches, or drop it with drop_columns"
+        )
+    return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def _jax() -> Any:
+    try:
+        import jax
+    except ImportError:
+        raise ImportError('JAX batches need jax, which is missing\n\nhint: pip install "paceline[jax]"') from None
+    return jax

@@ -1,0 +1,115 @@
+"""Batches as TensorFlow tensors, and as a `tf.data.Dataset` for Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.block import Schema, TensorType
+
+Columns = str | Sequence[str]
+
+
+def check_installed() -> None:
+    _tensorflow()
+
+
+def tensors(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
+    """A tensor for each column; `dtypes` is for all of them, or for those it names."""
+    return {
+        name: tensor(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+        for name, values in batch.items()
+    }
+
+
+def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None) -> Any:
+    """One column: rows of arrays that differ in length become a ragged tensor."""
+    tf = _tensorflow()
+    if values.dtype.kind in "mM":
+        raise TypeError(
+            f"the column {name!r} holds {values.dtype}, and TensorFlow has no dates\n\n"
+            "hint: turn it into numbers in map_batches"
+        )
+    if values.dtype == object and any(isinstance(value, np.ndarray) for value in values):
+        made = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
+    else:
+        # Strings come as objects, of which TensorFlow wants a list.
+        made = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
+    return made if dtype is None else tf.cast(made, dtype)
+
+
+def dataset(
+    batches: Callable[[], Iterable[Mapping[str, np.ndarray[Any, Any]]]],
+    schema: Callable[[], Schema | None],
+    groups: Sequence[Columns],
+    specs: Sequence[Any],
+) -> Any:
+    """A `tf.data.Dataset` of tuples: one entry for each group of columns, a dict unless the group is one name.
+
+    A group's spec is the `tf.TypeSpec` of its tensors, or a dict of them; None: as the schema has it.
+    """
+    tf = _tensorflow()
+    signature = tuple(
+        spec if spec is not None else _signature(group, schema()) for group, spec in zip(groups, specs, strict=True)
+    )
+
+    def generate() -> Iterable[Any]:
+        for batch in batches():
+            yield tuple(_picked(group, batch, spec) for group, spec in zip(groups, signature, strict=True))
+
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def _picked(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spec: Any) -> Any:
+    def picked(name: str, spec: Any) -> Any:
+        return tensor(name, batch[name], getattr(spec, "dtype", None))
+
+    if isinstance(group, str):
+        return picked(group, spec)
+    return {name: picked(name, spec[name] if isinstance(spec, Mapping) else spec) for name in group}
+
+
+def _signature(group: Columns, schema: Schema | None) -> Any:
+    if schema is None:
+        raise ValueError(
+            "the types of the columns are not known before rows are read\n\n"
+            "hint: give feature_type_spec and label_type_spec"
+        )
+    types = dict(zip(schema.names, schema.types, strict=True))
+    if isinstance(group, str):
+        return _spec(group, types[group])
+    return {name: _spec(name, types[name]) for name in group}
+
+
+def _spec(name: str, kind: Any) -> Any:
+    tf = _tensorflow()
+    if isinstance(kind, TensorType):
+        if kind.shape is None:
+            raise ValueError(
+                f"the rows of the column {name!r} have no one shape\n\n"
+                "hint: give its tf.RaggedTensorSpec in feature_type_spec or label_type_spec"
+            )
+        return tf.TensorSpec((None, *kind.shape), tf.as_dtype(kind.dtype))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+        return tf.TensorSpec((None,), tf.string)
+    if pa.types.is_fixed_size_list(kind):
+        return tf.TensorSpec((None, kind.list_size), tf.as_dtype(kind.value_type.to_pandas_dtype()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        raise ValueError(
+            f"the lists of the column {name!r} may differ in length\n\n"
+            "hint: give its spec in feature_type_spec or label_type_spec"
+        )
+    return tf.TensorSpec((None,), tf.as_dtype(kind.to_pandas_dtype()))
+
+
+def _tensorflow() -> Any:
+    try:
+        import tensorflow
+    except ImportError:
+        raise ImportError(
+            'TensorFlow batches need tensorflow, which is missing\n\nhint: pip install "paceline[tensorflow]"'
+        ) from None
+    return tensorflow

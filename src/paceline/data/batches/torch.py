@@ -1,0 +1,211 @@
+"""Batches as torch tensors, and how they get to a device: on a GPU the next batch travels while one is used.
+
+Columns of numbers become tensors without a copy, where NumPy's memory may be written to.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+_WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+"""Torch has these types in name only: little can be computed with them."""
+
+
+def check_installed() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise ImportError('torch batches need torch, which is missing\n\nhint: pip install "paceline[torch]"') from None
+
+
+def device_of(device: Any) -> torch.device:
+    """What the argument `device` means; a function is asked."""
+    import torch
+
+    if callable(device) and not isinstance(device, torch.device):  # which can be called too
+        device = device()
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is no device of torch: it may be 'auto', a name such as 'cpu' or 'cuda:0', a "
+            f"torch.device, or None ({error})"
+        ) from None
+
+
+def check_dtypes(dtypes: Any) -> None:
+    import torch
+
+    for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise ValueError(
+                f"dtypes={dtypes!r} is neither a torch.dtype nor a dict that has one for each of some columns"
+            )
+
+
+def check_pinning(pin_memory: bool) -> None:
+    import torch
+
+    if pin_memory and not torch.cuda.is_available():
+        raise ValueError("pin_memory=True needs a GPU: torch.cuda.is_available() is False here\n\nhint: leave it out")
+
+
+def tensors(
+    batch: Mapping[str, np.ndarray[Any, Any]], dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None
+) -> dict[str, torch.Tensor]:
+    """A tensor for each column; `dtypes` is for all of them, or for those it names."""
+    if isinstance(dtypes, Mapping):
+        return {name: tensor(name, values, dtypes.get(name)) for name, values in batch.items()}
+    return {name: tensor(name, values, dtypes) for name, values in batch.items()}
+
+
+def tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """One column. A type that torch has no tensors of is refused by the column's name."""
+    import torch
+
+    kind = values.dtype.kind
+    if kind not in "biufc":
+        raise TypeError(f"the column {name!r} {_why_no_tensor(values)}")
+    if values.dtype in _WIDENED:
+        values = values.astype(_WIDENED[values.dtype])
+    elif not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    elif not values.flags.writeable or (not values.flags.c_contiguous and min(values.strides) < 0):
+        values = values.copy()
+    try:
+        made = torch.from_numpy(values)
+    except TypeError as error:
+        raise TypeError(f"the column {name!r} is of type {values.dtype}, of which torch has no tensors") from error
+    return made if dtype is None else made.to(dtype)
+
+
+def _why_no_tensor(values: np.ndarray[Any, Any]) -> str:
+    hint = "\n\nhint: drop it with drop_columns, or give a collate_fn that makes something of it"
+    if values.dtype.kind in "mM":
+        return f"holds {values.dtype}, and torch has no dates\n\nhint: turn it into numbers in map_batches"
+    shapes = {value.shape for value in values.flat if isinstance(value, np.ndarray)} if values.dtype == object else ()
+    if shapes:
+        shown = " and ".join(map(str, sorted(shapes)[:2]))
+        return (
+            f"holds arrays of different shapes, such as {shown}, which are no tensor\n\n"
+            "hint: pad them to one shape in map_batches or in a collate_fn, or drop the column"
+        )
+    first = next((value for value in values.flat if value is not None), None)
+    return f"holds values of type {type(first).__name__}, which are no tensor{hint}"
+
+
+# To a device
+
+
+def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+    """The batch with its tensors on the device: in dicts, lists, tuples, named tuples and dataclasses, however deep.
+
+    An object with a `to` method is asked to move itself; anything else is passed on as it is.
+    """
+
+    def move(item: Any, to: Callable[..., Any]) -> Any:
+        if non_blocking and _takes_non_blocking(to):
+            return item.to(device, non_blocking=True)
+        return item.to(device)
+
+    return _changed(batch, "to", move)
+
+
+def pinned(batch: Any, device: torch.device) -> Any:
+    """The batch in memory from which a GPU copies while the CPU does something else."""
+    import torch
+
+    # In a thread of its own the current GPU is the first one, whichever the worker uses.
+    with torch.cuda.device(device if device.type == "cuda" else None):
+        return _changed(batch, "pin_memory", lambda item, pin: item.pin_memory())
+
+
+def moved_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
+    """Hands out batches on a GPU. While one is used, the next one is copied, on a stream beside the current one."""
+    import torch
+
+    beside = _stream_beside(device)
+    on_the_way: list[Any] = []
+    for batch in batches:
+        current = torch.cuda.current_stream(device)
+        if on_the_way:
+            # Before the next copy is begun, or we would wait for that one too.
+            current.wait_stream(beside)
+        # The copy may land in the memory of a batch that Python has let go of: the work that was begun on it comes
+        # first. It is the work of the step before, so there is all of the coming step left to copy in. Unlike
+        # `record_stream`, this also covers tensors inside objects that we cannot look into.
+        beside.wait_stream(current)
+        with torch.cuda.stream(beside):
+            on_the_way.append(moved(batch, device, non_blocking=True))
+        if len(on_the_way) > 1:
+            yield on_the_way.pop(0)
+    if on_the_way:
+        torch.cuda.current_stream(device).wait_stream(beside)
+        yield on_the_way.pop()
+
+
+@functools.cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    """One for all loaders of the process: memory that a stream has used is kept for that stream."""
+    import torch
+
+    return torch.cuda.Stream(device)
+
+
+@functools.cache
+def _takes_non_blocking(to: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(to).parameters.values()
+    except ValueError:
+        # Written in C, as that of a tensor is.
+        return True
+    return any(p.name == "non_blocking" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _changed(batch: Any, method: str, change: Callable[[Any, Callable[..., Any]], Any]) -> Any:
+    """The batch with everything in it changed that has the method; `change` gets the thing and its type's method."""
+    own = getattr(type(batch), method, None)
+    if callable(own):
+        return change(batch, own)
+
+    def changed(item: Any) -> Any:
+        return _changed(item, method, change)
+
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {name: changed(item) for name, item in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(changed, batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(changed, batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _dataclass(batch, changed)
+    return batch
+
+
+def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(batch) is dict:
+        return items
+    if isinstance(batch, MutableMapping):
+        # A copy keeps what the type has beside its items, such as the factory of a defaultdict.
+        clone = copy.copy(batch)
+        clone.update(items)
+        return clone
+    return type(batch)(items)  # type: ignore[call-arg]
+
+
+def _dataclass(batch: Any, change: Callable[[Any], Any]) -> Any:
+    clone = copy.copy(batch)
+    for field in dataclasses.fields(batch):
+        if hasattr(batch, field.name):
+            object.__setattr__(clone, field.name, change(getattr(batch, field.name)))
+    return clone

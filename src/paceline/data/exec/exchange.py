@@ -1,0 +1,353 @@
+"""Brings the rows of a barrier's inputs together: runs them with their rows set aside, and makes new units of those.
+
+Rows never pass through the process that resolves the barrier. It gets receipts, decides from the arranged rows where
+the new units begin and end, and each of those reads its own pieces when its turn comes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from paceline.data.aggregate import Combined
+from paceline.data.barriers import (
+    GroupBy,
+    GroupRows,
+    Materialize,
+    RandomShuffle,
+    Ready,
+    Repartition,
+    Sliced,
+    Sort,
+    Zip,
+)
+from paceline.data.context import DataContext
+from paceline.data.exec import spill
+from paceline.data.exec.pipeline import Executor, Pipeline, Task, lowered
+from paceline.data.exec.scatter import (
+    HASH,
+    Arrangement,
+    AsTheyCome,
+    ByHash,
+    ByKeys,
+    Chained,
+    Chunk,
+    Cut,
+    Gathered,
+    Renamed,
+    Scatter,
+    Through,
+    Zipped,
+    chunks_of,
+)
+from paceline.data.exec.spill import Held, Piece
+from paceline.data.keys import Keys
+from paceline.data.plan import Barrier, Node, Read
+from paceline.data.source import Unit
+
+_SAMPLES = 20
+"""How many rows of each future part are looked at to find where it begins."""
+
+
+def resolved(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
+    """The units of a barrier, for an epoch. They keep what they read from for as long as somebody has them."""
+    run = _Run(epoch, executor)
+    match barrier:
+        case RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
+            return run.shuffled(part, ByHash(seed, epoch if every_epoch else 0), barrier.name)
+        case Sort(input=part, keys=keys, descending=descending):
+            by = Keys(keys, descending)
+            return _ranges(run.exchanged(part, ByKeys(by)), by, barrier.name, ByKeys(by), may_split=True)
+        case GroupRows(input=part, keys=keys):
+            by = Keys.ascending(keys)
+            return _ranges(run.exchanged(part, ByKeys(by)), by, barrier.name, ByKeys(by))
+        case GroupBy(input=part, keys=keys, aggregates=aggregates):
+            by, combined = Keys.ascending(keys), Combined(Keys.ascending(keys), aggregates)
+            units = _ranges(run.exchanged(part, combined), by, barrier.name, combined)
+            return [replace(unit, num_rows=None) for unit in units]  # there are fewer groups than states
+        case Repartition(shuffle=True, input=part, seed=seed):
+            return run.shuffled(part, ByHash(seed, epoch), barrier.name, barrier)
+        case Repartition():
+            return run.repartitioned(barrier)
+        case Zip(parts=parts):
+            return _zipped([run.exchanged(part, AsTheyCome()) for part in parts], barrier.name)
+        case Sliced():
+            return run.sliced(barrier)
+        case Materialize(input=part):
+            return _kept(run.exchanged(part, AsTheyCome()), barrier.name)
+    raise TypeError(f"{type(barrier).__name__} is no barrier that can be resolved")
+
+
+def materialized(plan: Node, executor: Executor, epoch: int = 0) -> Read:
+    """A plan of the rows that another one gives, computed now and kept."""
+    return Read(Ready(f"materialize({plan.name})", tuple(resolved(Materialize(plan), epoch, executor))))
+
+
+@dataclass(frozen=True)
+class _Exchanged:
+    """All rows of a plan, set aside: chunks in the order of their units."""
+
+    chunks: tuple[Chunk, ...]
+    held: Held
+
+    @property
+    def num_rows(self) -> int:
+        return sum(chunk.num_rows for chunk in self.chunks)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(chunk.num_bytes for chunk in self.chunks)
+
+    @property
+    def num_parts(self) -> int:
+        return max(1, -(-self.num_bytes // DataContext.get_current().target_max_block_size))
+
+    def unit(self, name: str, pieces: Sequence[Piece], arrangement: Arrangement | None = None) -> Gathered:
+        num_rows = sum(piece.num_rows for piece in pieces)
+        num_bytes = self.num_bytes * num_rows // max(self.num_rows, 1)
+        return Gathered(name, num_rows, num_bytes, tuple(pieces), self.held, arrangement)
+
+
+@dataclass(frozen=True)
+class _Run:
+    epoch: int
+    executor: Executor
+
+    def lowered(self, plan: Node) -> Pipeline:
+        return lowered(plan, self.epoch, lambda barrier, epoch: resolved(barrier, epoch, self.executor))
+
+    def exchanged(self, plan: Node, arrangement: Arrangement) -> _Exchanged:
+        return self.set_aside(self.lowered(plan), arrangement)
+
+    def set_aside(self, pipeline: Pipeline, arrangement: Arrangement, at_most: int | None = None) -> _Exchanged:
+        """Run a pipeline for its rows; no further than to the end of the first `at_most` of them."""
+        context = DataContext.get_current()
+        tasks = _told_apart(pipeline.tasks)
+        stores, held = spill.opened(len(tasks), context.budget // 2, context.spill_path)
+        places = {task.unit.name: place for place, task in enumerate(tasks)}
+        scatter = Scatter(stores, places, arrangement, context.target_max_block_size, at_most)
+        pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
+        chunks: list[Chunk] = []
+        try:
+            if at_most != 0:
+                with closing(self.executor.run(pipeline)) as receipts:  # type: ignore[type-var]
+                    for delivery in receipts:
+                        chunks += chunks_of(delivery.block, stores)
+                        if at_most is not None and sum(chunk.num_rows for chunk in chunks) >= at_most:
+                            break
+        except BaseException:
+            held.close()
+            raise
+        return _Exchanged(tuple(chunks), held)
+
+    def shuffled(self, plan: Node, by: ByHash, name: str, repartition: Repartition | None = None) -> Sequence[Gathered]:
+        """Parts of equal size, whatever the hashes: a dataset's units are then alike in all epochs."""
+        exchanged = self.exchanged(plan, by)
+        num_rows = exchanged.num_rows
+        if not num_rows and repartition is None:
+            return []
+        ends = _even(num_rows, exchanged.num_parts) if repartition is None else _ends(num_rows, repartition)
+        hashes = [chunk.piece.load().column(HASH) for chunk in exchanged.chunks]
+        bounds = np.array([_hash_at(hashes, num_rows, end) for end in ends[:-1]], np.uint64)
+        cuts = [[0, *np.searchsorted(found, bounds).tolist(), len(found)] for found in hashes]
+        return _cut(exchanged, cuts, name, by)
+
+    def repartitioned(self, barrier: Repartition) -> Sequence[Unit]:
+        pipeline = self.lowered(barrier.input)
+        if (units := _known(pipeline)) is not None:
+            ends = _ends(sum(unit.num_rows or 0 for unit in units), barrier)
+            # Many pieces of one unit would each read it from its beginning.
+            if len(ends) <= len(units):
+                return [
+                    Chained(_numbered(barrier.name, number, len(ends)), tuple(_cut_units(units, begin, end)))
+                    for number, (begin, end) in enumerate(pairwise([0, *ends]))
+                ]
+        exchanged = self.set_aside(pipeline, AsTheyCome())
+        ends = _ends(exchanged.num_rows, barrier)
+        return [
+            exchanged.unit(_numbered(barrier.name, number, len(ends)), _rows(exchanged.chunks, begin, end))
+            for number, (begin, end) in enumerate(pairwise([0, *ends]))
+        ]
+
+    def sliced(self, barrier: Sliced) -> Sequence[Unit]:
+        pipeline = self.lowered(barrier.input)
+        if (units := _known(pipeline)) is not None:
+            return list(_cut_units(units, barrier.start, barrier.stop))
+        exchanged = self.set_aside(pipeline, AsTheyCome(), at_most=barrier.stop)
+        stop = exchanged.num_rows if barrier.stop is None else barrier.stop
+        pieces = _rows(exchanged.chunks, barrier.start, stop)
+        return [
+            exchanged.unit(_numbered(barrier.name, number, len(pieces)), [piece]) for number, piece in enumerate(pieces)
+        ]
+
+
+def _told_apart(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """The same tasks under names of which no two are equal: a transform knows a unit by its name only."""
+    seen: Counter[str] = Counter()
+    told = []
+    for task in tasks:
+        name = task.unit.name
+        while seen[name]:
+            seen[task.unit.name] += 1
+            name = f"{task.unit.name} [{seen[task.unit.name]}]"
+        seen[name] += 1
+        told.append(task if name == task.unit.name else replace(task, unit=Renamed(task.unit, name)))
+    return tuple(told)
+
+
+def _known(pipeline: Pipeline) -> list[Unit] | None:
+    """The units with what is done to them, if it is known how many rows each gives and that takes no processes."""
+    units: list[Unit] = []
+    for task in pipeline.tasks:
+        chain = pipeline.chains[task.chain]
+        if task.unit.num_rows is None or not all(t.keeps_rows and t.pool is None for t in chain):
+            return None
+        units.append(Through(task.unit, chain) if chain else task.unit)
+    return units
+
+
+def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[Unit]:
+    passed = 0
+    for unit in units:
+        num_rows = unit.num_rows or 0
+        begin, end = max(start - passed, 0), num_rows if stop is None else min(stop - passed, num_rows)
+        if begin < end:
+            yield unit if (begin, end) == (0, num_rows) else Cut(unit, begin, end)
+        passed += num_rows
+
+
+def _even(num_rows: int, num_parts: int) -> list[int]:
+    """Where parts of nearly equal size end."""
+    return [num_rows * (part + 1) // num_parts for part in range(num_parts)]
+
+
+def _ends(num_rows: int, barrier: Repartition) -> list[int]:
+    if barrier.num_blocks is not None:
+        return _even(num_rows, barrier.num_blocks)
+    size = barrier.target_num_rows_per_block or 1
+    return [*range(size, num_rows, size), *([num_rows] if num_rows else [])]
+
+
+def _rows(chunks: Sequence[Chunk], start: int, stop: int) -> list[Piece]:
+    """Rows `start` to `stop` of all together."""
+    ends = [0, *accumulate(chunk.num_rows for chunk in chunks)]
+    pieces = []
+    for number in range(max(bisect_right(ends, start) - 1, 0), len(chunks)):
+        first = ends[number]
+        if first >= stop:
+            break
+        begin, end = max(start - first, 0), min(stop - first, chunks[number].num_rows)
+        if begin < end:
+            pieces.append(chunks[number].part(begin, end))
+    return pieces
+
+
+def _hash_at(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: int) -> int:
+    """The hash that so many of all are smaller than. They are even, so that only those near its place are looked at."""
+    if rank >= num_rows:
+        return (1 << 64) - 1
+    spread = 8 * int(num_rows**0.5) + 16
+    low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
+    low, high = max(low, 0), min(high, (1 << 64) - 1)
+    found = _between(hashes, low, high)
+    if found is None or not 0 <= rank - found[0] < len(found[1]):
+        found = 0, np.concatenate(hashes)
+    below, near = found
+    return int(np.partition(near, rank - below)[rank - below])
+
+
+def _between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """How many hashes are below, and those that are not but below `high`."""
+    spans = [np.searchsorted(found, np.array([low, high], np.uint64)) for found in hashes]
+    near = [found[begin:end] for found, (begin, end) in zip(hashes, spans, strict=True)]
+    return sum(int(begin) for begin, _ in spans), np.concatenate(near)
+
+
+def _ranges(
+    exchanged: _Exchanged, keys: Keys, name: str, arrangement: Arrangement, *, may_split: bool = False
+) -> list[Gathered]:
+    """Parts of rows from one key to another; rows of equal keys stay together unless they may be split."""
+    chunks = [chunk.piece.load() for chunk in exchanged.chunks]
+    num_parts, num_rows = exchanged.num_parts, exchanged.num_rows
+    if not chunks:
+        return []
+
+    def ranked(number: int, row: int) -> tuple[Any, ...]:
+        key = keys.row(chunks[number], row)
+        return (*key, number, row) if may_split else key
+
+    def begin(number: int, bound: tuple[Any, ...]) -> int:
+        return bisect_left(range(chunks[number].num_rows), bound, key=lambda row: ranked(number, row))
+
+    samples: list[tuple[Any, ...]] = []
+    for number, block in enumerate(chunks):
+        wanted = -(-_SAMPLES * num_parts * block.num_rows // num_rows) if num_parts > 1 else 1
+        samples += [ranked(number, row) for row in range(0, block.num_rows, max(block.num_rows // wanted, 1))]
+    try:
+        samples.sort()
+        bounds = [samples[len(samples) * part // num_parts] for part in range(1, num_parts)]
+        bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
+        cuts = [[0, *(begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)]
+    except TypeError as error:
+        raise TypeError(f"{name}: the values of the keys cannot be compared with each other: {error}") from error
+    return _cut(exchanged, cuts, name, arrangement)
+
+
+def _cut(exchanged: _Exchanged, cuts: Sequence[Sequence[int]], name: str, arrangement: Arrangement) -> list[Gathered]:
+    """Units of what lies between two cuts of all chunks."""
+    num_parts = len(cuts[0]) - 1 if cuts else 0
+    return [
+        exchanged.unit(
+            _numbered(name, part, num_parts),
+            [
+                chunk.part(ends[part], ends[part + 1])
+                for chunk, ends in zip(exchanged.chunks, cuts, strict=True)
+                if ends[part] < ends[part + 1]
+            ],
+            arrangement,
+        )
+        for part in range(num_parts)
+    ]
+
+
+def _zipped(sides: Sequence[_Exchanged], name: str) -> Sequence[Unit]:
+    counts = [side.num_rows for side in sides]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"zip: the datasets have {' and '.join(map(str, counts))} rows, but each row needs one beside it\n\n"
+            "hint: limit() cuts the longer one"
+        )
+    num_parts = max((side.num_parts for side in sides), default=1)
+    num_bytes = sum(side.num_bytes for side in sides)
+    held = tuple(side.held for side in sides)
+    return [
+        Zipped(
+            _numbered(name, part, num_parts),
+            end - begin,
+            num_bytes // num_parts,
+            tuple(tuple(_rows(side.chunks, begin, end)) for side in sides),
+            held,
+        )
+        for part, (begin, end) in enumerate(pairwise([0, *_even(counts[0], num_parts)]))
+        if begin < end
+    ]
+
+
+def _kept(exchanged: _Exchanged, name: str) -> list[Gathered]:
+    """A unit for each that there was, without those that gave no rows."""
+    places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.place)]
+    return [
+        exchanged.unit(_numbered(name, number, len(places)), [chunk.piece for chunk in chunks])
+        for number, chunks in enumerate(places)
+    ]
+
+
+def _numbered(name: str, number: int, count: int) -> str:
+    return f"{name} {number + 1} of {count}"

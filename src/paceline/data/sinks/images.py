@@ -1,0 +1,85 @@
+"""Each row's image as a file of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.block import Block
+
+_NAMES = {"jpg": "jpeg", "tif": "tiff"}
+
+
+def pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError('images need Pillow\n\nhint: pip install "paceline[images]"') from None
+    return Image
+
+
+@dataclass(frozen=True)
+class ImageSink:
+    column: str
+    file_format: str
+
+    name = "write_images"
+    one_row_each = True
+
+    @classmethod
+    def checked(cls, column: str, file_format: str) -> ImageSink:
+        image = pillow()
+        image.init()
+        name = file_format.lower().lstrip(".")
+        if _NAMES.get(name, name).upper() not in image.SAVE:
+            known = ", ".join(sorted(kind.lower() for kind in image.SAVE))
+            raise ValueError(f"file_format={file_format!r} is not one that Pillow writes: it must be one of {known}")
+        return cls(column, name)
+
+    @property
+    def suffix(self) -> str:
+        return f".{self.file_format}"
+
+    def open(self, path: Path) -> ImageWriter:
+        return ImageWriter(path, self)
+
+
+class ImageWriter:
+    def __init__(self, path: Path, sink: ImageSink) -> None:
+        self._path = path
+        self._sink = sink
+
+    def takes(self, block: Block) -> bool:
+        return True
+
+    def write(self, block: Block) -> None:
+        values = block.column(self._sink.column)
+        value = values[0] if isinstance(values, np.ndarray) else values[0].as_py()
+        image = as_image(f"write_images: the column {self._sink.column!r}", value)
+        with self._path.open("wb") as file:
+            image.save(file, _NAMES.get(self._sink.file_format, self._sink.file_format))
+
+    def close(self) -> None:
+        """The file was closed with its only row."""
+
+    abandon = close
+
+
+def as_image(where: str, value: Any) -> Any:
+    """An image of Pillow from an array."""
+    array = np.asarray(value) if value is not None else np.empty(0, object)
+    if array.dtype.kind in "iu" and array.dtype != np.uint8 and array.size and array.min() >= 0 and array.max() <= 255:
+        array = array.astype(np.uint8)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    fits = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
+    if array.dtype not in (np.uint8, np.bool_) or not fits:
+        raise ValueError(
+            f"{where} has a value of type {array.dtype} and shape {array.shape}, which is no image: it must be of type "
+            "uint8 and of shape (height, width) or (height, width, channels)\n\n"
+            "hint: floats from 0 to 1 become an image by (255 * x).round().astype('uint8')"
+        )
+    return pillow().fromarray(np.ascontiguousarray(array))

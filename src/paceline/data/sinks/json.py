@@ -1,0 +1,76 @@
+"""Files of one JSON object a line."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.data.block import Block
+from paceline.data.sinks.streams import opened, suffix_of
+
+
+@dataclass(frozen=True)
+class JsonSink:
+    compression: str | None = None
+
+    name = "write_json"
+    one_row_each = False
+
+    @classmethod
+    def checked(cls, compression: str | None) -> JsonSink:
+        suffix_of(compression)
+        return cls(compression)
+
+    @property
+    def suffix(self) -> str:
+        return f".json{suffix_of(self.compression)}"
+
+    def open(self, path: Path) -> JsonWriter:
+        return JsonWriter(path, self)
+
+
+class JsonWriter:
+    def __init__(self, path: Path, sink: JsonSink) -> None:
+        self._stream = opened(path, sink.compression)
+        self._encoder = msgspec.json.Encoder(enc_hook=plain_json)
+
+    def takes(self, block: Block) -> bool:
+        return True
+
+    def write(self, block: Block) -> None:
+        try:
+            self._stream.write(self._encoder.encode_lines(block.rows()))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"write_json: {_culprit(block, self._encoder)}{error}") from error
+
+    def close(self) -> None:
+        self._stream.close()
+
+    abandon = close
+
+
+def plain_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.bool_ | np.number):
+        return value.item()
+    if isinstance(value, np.datetime64 | np.timedelta64 | np.str_):
+        return str(value)
+    if isinstance(value, np.bytes_):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"JSON has no form for a {type(value).__name__}")
+
+
+def _culprit(block: Block, encoder: Any) -> str:
+    for row in block.rows():
+        for name, value in row.items():
+            try:
+                encoder.encode(value)
+            except (TypeError, ValueError):
+                return f"the column {name!r}: "
+    return ""

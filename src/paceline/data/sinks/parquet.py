@@ -1,0 +1,110 @@
+"""Parquet files: row groups of a useful size, whatever the size of the blocks that come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from paceline.data.block import Block
+
+ROW_GROUP_BYTES = 64 << 20
+"""About so much memory do the rows of a group take, where the user does not say how many there are to be."""
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    options: Mapping[str, Any]
+    row_group_size: int | None = None
+
+    name = "write_parquet"
+    suffix = ".parquet"
+    one_row_each = False
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> ParquetSink:
+        """With options that pyarrow knows; to find out here is better than in the middle of the rows."""
+        import pyarrow.parquet as pq
+
+        size = options.get("row_group_size")
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"row_group_size={size!r} must be a whole number from 1 on")
+        passed = {name: value for name, value in options.items() if name != "row_group_size"}
+        # What is said of the columns by number can only be looked at when there are some.
+        tried = {name: value for name, value in passed.items() if name != "sorting_columns"}
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("x", pa.int64())]), **tried).close()
+        except (TypeError, ValueError, OSError, pa.ArrowException) as error:
+            raise ValueError(f"write_parquet: pyarrow does not take {tried!r}: {error}") from error
+        return cls(passed, size)
+
+    def open(self, path: Path) -> ParquetWriter:
+        return ParquetWriter(path, self)
+
+
+class ParquetWriter:
+    def __init__(self, path: Path, sink: ParquetSink) -> None:
+        self._path = path
+        self._sink = sink
+        self._writer: Any = None
+        self._group_rows = 0
+        self._waiting: list[Any] = []
+        self._num_waiting = 0
+
+    def takes(self, block: Block) -> bool:
+        if self._writer is None:
+            return True
+        try:
+            self._fitted(block.to_arrow())
+        except (pa.ArrowException, KeyError):
+            return False
+        return True
+
+    def write(self, block: Block) -> None:
+        table = block.to_arrow()
+        if self._writer is None:
+            self._begin(table)
+        self._waiting.append(self._fitted(table))
+        self._num_waiting += table.num_rows
+        if self._num_waiting >= self._group_rows:
+            self._flush(whole=True)
+
+    def close(self) -> None:
+        self._flush(whole=False)
+        self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begin(self, table: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._writer = pq.ParquetWriter(self._path, table.schema, **self._sink.options)
+        row_bytes = max(1, table.nbytes // max(1, table.num_rows))
+        self._group_rows = self._sink.row_group_size or max(1, ROW_GROUP_BYTES // row_bytes)
+
+    def _fitted(self, table: Any) -> Any:
+        """With the columns and types of the file's first rows; an error where that would lose something."""
+        schema = self._writer.schema
+        if table.schema.equals(schema):
+            return table
+        if set(table.column_names) != set(schema.names):
+            raise KeyError(f"other columns: {table.column_names}")
+        return table.select(schema.names).cast(schema)
+
+    def _flush(self, whole: bool) -> None:
+        """Write the row groups that are full, and at the end what is left."""
+        if not self._num_waiting:
+            return
+        table = pa.concat_tables(self._waiting)
+        start = 0
+        while table.num_rows - start >= self._group_rows or (not whole and start < table.num_rows):
+            count = min(self._group_rows, table.num_rows - start)
+            self._writer.write_table(table.slice(start, count), row_group_size=count)
+            start += count
+        rest = table.slice(start)
+        self._waiting, self._num_waiting = ([rest] if rest.num_rows else []), rest.num_rows

@@ -1,0 +1,37 @@
+"""TFRecord files of `tf.train.Example`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.data.block import Block
+from paceline.data.tfexample import examples
+from paceline.data.tfrecord import framed
+
+
+@dataclass(frozen=True)
+class TFRecordSink:
+    name = "write_tfrecords"
+    suffix = ".tfrecords"
+    one_row_each = False
+
+    def open(self, path: Path) -> TFRecordWriter:
+        return TFRecordWriter(path)
+
+
+class TFRecordWriter:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def takes(self, block: Block) -> bool:
+        return True
+
+    def write(self, block: Block) -> None:
+        for example in examples(block):
+            self._file.write(framed(example))
+
+    def close(self) -> None:
+        self._file.close()
+
+    abandon = close

@@ -1,0 +1,118 @@
+"""Tar files in the manner of WebDataset: the columns of a row are members that share a key.
+
+Members carry no time and no owner, so the same rows make the same file.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.data.block import Block
+from paceline.data.sinks.images import as_image
+from paceline.data.sinks.json import plain_json
+
+KEY = "__key__"
+
+_TEXT = {"txt", "text", "transcript"}
+_NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}
+_JSON = {"json", "jsn"}
+_IMAGES = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "ppm": "ppm", "pgm": "ppm", "pbm": "ppm", "webp": "webp"}
+
+Encoder = bool | Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class WebDatasetSink:
+    encoder: Encoder = True
+
+    name = "write_webdataset"
+    suffix = ".tar"
+    one_row_each = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, bool) and not callable(self.encoder):
+            raise ValueError(
+                f"encoder={self.encoder!r} must be True, False, or a function that takes and returns a row"
+            )
+
+    def open(self, path: Path) -> WebDatasetWriter:
+        return WebDatasetWriter(path, self.encoder)
+
+
+class WebDatasetWriter:
+    def __init__(self, path: Path, encoder: Encoder) -> None:
+        self._tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  closed by close()
+        self._encoder = encoder
+        self._num_rows = 0
+        self._last_key = ""
+
+    def takes(self, block: Block) -> bool:
+        return True
+
+    def write(self, block: Block) -> None:
+        for row in block.rows():
+            given = row.get(KEY)
+            key = f"{self._num_rows:08d}" if given is None else str(given)
+            if key == self._last_key:
+                raise ValueError(
+                    f"write_webdataset: two rows after one another have the {KEY} {key!r}, and would be read as one"
+                )
+            self._num_rows, self._last_key = self._num_rows + 1, key
+            if callable(self._encoder):
+                row = self._encoder(row)
+            for name, value in row.items():
+                if not name.startswith("__") and value is not None:
+                    self._add(f"{key}.{name}", encoded(name, value, by_extension=self._encoder is True))
+
+    def close(self) -> None:
+        self._tar.close()
+
+    def abandon(self) -> None:
+        assert self._tar.fileobj is not None
+        self._tar.fileobj.close()
+
+    def _add(self, name: str, data: bytes) -> None:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        self._tar.addfile(member, io.BytesIO(data))
+
+
+def encoded(name: str, value: Any, *, by_extension: bool = True) -> bytes:
+    """A value as the bytes of a member: `name` is a column, which may have dots, and its last part says how."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    extension = name.rpartition(".")[2].lower()
+    if by_extension:
+        if extension in _NUMBERS and isinstance(value, int | np.integer):
+            return str(int(value)).encode()
+        if extension in _TEXT and np.ndim(value) == 0:
+            return str(value).encode()
+        if extension in _JSON:
+            return msgspec.json.encode(value, enc_hook=plain_json)
+        if extension == "npy":
+            return _npy(np.asarray(value))
+        if extension in _IMAGES:
+            buffer = io.BytesIO()
+            as_image(f"write_webdataset: the column {name!r}", value).save(buffer, _IMAGES[extension])
+            return buffer.getvalue()
+    raise ValueError(
+        f"write_webdataset: the column {name!r} has a value of type {type(value).__name__}, and how to encode it does "
+        "not follow from the name\n\n"
+        "hint: name it cls, txt, json, npy, jpg or png, or give a function as encoder that returns bytes"
+    )
+
+
+def _npy(array: np.ndarray[Any, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,167 @@
+"""Rows that are in memory already, and numbers that are made up on the spot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.block import Block, Schema, TensorType
+from paceline.data.expressions import Expr
+
+_UNIT_BYTES = 8 << 20
+_PIECE_ROWS = 1 << 20
+
+
+def cuts(num_rows: int, num_bytes: int, number: int | None, least: int) -> list[tuple[int, int]]:
+    """Where rows are cut into units: (start, stop) of each. The same on every machine."""
+    if number is None:
+        number = max(least, -(-num_bytes // _UNIT_BYTES))
+    number = max(1, min(number, num_rows))
+    edges = [num_rows * index // number for index in range(number + 1)]
+    return [(start, stop) for start, stop in pairwise(edges) if stop > start]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A unit that carries its rows."""
+
+    name: str
+    block: Block
+
+    @property
+    def num_rows(self) -> int:
+        return self.block.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        return self.block.nbytes
+
+    def read(self) -> Iterator[Block]:
+        yield self.block
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrow data would be pickled with all of the buffers that it is a slice of; a stream has the slice only.
+        arrow = {name: values for name, values in self.block.columns.items() if isinstance(values, pa.ChunkedArray)}
+        others = {name: values for name, values in self.block.columns.items() if name not in arrow}
+        return _rows, (self.name, list(self.block.columns), others, _packed(arrow), self.block.num_rows)
+
+
+def _packed(columns: Mapping[str, Any]) -> bytes:
+    if not columns:
+        return b""
+    table = pa.table(dict(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _rows(name: str, names: list[str], others: dict[str, Any], packed: bytes, num_rows: int) -> Rows:
+    table = pa.ipc.open_stream(packed).read_all() if packed else pa.table({})
+    found = {**others, **dict(zip(table.column_names, table.columns, strict=True))}
+    return Rows(name, Block({column: found[column] for column in names}, num_rows=num_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The source of `from_items`, `from_pandas`, `from_numpy` and `from_arrow`."""
+
+    name: str
+    parts: tuple[Block, ...]
+    """As they were given: one, or a list of them."""
+    num_units: int | None = None
+    least: int = 16
+    """How many units there are at least, rows permitting, if it is not said."""
+
+    def units(self) -> Sequence[Rows]:
+        function = self.name.partition("(")[0]
+        num_rows, found, before = sum(part.num_rows for part in self.parts), [], 0
+        for part in self.parts:
+            share = self.num_units and max(1, round(self.num_units * part.num_rows / max(1, num_rows)))
+            least = max(1, self.least // max(1, len(self.parts)))
+            for start, stop in cuts(part.num_rows, part.nbytes, share, least):
+                name = f"{function} (rows {before + start} to {before + stop - 1})"
+                found.append(Rows(name, part.slice(start, stop)))
+            before += part.num_rows
+        return found
+
+    def schema(self) -> Schema | None:
+        first = next((part for part in self.parts if part.num_rows), self.parts[0] if self.parts else None)
+        return first.schema if first is not None and first.columns else None
+
+    def projected(self, columns: Sequence[str]) -> Memory | None:
+        if any(not set(columns) <= set(part.columns) for part in self.parts):
+            return None
+        if all(list(columns) == list(part.columns) for part in self.parts):
+            return None
+        return Memory(self.name, tuple(part.select(columns) for part in self.parts), self.num_units, self.least)
+
+    def pruned(self, predicate: Expr) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A unit of consecutive numbers, or of tensors filled with them."""
+
+    start: int
+    stop: int
+    column: str
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"range (rows {self.start} to {self.stop - 1})"
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_rows * 8 * math.prod(self.shape)
+
+    def read(self) -> Iterator[Block]:
+        piece = max(1, _PIECE_ROWS // max(1, math.prod(self.shape)))
+        for start in range(self.start, self.stop, piece):
+            numbers = np.arange(start, min(start + piece, self.stop), dtype=np.int64)
+            if self.shape:
+                column = numbers.reshape(-1, *(1 for _ in self.shape))
+                numbers = np.ascontiguousarray(np.broadcast_to(column, (len(numbers), *self.shape)))
+            yield Block({self.column: numbers})
+
+
+@dataclass(frozen=True)
+class Range:
+    """The source of `range` and `range_tensor`."""
+
+    name: str
+    num_rows: int
+    column: str = "id"
+    shape: tuple[int, ...] = ()
+    """Of one row; () for a plain number."""
+    num_units: int | None = None
+
+    def units(self) -> Sequence[Numbers]:
+        num_bytes = self.num_rows * 8 * math.prod(self.shape)
+        return [
+            Numbers(start, stop, self.column, self.shape)
+            for start, stop in cuts(self.num_rows, num_bytes, self.num_units, 16)
+        ]
+
+    def schema(self) -> Schema:
+        kind = TensorType(np.dtype(np.int64), self.shape) if self.shape else pa.int64()
+        return Schema([self.column], [kind])
+
+    def projected(self, columns: Sequence[str]) -> None:
+        return None
+
+    def pruned(self, predicate: Expr) -> None:
+        return None

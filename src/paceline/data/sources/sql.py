@@ -1,0 +1,90 @@
+"""The rows of a query, over any connection of Python's DB-API 2."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._storage.trouble import in_short
+from paceline.data.block import Block, Schema, column_of
+from paceline.data.expressions import Expr
+from paceline.data.source import Unit
+
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Query:
+    """A source: one unit, or several that share the rows by the hash of some columns."""
+
+    sql: str
+    connect: Callable[[], Any]
+    params: Any = None
+    shard_keys: tuple[str, ...] = ()
+    shard_hash_fn: str = "MD5"
+    num_shards: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"read_sql({_short(self.sql)!r})"
+
+    def units(self) -> Sequence[Unit]:
+        if self.num_shards == 1:
+            return [Shard(self.sql, self.connect, self.params, _short(self.sql))]
+        key = self.shard_keys[0] if len(self.shard_keys) == 1 else f"CONCAT({', '.join(self.shard_keys)})"
+        hashed = f"MOD(ABS({self.shard_hash_fn}({key})), {self.num_shards})"
+        return [
+            Shard(
+                f"SELECT * FROM ({self.sql}) AS T WHERE {hashed} = {index}",
+                self.connect,
+                self.params,
+                f"{_short(self.sql)} (shard {index} of {self.num_shards})",
+            )
+            for index in range(self.num_shards)
+        ]
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def projected(self, columns: Sequence[str]) -> None:
+        return None
+
+    def pruned(self, predicate: Expr) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Shard:
+    sql: str
+    connect: Callable[[], Any]
+    params: Any
+    name: str
+    num_rows: int | None = None
+    num_bytes: int | None = None
+
+    def read(self) -> Iterator[Block]:
+        with contextlib.closing(self.connect()) as connection, contextlib.closing(connection.cursor()) as cursor:
+            try:
+                cursor.execute(self.sql) if self.params is None else cursor.execute(self.sql, self.params)
+            except Exception as error:
+                # Each driver has errors of its own, which need not pickle.
+                raise ValueError(f"the query failed: {in_short(error)}\n\nquery: {self.sql}") from error
+            if cursor.description is None:
+                raise ValueError(f"the query gives no rows: {self.sql}")
+            names = [column[0] for column in cursor.description]
+            if len(set(names)) < len(names):
+                twice = sorted({name for name in names if names.count(name) > 1})
+                raise ValueError(
+                    f"the query gives several columns the name {', '.join(twice)}: {self.sql}\n\n"
+                    "hint: name them, as in SELECT a.id AS a_id, b.id AS b_id"
+                )
+            while rows := cursor.fetchmany(_ROWS):
+                columns = zip(*rows, strict=True)
+                yield Block({name: column_of(values) for name, values in zip(names, columns, strict=True)})
+
+
+def _short(sql: str) -> str:
+    line = " ".join(sql.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

@@ -1,0 +1,149 @@
+"""TFRecord files of `tf.train.Example`: a row for each record, a column for each feature.
+
+A feature that has one value in every record of a file is a column of such values; one that has several somewhere is a
+column of lists. A record without a feature is null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.block import Block, Column, Schema
+from paceline.data.files import File
+from paceline.data.sources.examples import Decoded, Decoder
+from paceline.data.sources.media import UnfitError, decoding
+from paceline.data.tfexample import Kind, MalformedExampleError
+from paceline.data.tfrecord import CorruptRecordError, Inflated, records
+
+Compression = Literal["GZIP", "ZLIB"]
+
+_TYPES: dict[Kind, Any] = {"bytes": pa.binary(), "float": pa.float32(), "int64": pa.int64()}
+_RECORDS = 4096
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TFRecords:
+    types: tuple[tuple[str, Any], ...] = ()
+    """What the caller says of some features."""
+    compression: Compression | None = None
+    columns: tuple[str, ...] | None = None
+    unit_bytes: int = 0
+
+    def blocks(self, file: File) -> Iterator[Block]:
+        shapes = Shapes(dict(self.types))
+        decoder = Decoder()
+        done = 0
+        with (
+            decoding(file, "TFRecords of tf.train.Example"),
+            file.open() if self.compression else file.stream() as opened,
+        ):
+            found = records(Inflated(opened) if self.compression else opened)
+            while True:
+                try:
+                    batch = _some(found)
+                    columns = self._columns(decoder.decode(batch), shapes, len(batch))
+                except MalformedExampleError as error:
+                    raise UnfitError(f"record {done + error.record}: {error.what}") from None
+                except CorruptRecordError as error:
+                    raise UnfitError(str(error)) from None
+                if not batch:
+                    return
+                yield Block(columns, num_rows=len(batch))
+                done += len(batch)
+
+    def _columns(self, features: Mapping[str, Decoded], shapes: Shapes, num_rows: int) -> dict[str, Column]:
+        known = shapes.known(features)
+        if self.columns is not None and {*self.columns} <= {*known}:
+            known = [name for name in known if name in self.columns]
+        return {name: shapes.column(name, features.get(name), num_rows) for name in known}
+
+    def num_rows(self, file: File) -> int | None:
+        return None
+
+    def num_bytes(self, file: File) -> int | None:
+        return file.size
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def projected(self, columns: Sequence[str]) -> TFRecords | None:
+        return replace(self, columns=tuple(columns))
+
+
+def _some(found: Iterator[bytes]) -> list[bytes]:
+    """The next records, until there are enough of them, or of their bytes."""
+    batch: list[bytes] = []
+    size = 0
+    for data in islice(found, _RECORDS):
+        batch.append(data)
+        size += len(data)
+        if size >= _BLOCK_BYTES:
+            break
+    return batch
+
+
+@dataclass
+class Shapes:
+    """Which features are single values and which are lists: what was said, or what was seen first."""
+
+    types: dict[str, Any]
+    lists: dict[str, bool] = field(default_factory=dict)
+
+    def known(self, features: Mapping[str, Decoded]) -> list[str]:
+        return sorted({*features, *self.types})
+
+    def column(self, name: str, feature: Decoded | None, num_rows: int) -> Column:
+        if feature is None:
+            return pa.chunked_array([pa.nulls(num_rows, self.types[name])])
+        listed = self._is_list(name, feature)
+        made = _lists(feature) if listed else _singles(feature)
+        kind = self.types.get(name)
+        if kind is None:
+            return made
+        try:
+            return pa.chunked_array([made if isinstance(made, pa.Array) else pa.array(made)]).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UnfitError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
+
+    def _is_list(self, name: str, feature: Decoded) -> bool:
+        several = feature.counts > 1
+        if name in self.types:
+            listed = bool(pa.types.is_list(self.types[name]) or pa.types.is_large_list(self.types[name]))
+        else:
+            listed = self.lists.setdefault(name, bool(several.any()))
+        if not listed and several.any():
+            row = int(np.argmax(several))
+            raise MalformedExampleError(
+                f"feature {name!r} has {feature.counts[row]} values, and one in the records before\n\n"
+                f"hint: read_tfrecords(..., tf_schema={{{name!r}: pyarrow.list_(...)}}) makes it a list in all records",
+                row,
+            )
+        return listed
+
+
+def _singles(feature: Decoded) -> Column:
+    there = feature.counts == 1
+    if feature.kind == "bytes":
+        values: list[bytes | None] = [None] * len(there)
+        for row, value in zip(np.nonzero(there)[0].tolist(), feature.values, strict=True):
+            values[row] = value
+        return pa.array(values, _TYPES["bytes"])
+    if there.all():
+        return np.asarray(feature.values)
+    spread = np.zeros(len(there), np.asarray(feature.values).dtype)
+    spread[there] = feature.values
+    return pa.array(spread, _TYPES[feature.kind], mask=~there)
+
+
+def _lists(feature: Decoded) -> Column:
+    ends = np.cumsum(np.maximum(feature.counts, 0))
+    offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
+    mask = pa.array(feature.counts < 0) if (feature.counts < 0).any() else None
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(feature.values, _TYPES[feature.kind]), mask=mask)

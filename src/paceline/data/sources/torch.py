@@ -1,0 +1,126 @@
+"""Datasets of torch: those with an index a range of items at a time, those that are iterated as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+from paceline.data.block import ITEM, Block, Schema, column_of
+from paceline.data.expressions import Expr
+from paceline.data.source import Unit
+from paceline.data.sources.held import Held
+
+_UNIT_ITEMS = 256
+_MOST_UNITS = 10_000
+_FEWEST_UNITS = 16
+_BLOCK_ITEMS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class TorchItems:
+    """The source of `from_torch`."""
+
+    name: str
+    dataset: Held
+    num_items: int | None
+    """None: it can only be iterated."""
+    spread: bool = False
+    """What an item is made of becomes columns; else the item is the column."""
+    num_units: int | None = None
+
+    def units(self) -> Sequence[Unit]:
+        if self.num_items is None:
+            return [Stream(self.name, self.dataset, self.spread)]
+        if self.num_units is not None:
+            number = self.num_units
+        else:
+            number = min(max(-(-self.num_items // _UNIT_ITEMS), _FEWEST_UNITS), _MOST_UNITS)
+        number = min(number, self.num_items)
+        edges = [self.num_items * index // number for index in range(number + 1)] if number else []
+        return [Items(self.name, self.dataset, begin, end, self.spread) for begin, end in pairwise(edges)]
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def projected(self, columns: Sequence[str]) -> None:
+        return None
+
+    def pruned(self, predicate: Expr) -> None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """A unit: the items from `begin` to `end`."""
+
+    source: str
+    dataset: Held
+    begin: int
+    end: int
+    spread: bool
+    num_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.source} (items {self.begin} to {self.end - 1})"
+
+    @property
+    def num_rows(self) -> int:
+        return self.end - self.begin
+
+    def read(self) -> Iterator[Block]:
+        dataset = self.dataset.get()
+        for first in range(self.begin, self.end, _BLOCK_ITEMS):
+            indices = [*range(first, min(first + _BLOCK_ITEMS, self.end))]
+            yield block_of_items(_fetched(dataset, indices, self.dataset.name), self.spread)
+
+
+def _fetched(dataset: Any, indices: list[int], name: str) -> list[Any]:
+    many = getattr(dataset, "__getitems__", None)
+    index = indices[0]
+    try:
+        if callable(many):
+            items = list(many(indices))
+            if len(items) != len(indices):
+                raise ValueError(f"__getitems__ gave {len(items)} items for {len(indices)} indices")
+            return items
+        items = []
+        for index in indices:
+            items.append(dataset[index])
+        return items
+    except Exception as error:
+        which = f"items {indices[0]} to {indices[-1]}" if callable(many) else f"item {index}"
+        error.add_note(f"{which} of {name}")
+        raise
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A unit: all that an iterable gives."""
+
+    name: str
+    dataset: Held
+    spread: bool
+    num_rows: int | None = None
+    num_bytes: int | None = None
+
+    def read(self) -> Iterator[Block]:
+        items = iter(self.dataset.get())
+        while part := list(islice(items, _BLOCK_ITEMS)):
+            yield block_of_items(part, self.spread)
+
+
+def block_of_items(items: Sequence[Any], spread: bool) -> Block:
+    """Rows of items. Spread, a dict gives columns by its keys, a named tuple by its fields, a tuple by its places."""
+    first = items[0]
+    if spread and isinstance(first, Mapping):
+        return Block.from_rows(items)
+    if spread and isinstance(first, tuple | list):
+        names = getattr(first, "_fields", None) or [f"{ITEM}_{place}" for place in range(len(first))]
+        odd = next((item for item in items if len(item) != len(names)), None)
+        if odd is not None:
+            raise ValueError(f"one item has {len(names)} parts and another one {len(odd)}: they cannot be columns")
+        return Block({name: column_of(values) for name, values in zip(names, zip(*items, strict=True), strict=True)})
+    return Block({ITEM: column_of(items)})

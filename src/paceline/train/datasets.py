@@ -1,0 +1,159 @@
+"""Datasets of a trainer: which are divided among the workers and how, and what each worker gets of them.
+
+The rows are made in processes beside the workers, by a service that lives with the driver and outlives every group of
+workers. A worker's part knows where it stands; `report()` puts that into the checkpoint's record, and the next attempt
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline._engine.messages import Shard
+from paceline._worker.context import Context
+
+if TYPE_CHECKING:
+    from paceline.data.context import ExecutionOptions
+    from paceline.data.iterator import DataIterator
+    from paceline.data.plan import Node
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which datasets of a trainer are divided among its workers.
+
+    A dataset that is divided gives every worker equally many rows: the few that are too many are left out, other ones
+    in every epoch. Those named in `exact` give every row exactly once, to workers that may then differ by a row: for
+    evaluation. What is not divided, every worker reads whole.
+    """
+
+    datasets_to_split: Literal["all"] | Sequence[str] = "all"
+    execution_options: ExecutionOptions | None = None
+    """What the processes that read and transform may use; None: what there is."""
+    enable_shard_locality: bool = True
+    """On a cluster, let workers get rows from their own machine where that can be."""
+    exact: Sequence[str] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.datasets_to_split != "all":
+            _check_names("datasets_to_split", self.datasets_to_split)
+        _check_names("exact", self.exact)
+
+    def shards(self, names: Sequence[str]) -> tuple[Shard, ...]:
+        """What workers get of the datasets with these names."""
+        divided = names if self.datasets_to_split == "all" else self.datasets_to_split
+        for argument, named in (("datasets_to_split", divided), ("exact", self.exact)):
+            for name in named:
+                if name not in names:
+                    raise ValueError(f"{argument} names {name!r}; datasets= has: {_shown(names)}")
+        modes: dict[str, Literal["equal", "exact", "all"]] = dict.fromkeys(names, "all")
+        modes |= dict.fromkeys(divided, "equal")
+        modes |= dict.fromkeys(self.exact, "exact")
+        return tuple(Shard(name, mode) for name, mode in modes.items())
+
+
+@dataclass(frozen=True)
+class AskedData:
+    """The datasets of a trainer, checked."""
+
+    plans: Mapping[str, Node]
+    shards: tuple[Shard, ...]
+    options: ExecutionOptions | None
+
+
+def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedData | None:
+    """The datasets as plans; None where there are none. What is no dataset is refused by name."""
+    if datasets is None:
+        datasets = {}
+    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
+        raise ValueError(f"datasets={datasets!r} is not a dict of datasets by name")
+    shards = config.shards(tuple(datasets))
+    if not datasets:
+        return None
+    from paceline.data.from_others import as_dataset
+
+    plans = {name: as_dataset(value, f"datasets[{name!r}]")._plan for name, value in datasets.items()}
+    return AskedData(plans, shards, config.execution_options)
+
+
+@contextlib.contextmanager
+def served(asked: AskedData | None) -> Iterator[str]:
+    """The address at which workers get the rows, for as long as the run is driven."""
+    if asked is None:
+        yield ""
+        return
+    from paceline.data.context import DataContext
+    from paceline.data.exec.service import Service
+
+    context = DataContext.get_current()
+    if asked.options is not None:
+        context = replace(context, execution_options=asked.options)
+    with contextlib.closing(Service(context)) as service:
+        for name, plan in asked.plans.items():
+            service.add(name, plan)
+        yield service.address
+
+
+def shard_of(context: Context, name: str) -> DataIterator:
+    """This worker's part of a dataset: the same object every time, as it knows which epoch is next."""
+    begin = context.begin
+    taken: DataIterator | None = context.shards.get(name)
+    if taken is not None:
+        return taken
+    shard = next((shard for shard in begin.shards if shard.name == name), None)
+    if shard is None:
+        names = [shard.name for shard in begin.shards]
+        raise KeyError(
+            f"the trainer has no dataset {name!r}; there are: {_shown(names)}\n\n"
+            f"hint: TorchTrainer(..., datasets={{{name!r}: dataset}})"
+        )
+    from paceline.data.exec.remote import RemoteFeeds
+    from paceline.data.iterator import DataIterator
+    from paceline.data.position import Split
+
+    whole = shard.mode == "all"
+    feeds = RemoteFeeds(
+        begin.data_address, name, begin.rank, 1 if whole else begin.world_size, shared=whole and begin.world_size > 1
+    )
+    made = DataIterator(
+        feeds,
+        Split(begin.rank, begin.world_size, shard.mode),
+        global_batch_size=begin.global_batch_size if shard.mode == "equal" else None,
+        name=name,
+        default_device=_device,
+    )
+    left_at = dict(begin.resume.data).get(name) if begin.resume is not None else None
+    if left_at is not None and left_at.fingerprint != feeds.fingerprint():
+        assert begin.resume is not None
+        raise ValueError(
+            f"the dataset {name!r} has other files, or other rows in them, than when {begin.resume.name} was made: "
+            "where it stood then means nothing now\n\n"
+            "hint: give the run another name and RunConfig(...), resume_from_checkpoint=Checkpoint(...) to train on "
+            "with the new data from its beginning"
+        )
+    if left_at is not None:
+        made.go_to(left_at)
+    context.shards[name] = made
+    context.positions[name] = made.cursor
+    return made
+
+
+def _device() -> Any:
+    """What `device="auto"` is in a worker: the one it was given."""
+    from paceline.train.torch.devices import get_device
+
+    return get_device()
+
+
+def _check_names(argument: str, names: object) -> None:
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not listed or not all(isinstance(name, str) for name in names):  # type: ignore[attr-defined]
+        allowed = "'all' or a list of names" if argument == "datasets_to_split" else "a list of names"
+        raise ValueError(f"{argument}={names!r} is not {allowed}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

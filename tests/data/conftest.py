@@ -1,0 +1,15 @@
+"""Every test of this folder has a data context of its own, which spills to its own directory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.data.context import DataContext
+
+
+@pytest.fixture(autouse=True)
+def data_context(tmp_path: Path) -> Iterator[DataContext]:
+    before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
+    yield DataContext._current
+    DataContext._current = before

@@ -1,0 +1,54 @@
+"""A dataset of blocks that a test makes itself: which rows are in which unit is then plain to see."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.data.block import Block, Schema
+from paceline.data.dataset import Dataset
+from paceline.data.plan import Read
+
+
+@dataclass(frozen=True)
+class Given:
+    name: str
+    make: Callable[[], Sequence[Block]]
+    num_bytes: int | None
+    """0: the rows are read in the process of the test; None: in data processes."""
+    num_rows: int | None = None
+
+    def read(self) -> Iterator[Block]:
+        yield from self.make()
+
+
+@dataclass(frozen=True)
+class Units:
+    given: tuple[Given, ...]
+    name: str = "units"
+
+    def units(self) -> Sequence[Given]:
+        return self.given
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def projected(self, columns: Sequence[str]) -> None:
+        return None
+
+    def pruned(self, predicate: Any) -> None:
+        return None
+
+
+def dataset_of(
+    *units: Sequence[Block | dict[str, Any]] | Callable[[], Iterator[Block]], in_processes: bool = False
+) -> Dataset:
+    """Each argument is a unit: its blocks, or a function that yields them."""
+    num_bytes = None if in_processes else 0
+    given = (Given(f"unit {number}", _maker(unit), num_bytes) for number, unit in enumerate(units))
+    return Dataset(Read(Units(tuple(given))))
+
+
+def _maker(unit: Any) -> Callable[[], Sequence[Block]]:
+    if callable(unit):
+        return unit
+    return lambda: [block if isinstance(block, Block) else Block(block) for block in unit]

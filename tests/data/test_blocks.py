@@ -1,0 +1,331 @@
+"""Blocks hold what they are given: every type, whatever way the rows are cut, joined and looked at."""
+
+import datetime as dt
+import decimal
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.data.block import Block, TensorType
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(-(2**63), 2**63 - 1),
+    "unsigned": st.integers(2**63, 2**64 - 1),
+    "huge": st.integers(-(2**80), 2**80),
+    "float": st.floats(allow_nan=False),
+    "bool": st.booleans(),
+    "str": st.text(max_size=5),
+    "bytes": st.binary(max_size=5),
+    "datetime": st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1)),
+    "aware": st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1), timezones=st.just(dt.UTC)),
+    "date": st.dates(),
+    "time": st.times(),
+    "timedelta": st.timedeltas(dt.timedelta(-1000), dt.timedelta(1000)),
+    "decimal": st.decimals(-1000, 1000, places=2),
+    "list": st.lists(st.integers(-5, 5), max_size=3),
+    "nested": st.lists(st.lists(st.floats(-1, 1), max_size=2), max_size=2),
+    "strings": st.lists(st.text(max_size=2), max_size=2),
+    "dict": st.fixed_dictionaries({"a": st.integers(0, 5), "b": st.text(max_size=2)}),
+}
+LOSES_NUMPY = {"aware"}
+"""NumPy has no time zones."""
+
+DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "M8[D]", "M8[s]", "M8[ns]", "m8[us]"]
+
+
+@st.composite
+def columns(draw: st.DrawFn, nulls: bool = True) -> tuple[str, list[Any]]:
+    kind = draw(st.sampled_from(sorted(VALUES)))
+    value = VALUES[kind] | st.none() if nulls and draw(st.booleans()) else VALUES[kind]
+    return kind, draw(st.lists(value, max_size=6))
+
+
+def rows_of(block: Block, name: str = "x") -> list[Any]:
+    return [row[name] for row in block.rows()]
+
+
+@given(columns())
+@settings(max_examples=60, deadline=None)
+def test_rows_come_back_as_they_were_given(column: tuple[str, list[Any]]) -> None:
+    _, values = column
+    block = Block({"x": values})
+    assert block.num_rows == len(values)
+    assert rows_of(block) == values
+    assert rows_of(pickle.loads(pickle.dumps(block))) == values
+    assert all(type(got) is type(given) for got, given in zip(rows_of(block), values, strict=True))
+
+
+@given(columns(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_cutting_taking_and_joining_are_those_of_lists(column: tuple[str, list[Any]], data: st.DataObject) -> None:
+    _, values = column
+    block = Block({"x": values})
+    cut = data.draw(st.integers(0, len(values)))
+    parts = [block.slice(0, cut), Block.empty(), block.slice(cut)]
+    assert [row for part in parts for row in rows_of(part) if part.columns] == values
+    assert rows_of(Block.concat(parts)) == values
+    taken = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=8)) if values else []
+    assert rows_of(block.take(taken)) == [values[index] for index in taken]
+
+
+@given(columns(nulls=False))
+@settings(max_examples=60, deadline=None)
+def test_numpy_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
+    kind, values = column
+    block = Block({"x": values})
+    array = block.to_numpy()["x"]
+    assert len(array) == len(values)
+    if kind not in LOSES_NUMPY:
+        assert plain(rows_of(Block.from_batch({"x": array}))) == values
+
+
+@given(columns())
+@settings(max_examples=60, deadline=None)
+def test_arrow_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
+    kind, values = column
+    block = Block({"x": values})
+    if kind == "huge" and any(value is not None and not -(2**63) <= value < 2**64 for value in values):
+        with pytest.raises(TypeError, match="the column 'x' holds what Arrow cannot"):
+            block.to_arrow()
+        return
+    if kind != "huge":
+        assert rows_of(Block.from_batch(block.to_arrow())) == values
+
+
+@given(columns(nulls=False))
+@settings(max_examples=60, deadline=None)
+def test_pandas_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
+    _, values = column
+    frame = Block({"x": values}).to_pandas()
+    assert len(frame) == len(values)
+    assert plain(rows_of(Block.from_batch(frame))) == values
+
+
+@given(st.lists(columns(), min_size=2, max_size=3))
+@settings(max_examples=80, deadline=None)
+def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: list[tuple[str, list[Any]]]) -> None:
+    blocks = [Block({"x": values}) for _, values in mixed]
+    expected = [value for _, values in mixed for value in values]
+    got = plain(rows_of(Block.concat(blocks))) if expected else []
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        # A type that holds the values of both may be wider: an int among floats is a float, a date among times a time.
+        widened = (isinstance(other, int) and one == float(other)) or (
+            isinstance(other, dt.date) and one == dt.datetime(other.year, other.month, other.day)
+        )
+        assert one == other or widened
+
+
+@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=5), st.sampled_from([(), (2,), (2, 3), (0,)]))
+@settings(max_examples=60, deadline=None)
+def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(
+    dtype: str, values: list[int], shape: tuple[int, ...]
+) -> None:
+    array = np.broadcast_to(
+        np.asarray(values, "i8").reshape(-1, *[1] * len(shape)), (len(values), *shape)
+    ).astype(dtype)  # fmt: skip
+    block = Block({"x": array})
+    assert block.to_numpy()["x"] is array
+    back = Block.from_batch(block.to_arrow()).to_numpy()["x"]
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert (back == array).all()
+    halves = Block.concat([block.slice(0, 1), block.slice(1)]).to_numpy()["x"]
+    assert halves.dtype == array.dtype
+    assert halves.shape == array.shape
+
+
+def plain(values: list[Any]) -> list[Any]:
+    """Values as Python has them, whatever form of arrays they took on the way."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return [one(item) for item in value.tolist()] if value.dtype != object else [one(item) for item in value]
+        if isinstance(value, pd.Timestamp | pd.Timedelta):
+            return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value.to_pytimedelta()
+        if isinstance(value, dict):
+            return {name: one(item) for name, item in value.items()}
+        return [one(item) for item in value] if isinstance(value, list) else value
+
+    return [one(value) for value in values]
+
+
+def test_a_tensor_that_is_missing_is_null() -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    storage = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
+    block = Block.from_batch(pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)}))
+    assert plain(rows_of(block)) == [[1, 2], None, [3, 4]]
+    assert block.schema.types == [TensorType(np.dtype("f4"), None)]
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u1", "f2", "f4", "f8", "?"])
+def test_rows_have_pythons_numbers(dtype: str) -> None:
+    (row,) = Block({"x": np.ones(1, dtype)}).rows()
+    assert type(row["x"]) in (int, float, bool)
+
+
+def test_rows_have_pythons_times() -> None:
+    moment = dt.datetime(2024, 2, 29, 12, 30)
+    for unit in ("s", "ms", "us", "ns"):
+        values = np.array([moment, "NaT"], f"M8[{unit}]")
+        assert rows_of(Block({"x": values})) == [moment, None]
+    fine = np.array(["2024-02-29T12:30:00.000000001"], "M8[ns]")
+    assert rows_of(Block({"x": fine})) == [fine[0]]
+
+
+def test_arrays_of_different_shapes_are_an_array_of_arrays() -> None:
+    values = [np.zeros((1, 2), "f4"), None, np.ones((3, 2), "f4")]
+    block = Block({"x": values})
+    assert block.schema.types == [TensorType(np.dtype("f4"), None)]
+    assert [None if v is None else v.shape for v in rows_of(block)] == [(1, 2), None, (3, 2)]
+    back = Block.from_batch(block.to_arrow()).to_numpy()["x"]
+    assert [None if v is None else (v.shape, v.dtype) for v in back] == [
+        ((1, 2), np.dtype("f4")),
+        None,
+        ((3, 2), np.dtype("f4")),
+    ]
+    assert rows_of(block.slice(2))[0].shape == (3, 2)
+
+
+def test_tensors_and_lists_of_other_blocks_are_joined() -> None:
+    lists = Block({"x": pa.array([[1.0, 2.0]])})
+    tensors = Block({"x": np.array([[3.0, 4.0]])})
+    ragged = Block({"x": [np.array([5.0]), np.array([6.0, 7.0])]})
+    nothing = Block({"y": [1]})
+    assert Block.concat([lists, tensors]).to_numpy()["x"].tolist() == [[1, 2], [3, 4]]
+    assert plain(rows_of(Block.concat([lists, tensors, ragged]))) == [[1, 2], [3, 4], [5], [6, 7]]
+    assert plain(rows_of(Block.concat([tensors, nothing]))) == [[3, 4], None]
+    assert rows_of(Block.concat([tensors, nothing]), "y") == [None, 1]
+
+
+def test_a_dictionary_is_joined_with_plain_values() -> None:
+    words = Block({"x": pa.array(["a", "b"]).dictionary_encode()})
+    assert rows_of(Block.concat([words, Block({"x": ["c"]})])) == ["a", "b", "c"]
+    assert words.to_numpy()["x"].tolist() == ["a", "b"]
+    assert rows_of(Block.concat([words, words.slice(1)])) == ["a", "b", "b"]
+
+
+def test_a_join_keeps_numbers_that_no_common_type_holds() -> None:
+    signed, unsigned = Block({"x": np.array([-1])}), Block({"x": np.array([2**64 - 1], "u8")})
+    assert rows_of(Block.concat([signed, unsigned])) == [-1, 2**64 - 1]
+    assert rows_of(Block.concat([signed, Block({"x": np.array([True])})])) == [-1, True]
+    assert Block.concat([Block({"x": np.array([1], "i4")}), signed]).to_numpy()["x"].dtype == "i8"
+
+
+def test_blocks_without_rows_keep_their_columns() -> None:
+    block = Block({"x": np.zeros((0, 3), "f4"), "y": pa.array([], pa.string())})
+    assert Block.concat([Block.empty(), block, block]).schema.names == ["x", "y"]
+    assert block.to_numpy()["x"].shape == (0, 3)
+    assert block.to_arrow().num_rows == 0
+    assert Block.from_batch(block.to_arrow()).to_numpy()["x"].shape == (0, 3)
+    assert list(block.to_pandas().columns) == ["x", "y"]
+    assert list(block.rows()) == []
+    assert Block.from_batch(pa.table({"x": pa.chunked_array([], pa.list_(pa.int64()))})).to_numpy()["x"].shape == (0,)
+
+
+def test_rows_without_columns_are_still_rows() -> None:
+    block = Block({"x": [1, 2]}).drop(["x"])
+    assert block.num_rows == 2
+    assert list(block.rows()) == [{}, {}]
+    assert list(block.slice(1).rows()) == [{}]
+
+
+def test_a_frame_may_hold_what_pandas_takes_for_missing() -> None:
+    frame = pd.DataFrame(
+        {
+            "text": ["a", None],
+            "object": pd.Series(["a", float("nan")], dtype=object),
+            "whole": pd.array([1, None], dtype="Int64"),
+            "flag": pd.array([True, None], dtype="boolean"),
+            "kind": pd.Series(["x", None], dtype="category"),
+            "time": pd.to_datetime(["2024-01-01", None]),
+            "zoned": pd.to_datetime(["2024-01-01", None]).tz_localize("UTC"),
+            "arrow": pd.Series([1, None], dtype=pd.ArrowDtype(pa.int32())),
+            "array": [np.zeros(2), None],
+        }
+    )
+    first, second = Block.from_batch(frame).rows()
+    assert {name: value for name, value in second.items() if value is not None} == {}
+    assert first["whole"] == 1
+    assert first["kind"] == "x"
+    assert first["time"] == dt.datetime(2024, 1, 1)
+    assert first["array"].tolist() == [0, 0]
+
+
+def test_a_column_may_be_a_series_a_tensor_or_any_sequence() -> None:
+    import torch
+
+    block = Block(
+        {
+            "series": pd.Series([1, 2], dtype="Int64"),
+            "tensor": torch.ones(2, 3, requires_grad=True),
+            "tensors": [torch.zeros(2), torch.ones(2)],
+            "range": range(2),
+            "words": np.array(["a", "b"]),
+            "strings": np.array([["a"], ["b"]]),
+        }
+    )
+    assert [(type(v), v) for v in rows_of(block, "series")] == [(int, 1), (int, 2)]
+    assert block.columns["tensor"].shape == (2, 3)
+    assert block.columns["tensors"].shape == (2, 2)
+    assert rows_of(block, "range") == [0, 1]
+    assert rows_of(block, "words") == ["a", "b"]
+    assert rows_of(block, "strings") == [["a"], ["b"]]
+
+
+def test_objects_that_arrow_cannot_hold_stay_objects() -> None:
+    things = [object(), {1, 2}]
+    block = Block({"x": things})
+    assert rows_of(block) == things
+    assert rows_of(Block.concat([block.slice(1), block.slice(0, 1)])) == things[::-1]
+    with pytest.raises(TypeError, match="the column 'x' holds what Arrow cannot"):
+        block.to_arrow()
+
+
+def test_a_slice_and_a_selection_copy_nothing() -> None:
+    array = np.arange(10)
+    block = Block({"x": array, "y": [*map(str, array)]})
+    assert np.shares_memory(block.slice(2, 5).select(["x"]).columns["x"], array)
+    table = pa.table({"x": array})
+    assert np.shares_memory(Block.from_batch(table).to_numpy()["x"], array)
+
+
+@pytest.mark.parametrize(
+    ("batch", "kind", "message"),
+    [
+        ({"x": [1, 2], "y": [1]}, ValueError, "equally many rows, but 'x' has 2, 'y' has 1"),
+        ({"x": 5}, TypeError, "the column 'x' of a batch is a int"),
+        ({"x": "text"}, TypeError, "the column 'x' of a batch is a str"),
+        ({"x": np.float32(5)}, ValueError, "the column 'x' of a batch is a single value"),
+        ([1, 2], TypeError, "not list"),
+        (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "more than one column that is called 'x'"),
+        (pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"]), ValueError, "more than one column"),
+    ],
+)
+def test_what_is_no_batch_is_refused_by_name(batch: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        Block.from_batch(batch)
+
+
+def test_a_missing_column_is_named_with_those_that_are_there() -> None:
+    block = Block({"x": [1], "y": [2]})
+    for ask in (lambda: block.select(["z"]), lambda: block.drop(["z"]), lambda: block.rename({"z": "a"})):
+        with pytest.raises(KeyError, match="no column 'z'; there are: 'x', 'y'"):
+            ask()
+    with pytest.raises(ValueError, match="two columns one name"):
+        block.rename({"x": "y"})
+
+
+def test_a_schema_prints_names_and_types() -> None:
+    block = Block({"image": np.zeros((1, 2, 2), "u1"), "label": ["a"], "price": [decimal.Decimal("1.5")]})
+    assert str(block.schema).splitlines()[2:] == [
+        "image   numpy.ndarray(shape=(2, 2), dtype=uint8)",
+        "label   string",
+        "price   decimal128(2, 1)",
+    ]

@@ -1,0 +1,251 @@
+"""Where rows lie meanwhile: in memory within the allowance, in files beyond it, and nowhere afterwards."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from rows_of import reading, rows
+
+from paceline.data.barriers import Materialize, RandomShuffle
+from paceline.data.block import Block
+from paceline.data.context import DataContext
+from paceline.data.exec import packed, spill
+from paceline.data.exec.exchange import resolved
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.plan import Map
+from paceline.data.transform import Scope, Transform
+
+
+def numbers(count: int = 1000, units: int = 10) -> list[Block]:
+    size = count // units
+    return [Block({"id": np.arange(begin, begin + size)}) for begin in range(0, count, size)]
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*")) if root.exists() else []
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_rows_within_the_allowance_are_in_no_file(data_context: DataContext, tmp_path: Path) -> None:
+    units = resolved(Materialize(reading(numbers())), 0, InlineExecutor())
+    assert {piece.path.startswith("/proc/") for unit in units for piece in unit.pieces} == {True}
+    assert [name for name in files(tmp_path) if name.endswith(".rows")] == []
+
+
+def test_rows_beyond_the_allowance_are_in_files(data_context: DataContext, tmp_path: Path) -> None:
+    data_context.execution_options.resource_limits.object_store_memory = 8000  # half of it: five units of 800 bytes
+    before = open_files()
+    units = resolved(Materialize(reading(numbers())), 0, InlineExecutor())
+    in_memory = [piece.path.startswith("/proc/") for unit in units for piece in unit.pieces]
+    assert in_memory.count(True) == 5
+    assert len([name for name in files(tmp_path) if name.endswith(".rows")]) == 5
+    assert [row["id"] for unit in units for block in unit.read() for row in block.rows()] == [*range(1000)]
+    del units
+    gc.collect()
+    assert files(tmp_path) == ["spill"]
+    assert open_files() == before
+
+
+def test_an_allowance_counts_for_all_units_together(tmp_path: Path) -> None:
+    stores, held = spill.opened(8, 5000, str(tmp_path))
+    kept: list[bool] = []
+
+    def write(place: int) -> None:
+        with stores.writer(place) as writer:
+            for _ in range(10):
+                kept.append(writer.write(Block({"x": np.zeros(25)})).path == stores.memory)
+
+    threads = [threading.Thread(target=write, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(kept) == 80
+    assert kept.count(True) == 25  # of 200 bytes each
+    held.close()
+
+
+def test_processes_that_write_at_once_leave_each_other_whole(tmp_path: Path) -> None:
+    count, step, writing = 4000, 1 << 20, []
+    ready, start = os.pipe()
+    with (tmp_path / "rows").open("w+b") as file:
+        for first in range(2):  # each makes the file longer, in turns with the other
+            if (pid := os.fork()) == 0:
+                os.close(start)
+                os.read(ready, 1)
+                for place in range(first, count, 2):
+                    packed.written(file.fileno(), place * step, Block({"x": np.full(3, place)}))
+                os._exit(0)
+            writing.append(pid)
+        os.close(start)
+        os.close(ready)
+        assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
+        found = [packed.read(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
+    assert found == [[place] * 3 for place in range(count)]
+
+
+def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
+    stores, held = spill.opened(2, 1000, str(tmp_path))
+    for attempt in range(3):
+        with stores.writer(1) as writer:
+            first = writer.write(Block({"x": np.full(100, attempt)}))
+            second = writer.write(Block({"x": np.full(100, attempt)}))
+        assert (first.path == stores.memory, second.path == stores.memory) == (True, False)
+        assert first.load().column("x").tolist() == second.load().column("x").tolist() == [attempt] * 100
+    held.close()
+    assert files(tmp_path) == []
+
+
+@dataclass(frozen=True)
+class Failing(Transform):
+    name = "failing"
+
+    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+        for block in blocks:
+            if block.column("id")[0] >= 500:
+                raise RuntimeError("the user's")
+            yield block
+
+
+def test_a_failure_on_the_way_leaves_nothing(data_context: DataContext, tmp_path: Path) -> None:
+    data_context.execution_options.resource_limits.object_store_memory = 1000
+    before = open_files()
+    with pytest.raises(RuntimeError, match="the user's"):
+        rows(RandomShuffle(Map(reading(numbers()), Failing()), 0))
+    gc.collect()
+    assert files(tmp_path) == ["spill"]
+    assert open_files() == before
+
+
+def test_a_copy_of_a_unit_keeps_nothing(data_context: DataContext) -> None:
+    units = resolved(Materialize(reading(numbers())), 0, InlineExecutor())
+    copies = cloudpickle.loads(cloudpickle.dumps(units))
+    del copies
+    gc.collect()
+    assert sum(block.num_rows for unit in units for block in unit.read()) == 1000
+
+
+def test_rows_outlive_what_they_were_read_from(data_context: DataContext) -> None:
+    block = Block({"x": np.arange(100_000), "s": ["text"] * 100_000})
+    units = resolved(Materialize(reading([block])), 0, InlineExecutor())
+    [found] = units[0].read()
+    del units
+    gc.collect()
+    assert np.array_equal(found.column("x"), np.arange(100_000))
+    assert found.column("s")[99_999].as_py() == "text"
+
+
+def test_portable_systems_keep_all_in_files(
+    data_context: DataContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_PORTABLE", "1")
+    units = resolved(RandomShuffle(reading(numbers()), 0), 0, InlineExecutor())
+    assert {piece.path.startswith(str(tmp_path)) for unit in units for piece in unit.pieces} == {True}
+    assert sorted(row["id"] for unit in units for block in unit.read() for row in block.rows()) == [*range(1000)]
+
+
+DIES = """
+import os, signal, sys
+import numpy as np
+from paceline.data.block import Block
+from paceline.data.exec import spill
+stores, held = spill.opened(1, 0, sys.argv[1])
+with stores.writer(0) as writer:
+    writer.write(Block({"x": np.arange(1000)}))
+print("written", flush=True)
+if sys.argv[2] == "stay":
+    sys.stdin.read()
+elif sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    root = tmp_path / "spill"
+    killed = subprocess.run([sys.executable, "-c", DIES, str(root), "killed"], stdout=subprocess.DEVNULL, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len([name for name in files(root) if name.endswith(".rows")]) == 1
+    living = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(root), "stay"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert living.stdout is not None
+    assert living.stdout.readline() == b"written\n"
+    assert len([name for name in files(root) if name.endswith(".rows")]) == 1  # the dead one's went, this one's came
+    _, held = spill.opened(1, 0, str(root))
+    assert len([name for name in files(root) if name.endswith(".rows")]) == 1
+    living.communicate(b"")
+    assert living.returncode == 0
+    held.close()
+    assert files(root) == []
+
+
+def test_a_fork_removes_nothing(tmp_path: Path) -> None:
+    stores, held = spill.opened(1, 0, str(tmp_path))
+    with stores.writer(0) as writer:
+        piece = writer.write(Block({"x": np.arange(10)}))
+    pid = os.fork()
+    if pid == 0:
+        held.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert piece.load().num_rows == 10
+    held.close()
+
+
+def test_other_directories_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "paceline-spill-new").mkdir()  # of a process that has not come to lock it
+    spill.sweep(tmp_path)
+    assert files(tmp_path) == ["mine", "paceline-spill-new"]
+    os.utime(tmp_path / "paceline-spill-new", (0, 0))
+    spill.sweep(tmp_path)
+    assert files(tmp_path) == ["mine"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    stores, held = spill.opened(1, 0, str(tmp_path))
+    with stores.writer(0) as writer:
+        writer.write(Block({"x": np.arange(10)}))
+        os.close(writer._file)
+        writer._file = os.open(stores.path(0), os.O_RDONLY)
+        with pytest.raises(OSError, match=r"could not be written to .*0\.rows.*\n\nhint: .*spill_path"):
+            writer.write(Block({"x": np.arange(10)}))
+    held.close()
+
+
+def test_a_piece_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    stores, held = spill.opened(1, 0, str(tmp_path))
+    with stores.writer(0) as writer:
+        piece = writer.write(Block({"x": np.arange(1000)}))
+    os.truncate(piece.path, 500)
+    with pytest.raises(EOFError, match="end after 500 of"):
+        piece.load()
+    held.close()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 100_000])
+def test_a_block_lies_aligned_and_is_not_copied(tmp_path: Path, num_rows: int) -> None:
+    columns = {f"column {number}": np.arange(num_rows, dtype=kind) for number, kind in enumerate("bhilfdQ")}
+    with (tmp_path / "rows").open("w+b") as file:
+        length = packed.written(file.fileno(), 0, Block(columns))
+        assert length % packed.ALIGNMENT == 0
+        back = packed.read(file.fileno(), 0, length)
+    assert back.num_rows == num_rows
+    for name, values in columns.items():
+        assert np.array_equal(back.column(name), values)
+        assert back.column(name).dtype == values.dtype
+        if num_rows == 100_000:
+            assert back.column(name).ctypes.data % packed.ALIGNMENT == 0
+            assert not back.column(name).flags.owndata

@@ -1,0 +1,115 @@
+"""The rows of queries, with a database in a file."""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from read_back import block, pipeline
+
+from paceline.data.read_media import read_sql
+
+Connect = Callable[[], sqlite3.Connection]
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Connect:
+    path = str(tmp_path / "train.db")
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path)
+        connection.create_function("HASHED", 1, lambda key: int(hashlib.sha256(str(key).encode()).hexdigest()[:12], 16))
+        connection.create_function("CONCAT", 2, lambda one, other: f"{one}|{other}")
+        return connection
+
+    connection = connect()
+    with connection:
+        connection.execute("CREATE TABLE movies (id INTEGER, title TEXT, score REAL, made BLOB)")
+        rows = [(number, f"film {number}", None if number == 3 else number / 2, b"x") for number in range(10000)]
+        connection.executemany("INSERT INTO movies VALUES (?, ?, ?, ?)", rows)
+    connection.close()
+    return connect
+
+
+def test_the_rows_of_a_query_are_rows(connect: Connect) -> None:
+    dataset = read_sql("SELECT * FROM movies WHERE id < 5 ORDER BY id;", connect)
+    assert dataset._plan.name == "read_sql('SELECT * FROM movies WHERE id < 5 ORDER BY id')"
+    found = block(dataset)
+    assert found.columns["id"].tolist() == [0, 1, 2, 3, 4]
+    assert found.columns["title"].to_pylist()[4] == "film 4"
+    assert found.columns["score"].to_pylist() == [0.0, 0.5, 1.0, None, 2.0]
+    assert found.columns["made"].to_pylist() == [b"x"] * 5
+
+
+def test_many_rows_are_fetched_some_at_a_time(connect: Connect) -> None:
+    (task,) = pipeline(read_sql("SELECT id FROM movies ORDER BY id", connect)).tasks
+    blocks = list(task.unit.read())
+    assert len(blocks) == 3
+    assert [number for block in blocks for number in block.columns["id"].tolist()] == [*range(10000)]
+
+
+def test_parameters_are_passed_on(connect: Connect) -> None:
+    found = block(read_sql("SELECT id FROM movies WHERE id < ? ORDER BY id", connect, sql_params=(2,)))
+    assert found.columns["id"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("keys", [["id"], ["id", "title"]])
+def test_shards_have_all_rows_once(connect: Connect, keys: list[str]) -> None:
+    dataset = read_sql(
+        "SELECT id, title FROM movies", connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3
+    )
+    tasks = pipeline(dataset).tasks
+    assert [task.unit.name for task in tasks] == [
+        f"SELECT id, title FROM movies (shard {number} of 3)" for number in range(3)
+    ]
+    sizes = [sum(block.num_rows for block in task.unit.read()) for task in tasks]
+    assert min(sizes) > 3000
+    assert sorted(block(dataset).columns["id"].tolist()) == [*range(10000)]
+
+
+def test_a_query_without_rows_has_none(connect: Connect) -> None:
+    assert block(read_sql("SELECT * FROM movies WHERE id < 0", connect)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT absent FROM movies", r"the query failed: .*no such column: absent(.|\n)*query: SELECT absent"),
+        ("SELECT id, id FROM movies", r"several columns the name id(.|\n)*hint: name them"),
+        ("UPDATE movies SET id = id WHERE id < 0", "the query gives no rows: UPDATE"),
+    ],
+)
+def test_a_query_that_cannot_be_is_shown(connect: Connect, sql: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        block(read_sql(sql, connect))
+
+
+def test_connections_are_closed_also_after_an_error(connect: Connect) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def remembered() -> sqlite3.Connection:
+        opened.append(connect())
+        return opened[-1]
+
+    for sql in ("SELECT id FROM movies", "SELECT absent FROM movies"):
+        (task,) = pipeline(read_sql(sql, remembered)).tasks
+        try:
+            next(iter(task.unit.read()))
+        except ValueError:
+            assert "absent" in sql
+    assert len(opened) == 2
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
+def test_bad_arguments_are_refused_at_once(connect: Connect) -> None:
+    with pytest.raises(ValueError, match="sql=' ' must be a query"):
+        read_sql(" ", connect)
+    with pytest.raises(TypeError, match=r"connection_factory=.* must be a function(.|\n)*hint: .*lambda"):
+        read_sql("SELECT 1", "train.db")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="override_num_blocks=4 needs shard_keys"):
+        read_sql("SELECT 1", connect, override_num_blocks=4)
+    with pytest.raises(ValueError, match="shard_keys='id' must be a list"):
+        read_sql("SELECT 1", connect, shard_keys="id", override_num_blocks=4)

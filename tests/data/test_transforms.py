@@ -1,0 +1,307 @@
+"""What transforms make of rows is what pandas makes of them, however the rows are cut into units and blocks."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from listed import listed, numbers
+
+from paceline.data.block import Block
+from paceline.data.context import DataContext
+from paceline.data.dataset import Dataset
+from paceline.data.expressions import col, lit
+
+UNITS = st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=3)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Dataset, pd.DataFrame]:
+    """A dataset in units of blocks, and all of its rows."""
+    sizes = draw(UNITS)
+    units, frames = [], []
+    for unit in sizes:
+        blocks = []
+        for size in unit:
+            column = st.lists(st.integers(-50, 50), min_size=size, max_size=size)
+            frame = pd.DataFrame(
+                {
+                    "a": np.array(draw(column), "i8"),
+                    "b": np.array(draw(column), "f4"),
+                    "c": [f"w{value % 7}" for value in draw(column)],
+                }
+            ).astype({"c": "str"})
+            blocks.append(frame)
+            frames.append(frame)
+        units.append(blocks)
+    every = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"a": [], "b": [], "c": []})
+    return listed(*units), every
+
+
+def same(dataset: Dataset, frame: pd.DataFrame) -> bool:
+    rows = dataset.take_all()
+    assert rows == [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False)]
+    return True
+
+
+@given(tables(), st.none() | st.integers(1, 7), st.sampled_from(["default", "numpy", "pandas", "pyarrow", None]))
+@settings(max_examples=60, deadline=None)
+def test_map_batches_sees_each_row_once_in_every_format(
+    table: tuple[Dataset, pd.DataFrame], batch_size: int | None, batch_format: Any
+) -> None:
+    dataset, frame = table
+    sizes: list[int] = []
+
+    def doubled(batch: Any) -> Any:
+        sizes.append(len(batch["a"]))
+        if isinstance(batch, dict):
+            return {**batch, "a": batch["a"] * 2}
+        if isinstance(batch, pd.DataFrame):
+            return batch.assign(a=batch["a"] * 2)
+        assert isinstance(batch, pa.Table)
+        return batch.set_column(0, "a", pa.array(batch["a"].to_numpy() * 2))
+
+    mapped = dataset.map_batches(doubled, batch_size=batch_size, batch_format=batch_format)
+    assert same(mapped, frame.assign(a=frame["a"] * 2))
+    assert 0 not in sizes
+    assert batch_size is None or all(size <= batch_size for size in sizes)
+
+
+def test_batches_span_blocks_but_not_units() -> None:
+    sizes: list[list[int]] = []
+    dataset = numbers([3, 0, 4], [5], [2]).map_batches(lambda b: sizes.append(b["id"].tolist()) or b, batch_size=4)
+    assert [row["id"] for row in dataset.take_all()] == [*range(14)]
+    assert sizes == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9, 10], [11], [12, 13]]
+
+
+@given(tables())
+@settings(max_examples=40, deadline=None)
+def test_rows_go_through_map_flat_map_and_filter(table: tuple[Dataset, pd.DataFrame]) -> None:
+    dataset, frame = table
+    assert same(dataset.map(lambda row: {"s": row["a"] + row["b"]}), pd.DataFrame({"s": frame["a"] + frame["b"]}))
+    assert same(dataset.filter(lambda row: row["a"] % 3 == 0), frame[frame["a"] % 3 == 0])
+    assert same(dataset.filter(expr="a % 3 == 0 and b > 0"), frame[(frame["a"] % 3 == 0) & (frame["b"] > 0)])
+    assert same(dataset.filter(col("c").is_in(["w1", "w2"])), frame[frame["c"].isin(["w1", "w2"])])
+    repeated = frame.loc[frame.index.repeat(frame["a"].clip(0, 2))]
+    assert same(dataset.flat_map(lambda row: [row] * min(max(row["a"], 0), 2)), repeated)
+    assert same(dataset.flat_map(lambda row: (row for _ in range(min(max(row["a"], 0), 2)))), repeated)
+
+
+@given(tables())
+@settings(max_examples=40, deadline=None)
+def test_columns_are_chosen_named_and_computed(table: tuple[Dataset, pd.DataFrame]) -> None:
+    dataset, frame = table
+    assert same(dataset.select_columns(["c", "a"]), frame[["c", "a"]])
+    assert same(dataset.select_columns("b"), frame[["b"]])
+    assert same(dataset.drop_columns(["b"]), frame.drop(columns="b"))
+    assert same(dataset.rename_columns({"a": "b", "b": "a"}), frame.rename(columns={"a": "b", "b": "a"}))
+    assert same(dataset.rename_columns(["x", "y", "z"]), frame.set_axis(["x", "y", "z"], axis=1))
+    assert same(dataset.with_column("d", col("a") * 2 - lit(1)), frame.assign(d=frame["a"] * 2 - 1))
+    assert same(dataset.with_column("a", col("a") + 1), frame.assign(a=frame["a"] + 1))
+    assert same(dataset.add_column("d", lambda df: df["a"] + 1), frame.assign(d=frame["a"] + 1))
+    added = dataset.add_column("d", lambda batch: batch["a"] + 1, batch_format="numpy")
+    assert same(added, frame.assign(d=frame["a"] + 1))
+
+
+@given(UNITS, st.floats(0, 1), st.integers(0, 2**70))
+@settings(max_examples=40, deadline=None)
+def test_a_sample_is_the_same_however_units_are_cut_into_blocks(
+    sizes: list[list[int]], fraction: float, seed: int
+) -> None:
+    cut = numbers(*sizes).random_sample(fraction, seed=seed)
+    whole = numbers(*([sum(unit)] for unit in sizes)).random_sample(fraction, seed=seed)
+    assert cut.take_all() == whole.take_all() == cut.take_all()
+    assert numbers(*sizes).random_sample(1).count() == sum(map(sum, sizes))
+    assert numbers(*sizes).random_sample(0).count() == 0
+
+
+def test_a_sample_has_about_its_fraction_of_the_rows_and_another_with_another_seed() -> None:
+    dataset = numbers([5000], [5000])
+    found = [{row["id"] for row in dataset.random_sample(0.3, seed=seed).take_all()} for seed in range(3)]
+    assert all(2700 < len(sample) < 3300 for sample in found)
+    assert 750 < len(found[0] & found[1]) < 1050
+    first = {number for number in found[0] if number < 5000}
+    assert first != {number - 5000 for number in found[0] if number >= 5000}
+
+
+def test_a_generator_may_give_any_number_of_batches() -> None:
+    def tripled(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for value in batch["id"]:
+            if value % 2:
+                yield {"id": np.repeat(value, 3)}
+
+    dataset = numbers([3], [2]).map_batches(tripled)
+    assert [row["id"] for row in dataset.take_all()] == [1, 1, 1, 3, 3, 3]
+
+
+def test_arguments_reach_functions() -> None:
+    def plus(batch: dict[str, Any], first: int, *, second: int) -> dict[str, Any]:
+        return {"id": batch["id"] + first + second}
+
+    assert numbers([2]).map_batches(plus, fn_args=(10,), fn_kwargs={"second": 100}).take_all() == [
+        {"id": 110},
+        {"id": 111},
+    ]
+    by_row = numbers([2]).map(lambda row, k: {"id": row["id"] * k}, fn_args=[5])
+    assert [row["id"] for row in by_row.take_all()] == [0, 5]
+    kept = numbers([4]).filter(lambda row, k: row["id"] > k, fn_kwargs={"k": 1})
+    assert [row["id"] for row in kept.take_all()] == [2, 3]
+    flat = numbers([2]).flat_map(lambda row, k: [row] * k, fn_args=(2,))
+    assert [row["id"] for row in flat.take_all()] == [0, 0, 1, 1]
+
+
+def test_a_batch_may_be_written_to_and_nothing_else_changes() -> None:
+    source = np.arange(4)
+
+    def written(batch: dict[str, Any]) -> dict[str, Any]:
+        for array in batch.values():
+            array *= 2
+        return batch
+
+    for given_ in ({"x": source}, pa.table({"x": source})):
+        dataset = listed([given_]).map_batches(written)
+        assert [row["x"] for row in dataset.take_all()] == [0, 2, 4, 6]
+        assert source.tolist() == [0, 1, 2, 3]
+
+
+def test_a_batch_without_copies_is_the_memory_it_came_in() -> None:
+    source, seen = np.arange(4), []
+    listed([{"x": source}]).map_batches(lambda b: seen.append(b["x"]) or b, zero_copy_batch=True).take_all()
+    assert np.shares_memory(seen[0], source)
+
+
+def test_rows_that_grow_are_cut_into_blocks_of_the_stated_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = DataContext(target_max_block_size=1000)
+    monkeypatch.setattr(DataContext, "_current", context)
+    dataset = numbers([10]).map(lambda row: {"x": np.full(50, row["id"], "f8")})
+    batches = list(dataset.iter_batches(batch_size=None))
+    assert [len(batch["x"]) for batch in batches] == [3, 3, 3, 1]
+
+
+class Counted:
+    """Counts its calls, and how many of it were made."""
+
+    made = 0
+
+    def __init__(self, start: int, *, step: int = 1) -> None:
+        type(self).made += 1
+        self.number, self.step = start, step
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.number += self.step
+        return {"call": np.full(len(batch["id"]), self.number)}
+
+
+def test_a_class_is_made_once_in_a_process_and_keeps_its_state() -> None:
+    dataset = numbers([2, 2], [2]).map_batches(
+        Counted, fn_constructor_args=(10,), fn_constructor_kwargs={"step": 2}, concurrency=1
+    )
+    copied = cloudpickle.loads(cloudpickle.dumps(dataset._plan)), dataset._plan
+    Counted.made = 0
+    from paceline.data.exec.inline import InlineExecutor
+    from paceline.data.exec.lower import lowered_for
+
+    executor = InlineExecutor()
+    calls = [
+        row["call"]
+        for plan in copied
+        for delivered in executor.run(lowered_for(plan, 0, executor))
+        for row in delivered.block.rows()
+    ]
+    assert calls == [12, 12, 14, 14, 16, 16, 18, 18, 20, 20, 22, 22]
+    assert Counted.made == 1
+
+
+def test_two_uses_of_a_class_have_an_object_each() -> None:
+    from paceline.data.exec.inline import InlineExecutor
+    from paceline.data.exec.lower import lowered_for
+
+    one = numbers([1]).map_batches(Counted, fn_constructor_args=(0,))
+    other = numbers([1]).map_batches(Counted, fn_constructor_args=(100,))
+    executor = InlineExecutor()
+    plan = one.union(other)._plan
+    blocks = [delivered.block for delivered in executor.run(lowered_for(plan, 0, executor))]
+    assert [row["call"] for row in Block.concat(blocks).rows()] == [1, 101]
+
+
+def test_plans_of_named_functions_pickle() -> None:
+    dataset = numbers([3], [2]).map_batches(_plus_one).filter(expr="id > 1").select_columns(["id"]).limit(2)
+    assert pickle.loads(pickle.dumps(dataset)).take_all() == [{"id": 2}, {"id": 3}]
+
+
+def test_plans_of_lambdas_pickle_with_their_closures() -> None:
+    offset = 5
+    dataset = numbers([3]).map(lambda row: {"id": row["id"] + offset}).random_shuffle(seed=3).sort("id")
+    assert cloudpickle.loads(cloudpickle.dumps(dataset)).take_all() == [{"id": 5}, {"id": 6}, {"id": 7}]
+
+
+def _plus_one(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"] + 1}
+
+
+def test_empty_datasets_stay_empty() -> None:
+    empty = numbers([0], [])
+    for made in (
+        empty.map_batches(_plus_one),
+        empty.map(lambda row: row),
+        empty.flat_map(lambda row: [row, row]),
+        empty.filter(lambda row: True),
+        empty.filter(expr="id > 0"),
+        empty.add_column("x", lambda df: df["id"]),
+        empty.with_column("x", col("id")),
+        empty.random_sample(0.5),
+    ):
+        assert made.take_all() == []
+        assert made.count() == 0
+
+
+BAD: list[tuple[Callable[[Dataset], Any], type[Exception], str]] = [
+    (lambda ds: ds.map_batches(5), TypeError, "fn must be a function or a class with __call__, not 5"),
+    (lambda ds: ds.map_batches(_plus_one, batch_size=0), ValueError, "batch_size must be a whole number of at least 1"),
+    (lambda ds: ds.map_batches(_plus_one, batch_size=True), ValueError, "batch_size must be"),
+    (
+        lambda ds: ds.map_batches(_plus_one, batch_format="tensor"),
+        ValueError,
+        "batch_format must be 'default'",
+    ),
+    (lambda ds: ds.map_batches(_plus_one, on_error="ignore"), ValueError, "on_error must be 'raise' or 'skip'"),
+    (lambda ds: ds.map_batches(_plus_one, fn_constructor_args=(1,)), ValueError, "are for classes, and _plus_one is"),
+    (lambda ds: ds.map(dict), TypeError, "fn=dict is a class without __call__"),
+    (lambda ds: ds.map(_later), TypeError, "_later is async"),
+    (lambda ds: ds.filter(), ValueError, "filter takes a function or an expression"),
+    (lambda ds: ds.filter(_plus_one, expr="id > 1"), ValueError, "filter takes a function or an expression"),
+    (lambda ds: ds.filter(expr=5), TypeError, "expr must be text"),
+    (lambda ds: ds.filter(expr="id >"), ValueError, "expr='id >' cannot be read"),
+    (lambda ds: ds.select_columns([]), TypeError, "select_columns takes names of columns"),
+    (lambda ds: ds.select_columns(["id", 5]), TypeError, "select_columns takes names of columns, not 5"),
+    (lambda ds: ds.select_columns(["id", "id"]), ValueError, "select_columns was given 'id' more than once"),
+    (lambda ds: ds.rename_columns({"id": 5}), TypeError, "rename_columns takes names of columns, not 5"),
+    (lambda ds: ds.rename_columns({"a": "x", "b": "x"}), ValueError, "rename_columns was given 'x' more than once"),
+    (lambda ds: ds.with_column("x", lambda b: b), TypeError, "hint: for a function use add_column"),
+    (lambda ds: ds.with_column(5, col("id")), TypeError, "column_name must be"),
+    (lambda ds: ds.add_column(5, _plus_one), TypeError, "col must be the name of a column, not 5"),
+    (lambda ds: ds.random_sample(1.5), ValueError, "fraction must be a number from 0 to 1, not 1.5"),
+    (lambda ds: ds.random_sample(0.5, seed="x"), TypeError, "seed must be a whole number or None, not 'x'"),
+    (lambda ds: ds.limit(-1), ValueError, "limit must be a whole number that is not negative, not -1"),
+    (lambda ds: ds.union([1]), TypeError, "union takes datasets, not list"),
+    (lambda ds: ds.zip(5), TypeError, "zip takes datasets, not int"),
+    (lambda ds: ds.sort("id", descending=[True, False]), ValueError, "descending must be True or False"),
+    (lambda ds: ds.take(-1), ValueError, "not negative, not -1"),
+    (lambda ds: ds.map_batches(_plus_one, num_gpus=-1), ValueError, "num_gpus must be a number that is not negative"),
+]
+
+
+async def _later(row: Any) -> Any:
+    return row
+
+
+@pytest.mark.parametrize(("ask", "kind", "message"), BAD)
+def test_bad_arguments_are_refused_at_once(ask: Callable[[Dataset], Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        ask(numbers([3]))

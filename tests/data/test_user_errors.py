@@ -1,0 +1,261 @@
+"""A failing function is pointed to, by unit, row and its own line; or its rows are skipped and recorded."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from listed import listed, numbers
+
+from paceline.data.dataset import Dataset
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.lower import lowered_for
+from paceline.data.transform import Skipped
+
+HERE = Path(__file__)
+
+
+def line_of(text: str) -> int:
+    """The number of the one line here that ends with a text, as a comment."""
+    (number,) = [n for n, line in enumerate(HERE.read_text().splitlines(), 1) if line.endswith(f"# {text}")]
+    return number
+
+
+def notes_of(dataset: Dataset, kind: type[Exception] = ZeroDivisionError) -> str:
+    with pytest.raises(kind) as raised:
+        dataset.take_all()
+    copied = cloudpickle.loads(cloudpickle.dumps(raised.value))
+    assert copied.__notes__ == raised.value.__notes__
+    return "\n".join(raised.value.__notes__)
+
+
+def inverse(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": 1 // (row["id"] - 7)}  # inverse
+
+
+def inverses(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"x": [1 // (int(value) - 7) for value in batch["id"]]}  # inverses
+
+
+def test_a_row_is_named_by_its_file_and_number_with_the_users_line() -> None:
+    note = notes_of(numbers([3], [2, 4]).map(inverse))
+    assert "in map(inverse), at row 4 of part-1.file\n" in note
+    assert f"{HERE}:{line_of('inverse')} in inverse: return" in note
+
+
+def test_a_batch_is_named_by_its_rows() -> None:
+    note = notes_of(numbers([3], [2, 4]).map_batches(inverses, batch_size=3))
+    assert "in map_batches(inverses), at rows 3 to 5 of part-1.file\n" in note
+    assert f":{line_of('inverses')} in " in note
+
+
+def test_rows_are_counted_in_the_file_through_steps_that_keep_them() -> None:
+    note = notes_of(numbers([3], [6]).rename_columns({"id": "n"}).add_column("id", lambda df: df["n"]).map(inverse))
+    assert "at row 4 of part-1.file\n" in note
+
+
+def test_rows_are_counted_after_the_last_step_that_dropped_or_added_some() -> None:
+    note = notes_of(numbers([3], [6]).filter(expr="id > 4").map(lambda row: row).map(inverse))
+    assert "at row 2 of part-1.file, counted after filter((col('id') > 4))\n" in note
+
+
+def fails_in_numpy(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"x": np.linalg.inv(np.zeros((2, 2)))}  # numpy
+
+
+def fails_late(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield batch
+    raise ZeroDivisionError  # late
+
+
+def stops(row: dict[str, Any]) -> dict[str, Any]:
+    return next(iter([]))  # stops
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise ZeroDivisionError("no model")  # made
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "comment"),
+    [
+        (numbers([3]).map_batches(fails_in_numpy), np.linalg.LinAlgError, "numpy"),
+        (numbers([3]).map_batches(fails_late), ZeroDivisionError, "late"),
+        (numbers([3]).map(stops), RuntimeError, "stops"),
+        (numbers([3]).flat_map(lambda row: [inverse({"id": 7})]), ZeroDivisionError, "inverse"),
+        (numbers([3]).filter(lambda row: inverse({"id": 7})), ZeroDivisionError, "inverse"),
+        (numbers([3]).add_column("x", lambda df: inverse({"id": 7})), ZeroDivisionError, "inverse"),
+    ],
+)
+def test_the_line_is_the_users_own_wherever_it_was_raised(
+    dataset: Dataset, kind: type[Exception], comment: str
+) -> None:
+    assert f"{HERE}:{line_of(comment)} in " in notes_of(dataset, kind)
+
+
+def test_a_class_that_cannot_be_made_is_named() -> None:
+    plan = numbers([3]).map(Broken)._plan
+    executor = InlineExecutor()
+    with pytest.raises(ZeroDivisionError, match="no model") as raised:
+        list(executor.run(lowered_for(plan, 0, executor)))
+    (note,) = raised.value.__notes__
+    assert note.startswith("in map(Broken), when an object of Broken was made\n")
+    assert f":{line_of('made')} in __init__" in note
+
+
+def test_an_error_of_a_step_before_is_not_blamed_on_those_after_it() -> None:
+    note = notes_of(numbers([9]).map(inverse).map(lambda row: row).map_batches(lambda b: b))
+    assert note.count("in map") == 1
+    assert "in map(inverse)" in note
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (numbers([3]).map_batches(lambda b: [1]), r"map_batches\(<lambda>\) gave what is no batch: .* not list"),
+        (numbers([3]).map_batches(lambda b: None), r"not NoneType\n\nhint: does the function return its batch\?"),
+        (numbers([3]).map_batches(lambda b: {"x": 5}), "the column 'x' of a batch is a int"),
+        (numbers([3]).map_batches(lambda b: (x for x in [1])), "gave what is no batch: .* not int"),
+        (numbers([3]).map(lambda r: 5), r"map\(<lambda>\) must give rows as dicts of columns; it gave int"),
+        (numbers([3]).map(lambda r: None), r"it gave NoneType\n\nhint: does the function return its row\?"),
+        (numbers([3]).flat_map(lambda r: r), r"flat_map\(<lambda>\) must give a list of rows, .* it gave dict"),
+        (numbers([3]).flat_map(lambda r: [5]), r"flat_map\(<lambda>\) must give rows as dicts of columns; it gave int"),
+        (numbers([3]).filter(lambda r: np.ones(2)), r"filter\(<lambda>\) must give True or False for a row; .*\(2,\)"),
+        (numbers([3]).add_column("x", lambda df: 5), r"add_column\('x', <lambda>\) must give a value for each row"),
+        (numbers([3]).filter(expr="id + 1"), r"filter\(\(col\('id'\) \+ 1\)\) gives int64 for a row"),
+    ],
+)
+def test_what_a_function_may_not_return_is_said_with_its_name(dataset: Dataset, message: str) -> None:
+    with pytest.raises(TypeError, match=f"(?s){message}"):
+        dataset.take_all()
+
+
+def test_what_a_function_may_not_return_is_an_error_even_where_failures_are_skipped() -> None:
+    with pytest.raises(TypeError, match="must give rows as dicts"):
+        numbers([3]).map(lambda row: 5, on_error="skip").take_all()
+    with pytest.raises(TypeError, match="gave what is no batch"):
+        numbers([3]).map_batches(lambda batch: 5, on_error="skip").take_all()
+    with pytest.raises(ValueError, match="it gave 2 for 3 rows"):
+        numbers([3]).add_column("x", lambda df: [1, 2], on_error="skip").take_all()
+
+
+def run(dataset: Dataset) -> tuple[list[dict[str, Any]], list[Skipped]]:
+    executor = InlineExecutor()
+    blocks = [delivered.block for delivered in executor.run(lowered_for(dataset._plan, 0, executor))]
+    return [row for block in blocks for row in block.rows()], executor.scope.skipped
+
+
+Skip = Callable[[Dataset, Callable[[int], None]], Dataset]
+
+
+def batches_checked(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
+    def checked(batch: dict[str, Any]) -> dict[str, Any]:
+        for value in batch["id"]:
+            check(int(value))
+        return batch
+
+    return dataset.map_batches(checked, batch_size=4, on_error="skip")
+
+
+def generated(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
+    def checked(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for value in batch["id"]:
+            check(int(value))
+            yield {"id": [value]}
+
+    return dataset.map_batches(checked, on_error="skip")
+
+
+WAYS: dict[str, Skip] = {
+    "map": lambda ds, check: ds.map(lambda row: check(row["id"]) or row, on_error="skip"),
+    "flat_map": lambda ds, check: ds.flat_map(lambda row: (check(row["id"]) or row for _ in "1"), on_error="skip"),
+    "filter": lambda ds, check: ds.filter(lambda row: check(row["id"]) is None, on_error="skip"),
+    "map_batches": batches_checked,
+    "generator": generated,
+    "add_column": lambda ds, check: ds.add_column(
+        "y", lambda df: [check(value) for value in df["id"]], on_error="skip"
+    ).drop_columns("y"),
+}
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=3),
+    bad=st.sets(st.integers(0, 40), max_size=6),
+)
+@settings(max_examples=25, deadline=None)
+def test_exactly_the_rows_that_fail_are_skipped_and_recorded(way: str, sizes: list[list[int]], bad: set[int]) -> None:
+    def check(value: int) -> None:
+        if value in bad:
+            raise ArithmeticError(f"bad {value}")  # bad
+
+    rows, skipped = run(WAYS[way](numbers(*sizes), check))
+    total = sum(map(sum, sizes))
+    assert [row["id"] for row in rows] == [number for number in range(total) if number not in bad]
+    places = [(f"part-{unit}.file", row) for unit, blocks in enumerate(sizes) for row in range(sum(blocks))]
+    assert [(one.unit, one.row, one.num_rows) for one in skipped] == [
+        (*places[number], 1) for number in sorted(bad) if number < total
+    ]
+    for one in skipped:
+        assert "ArithmeticError: bad " in one.error
+        assert f"{HERE}:{line_of('bad')} in check" in one.error
+
+
+def test_skipping_calls_the_function_no_more_than_halving_takes() -> None:
+    calls: list[int] = []
+
+    def checked(batch: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(batch["id"]))
+        if 100 in batch["id"]:
+            raise ValueError
+        return batch
+
+    rows, skipped = run(numbers([256]).map_batches(checked, on_error="skip"))
+    assert len(rows) == 255
+    assert [one.row for one in skipped] == [100]
+    assert len(calls) == 1 + 2 * 8
+
+
+def test_interrupts_are_not_skipped() -> None:
+    def interrupted(row: dict[str, Any]) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(numbers([2]).map(interrupted, on_error="skip"))
+
+
+def test_a_missing_column_is_named_with_those_that_are_there() -> None:
+    for dataset in (
+        numbers([2]).select_columns(["x"]),
+        numbers([2]).drop_columns(["x"]),
+        numbers([2]).rename_columns({"x": "y"}),
+        numbers([2]).filter(expr="x > 1"),
+        numbers([2], schema=True).select_columns(["x"]),
+        numbers([2], schema=True, ranges=True).filter(expr="x > 1"),
+    ):
+        with pytest.raises(KeyError, match="there is no column 'x'; there are: 'id'"):
+            dataset.take_all()
+    with pytest.raises(ValueError, match="has 2 names for 1 columns: 'id'"):
+        numbers([2]).rename_columns(["a", "b"]).take_all()
+    with pytest.raises(ValueError, match="gives two columns one name"):
+        listed([{"a": [1], "b": [2]}], schema=True).rename_columns({"a": "b"}).select_columns(["b"]).take_all()
+
+
+def test_the_source_of_a_function_is_named_where_none_of_its_lines_failed() -> None:
+    _, line = inspect.getsourcelines(stops)
+    with pytest.raises(TypeError, match=f"{HERE}:{line_of('returns five') - 1}$"):
+        numbers([2]).map(five).take_all()
+    assert line == line_of("stops") - 1
+
+
+def five(row: dict[str, Any]) -> int:
+    return 5  # returns five

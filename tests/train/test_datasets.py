@@ -1,0 +1,251 @@
+"""Datasets of a trainer: each worker gets its part, every row once, also across deaths and other numbers of workers."""
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import paceline.data
+from paceline import train
+from paceline.testing import Faults
+from paceline.train import (
+    Checkpoint,
+    DataConfig,
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+)
+
+NUM_ROWS = 60
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Five Parquet files of two row groups each, with the numbers from 0 on."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
+        pq.write_table(pa.table({"id": part}), directory / f"part-{number}.parquet", row_group_size=6)
+    return directory
+
+
+def noted(config):
+    """Writes down every row that it is given, and saves after every batch; dies where it is told to."""
+    rank, size = train.get_context().get_world_rank(), train.get_context().get_world_size()
+    shard = train.get_dataset_shard("train")
+    checkpoint = train.get_checkpoint()
+    step = checkpoint.to_dict()["step"] if checkpoint else 0
+    first = step // config["per_epoch"] if "per_epoch" in config else 0
+    path = Path(config["path"]) / f"{os.getpid()}.jsonl"
+    for epoch in range(first, config.get("epochs", 1)):
+        for batch in shard.iter_batches(batch_size=config["batch"], **config.get("options", {})):
+            step += 1
+            note = {"epoch": epoch, "step": step, "rank": rank, "size": size, "ids": batch["id"].tolist()}
+            with path.open("a") as lines:
+                lines.write(json.dumps(note) + "\n")
+            if config.get("reports", True):
+                train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+            if [step, rank] == config.get("dies") and checkpoint is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def seen(path: Path) -> list[dict]:
+    lines = [json.loads(line) for file in path.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return sorted(lines, key=lambda line: (line["step"], line["rank"]))
+
+
+def ids(lines: list[dict]) -> Counter[int]:
+    return Counter(number for line in lines for number in line["ids"])
+
+
+def fitted(
+    tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_failures=0, name="run", faults=None, **config
+):
+    notes = tmp_path / "notes" / name
+    notes.mkdir(parents=True, exist_ok=True)
+    trainer = DataParallelTrainer(
+        noted,
+        train_loop_config={"path": str(notes), "batch": 4, **config},
+        datasets={"train": dataset},
+        dataset_config=dataset_config,
+        scaling_config=ScalingConfig(num_workers=num_workers),
+        run_config=RunConfig(
+            storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=max_failures)
+        ),
+    )
+    return (faults.applied_to(trainer) if faults else trainer).fit(), seen(notes)
+
+
+def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):
+    dataset = paceline.data.read_parquet(str(files)).map_batches(lambda batch: {"id": batch["id"] + 100})
+    _, lines = fitted(tmp_path, dataset)
+
+    assert ids(lines) == Counter(range(100, 100 + NUM_ROWS))
+    by_rank = Counter(line["rank"] for line in lines for _ in line["ids"])
+    assert by_rank == {0: NUM_ROWS // 2, 1: NUM_ROWS // 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7}])
+def test_after_a_death_in_the_middle_of_an_epoch_the_rest_of_it_comes(files, tmp_path, options):
+    dataset = paceline.data.read_parquet(str(files), shuffle="files").filter(expr="id != 13")
+    _, whole = fitted(tmp_path, dataset, name="whole", epochs=2, options=options, per_epoch=8)
+    result, lines = fitted(
+        tmp_path, dataset, name="killed", epochs=2, options=options, per_epoch=8, dies=[11, 1], max_failures=1
+    )
+
+    # The step that a rank died after was saved before; what the other rank did beyond it is done again.
+    kept = {(line["step"], line["rank"]): line["ids"] for line in lines}
+    assert kept == {(line["step"], line["rank"]): line["ids"] for line in whole}
+    assert result.metrics["step"] == max(step for step, _ in kept)
+
+
+def test_an_epoch_that_the_function_leaves_early_is_over_in_the_checkpoint_too(tmp_path):
+    def three_of_each(config):
+        shard, checkpoint = train.get_dataset_shard(), train.get_checkpoint()
+        seen = checkpoint.to_dict()["seen"] if checkpoint else []
+        for epoch in range(len(seen), 3):
+            ids = []
+            for batch in shard.iter_batches(batch_size=2):
+                ids += batch["id"].tolist()
+                if len(ids) >= 6:
+                    break
+            seen = [*seen, ids]
+            train.report({"seen": seen}, checkpoint=Checkpoint.from_dict({"seen": seen}))
+            if epoch == 1 and checkpoint is None and config["dies"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def seen(name, *, dies):
+        dataset = paceline.data.range(40, override_num_blocks=8).randomize_block_order(seed=1)
+        trainer = DataParallelTrainer(
+            three_of_each,
+            train_loop_config={"dies": dies},
+            datasets={"train": dataset},
+            run_config=RunConfig(storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=1)),
+        )
+        return trainer.fit().metrics["seen"]
+
+    assert seen("killed", dies=True) == seen("whole", dies=False)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_rank_killed_as_it_asks_for_a_batch_loses_no_row(files, tmp_path, number):
+    dataset = paceline.data.read_parquet(str(files))
+    faults = Faults().kill(rank=1, at=("data", number))
+    result, lines = fitted(tmp_path, dataset, max_failures=1, faults=faults)
+    assert faults.unfired(result.path) == []
+    last = {(line["step"], line["rank"]): line for line in lines}
+    assert ids(list(last.values())) == Counter(range(NUM_ROWS))
+
+
+def test_a_run_goes_on_with_another_number_of_workers_where_the_data_stood(files, tmp_path):
+    dataset = paceline.data.read_parquet(str(files))
+    config = DataConfig(exact=["train"])
+    with pytest.raises(TrainingFailedError):
+        fitted(tmp_path, dataset, dataset_config=config, dies=[3, 0])
+    _, lines = fitted(tmp_path, dataset, dataset_config=config, num_workers=3)
+
+    # What was done beyond the last checkpoint is done again.
+    kept = [line for line in lines if line["size"] == 3 or line["step"] <= 3]
+    assert ids(kept) == Counter(range(NUM_ROWS))
+    assert {line["rank"] for line in kept if line["size"] == 3} == {0, 1, 2}
+
+
+def test_the_place_in_the_data_lies_in_the_manifest_of_a_checkpoint(files, tmp_path):
+    dataset = paceline.data.read_parquet(str(files))
+    result, _ = fitted(tmp_path, dataset)
+
+    manifest = json.loads(next(Path(result.checkpoint.path).glob("*manifest*")).read_text())
+    ((name, cursor),) = manifest["record"]["data"]
+    assert (name, cursor["row"]) == ("train", NUM_ROWS)
+    assert len(json.dumps(cursor)) < 1024
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7])
+def test_an_exact_dataset_gives_every_row_once_also_with_fewer_rows_than_workers(tmp_path, num_rows):
+    rows = [{"id": number} for number in range(num_rows)]
+    config = DataConfig(exact=["train"])
+    _, lines = fitted(tmp_path, rows, num_workers=3, dataset_config=config, batch=2, reports=False)
+    assert ids(lines) == Counter(range(num_rows))
+
+
+def test_a_dataset_that_is_not_split_comes_whole_to_every_worker(tmp_path):
+    _, lines = fitted(tmp_path, [{"id": n} for n in range(9)], dataset_config=DataConfig(datasets_to_split=[]))
+    assert ids(lines) == Counter(dict.fromkeys(range(9), 2))
+
+
+def test_rows_that_are_too_many_are_other_ones_in_every_epoch(tmp_path):
+    rows = [{"id": number} for number in range(5)]
+    _, lines = fitted(tmp_path, rows, batch=1, epochs=5, per_epoch=2)
+
+    left_out = [set(range(5)) - set(ids([line for line in lines if line["epoch"] == epoch])) for epoch in range(5)]
+    assert all(len(rows) == 1 for rows in left_out)
+    assert set.union(*left_out) == set(range(5))
+
+
+def test_what_a_trainer_takes_as_a_dataset():
+    import pandas
+    import torch
+    from torch.utils.data import TensorDataset
+
+    for dataset in (
+        [1, 2],
+        pandas.DataFrame({"id": [1, 2]}),
+        TensorDataset(torch.arange(2)),
+        paceline.data.range(2),
+        pa.table({"id": [1, 2]}),
+    ):
+        DataParallelTrainer(noted, train_loop_config={}, datasets={"train": dataset})
+    with pytest.raises(TypeError, match=r"datasets\['train'\]"):
+        DataParallelTrainer(noted, train_loop_config={}, datasets={"train": 7})
+    with pytest.raises(ValueError, match="datasets="):
+        DataParallelTrainer(noted, train_loop_config={}, datasets=[1])
+
+
+def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(tmp_path):
+    def function():
+        train.get_dataset_shard("valid")
+
+    trainer = DataParallelTrainer(
+        function,
+        datasets={"train": [1]},
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    with pytest.raises(TrainingFailedError, match="no dataset 'valid'; there are: 'train'"):
+        trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"datasets_to_split": "some"}, "datasets_to_split='some' is not 'all' or a list of names"),
+        ({"datasets_to_split": ["test"]}, "datasets_to_split names 'test'; datasets= has: 'train'"),
+        ({"exact": "train"}, "exact='train' is not a list of names"),
+        ({"exact": ["x"]}, "exact names 'x'"),
+    ],
+)
+def test_a_wrong_data_config_is_refused_by_name(config, told):
+    with pytest.raises(ValueError, match=told.replace("'", ".")):
+        DataParallelTrainer(noted, train_loop_config={}, datasets={"train": [1]}, dataset_config=config)
+
+
+def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(files, tmp_path):
+    def fails(row):
+        if row["id"] == 27:
+            raise ValueError("no such thing as 27")
+        return row
+
+    dataset = paceline.data.read_parquet(str(files)).map(fails)
+    with pytest.raises(TrainingFailedError) as caught:
+        fitted(tmp_path, dataset)
+    told = str(caught.value)
+    assert "no such thing as 27" in told
+    assert "part-2.parquet" in told
+    assert "test_datasets.py" in told
