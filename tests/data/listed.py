@@ -1,12 +1,12 @@
 """A source whose units and blocks a test gives: what datasets are tried on without any file."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
-from paceline.data.expressions import Expr
+from paceline.data.expressions import Expr, values_of
 from paceline.data.plan import Read
 
 
@@ -26,12 +26,12 @@ class ListedUnit:
 
     def read(self) -> Iterator[Block]:
         for block in self.blocks:
-            READ.append((self.name, list(block.columns)))
+            READ.append((self.name, list(block.columns), block.num_rows))
             yield block
 
 
-READ: list[tuple[str, list[str]]] = []
-"""What was read since a test cleared it: unit and columns, one entry for each block."""
+READ: list[tuple[str, list[str], int]] = []
+"""What was read since a test cleared it: unit, columns and rows, one entry for each block."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,8 +52,8 @@ class Listed:
     def schema(self) -> Schema | None:
         if self.columns is None:
             return None
-        block = next(block for unit in self.listed for block in unit.blocks)
-        return block.select(self.columns).schema
+        blocks = (block.select(self.columns).schema for unit in self.listed for block in unit.blocks)
+        return next(blocks, Schema([], []))
 
     def projected(self, columns: Sequence[str]) -> "Listed | None":
         if self.columns is None:
@@ -65,16 +65,19 @@ class Listed:
         return dataclasses.replace(self, listed=units, columns=kept)
 
     def pruned(self, predicate: Expr) -> "Listed | None":
-        from paceline.data.expressions import values_of
-
         if not self.ranges:
             return None
-        kept = tuple(
-            unit
-            for unit in self.listed
-            if any(any(values_of(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows)
-        )
-        return dataclasses.replace(self, listed=kept)
+        return dataclasses.replace(self, listed=tuple(map(self._pruned(predicate), self.listed)))
+
+    def _pruned(self, predicate: Expr) -> Callable[[ListedUnit], ListedUnit]:
+        def pruned(unit: ListedUnit) -> ListedUnit:
+            """A unit stays where it is in the order, though nothing of it need be read."""
+            found = (any(values_of(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows)
+            return (
+                unit if any(found) else dataclasses.replace(unit, blocks=unit.blocks and (unit.blocks[0].slice(0, 0),))
+            )
+
+        return pruned
 
 
 def listed(*units: Sequence[Any], schema: bool = False, ranges: bool = False, counted: bool = True) -> Dataset:

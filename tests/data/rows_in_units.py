@@ -13,8 +13,9 @@ from paceline.data.plan import Read
 class Given:
     name: str
     make: Callable[[], Sequence[Block]]
+    num_bytes: int | None
+    """0: the rows are read in the process of the test; None: in data processes."""
     num_rows: int | None = None
-    num_bytes: int | None = None
 
     def read(self) -> Iterator[Block]:
         yield from self.make()
@@ -38,9 +39,13 @@ class Units:
         return None
 
 
-def dataset_of(*units: Sequence[Block | dict[str, Any]] | Callable[[], Iterator[Block]]) -> Dataset:
+def dataset_of(
+    *units: Sequence[Block | dict[str, Any]] | Callable[[], Iterator[Block]], in_processes: bool = False
+) -> Dataset:
     """Each argument is a unit: its blocks, or a function that yields them."""
-    return Dataset(Read(Units(tuple(Given(f"unit {number}", _maker(unit)) for number, unit in enumerate(units)))))
+    num_bytes = None if in_processes else 0
+    given = (Given(f"unit {number}", _maker(unit), num_bytes) for number, unit in enumerate(units))
+    return Dataset(Read(Units(tuple(given))))
 
 
 def _maker(unit: Any) -> Callable[[], Sequence[Block]]:

@@ -59,6 +59,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.write": ("SaveMode",),
 }
 
-__all__ = sorted(name for names in _NAMES.values() for name in names)
+_SUBMODULES = ("preprocessors",)
 
-__getattr__ = on_demand(__name__, _NAMES)
+__all__ = sorted([*_SUBMODULES, *(name for names in _NAMES.values() for name in names)])
+
+__getattr__ = on_demand(__name__, _NAMES, submodules=_SUBMODULES)

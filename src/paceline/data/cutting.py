@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from paceline.data.block import Block
+from paceline.data.block import Block, Column, as_numpy
 from paceline.data.order import hashed
 from paceline.data.position import Cursor, Delivered, Split, furthest, gone
 
@@ -202,10 +203,23 @@ class Cutter:
                 first = self._delivered
                 self._sources.append((first, delivery.unit, delivery.offset))
                 self._delivered += delivery.block.num_rows
-                yield first, delivery.block
+                yield first, _quickly_cut(delivery.block)
 
     def _shuffled(self, begin: int, held: Sequence[Block]) -> Block:
         """A window: rows change places by the hash of their index."""
         window = Block.concat(held)
         keys = hashed(np.arange(begin, begin + window.num_rows), self._start.seed, self._start.epoch)
         return window.take(np.argsort(keys, kind="stable"))
+
+
+def _quickly_cut(block: Block) -> Block:
+    """The same rows, with numbers as NumPy arrays: of those a slice costs a tenth of what it costs of Arrow data."""
+    if all(isinstance(values, np.ndarray) for values in block.columns.values()):
+        return block
+    columns = {name: as_numpy(values) if _plain(values) else values for name, values in block.columns.items()}
+    return Block._made(columns, block.num_rows)
+
+
+def _plain(values: Column) -> bool:
+    kind = None if isinstance(values, np.ndarray) else values.type
+    return kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not values.null_count

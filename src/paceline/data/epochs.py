@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from paceline.data.batches.ahead import ahead
@@ -51,8 +52,17 @@ class Epochs:
         self._name = name
         self._iteration = _Iteration(Cursor(), begun=False)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        return self._feeds.fingerprint()
+
     def cursor(self) -> Cursor:
-        return replaced(self._iteration.standing(), fingerprint=self._feeds.fingerprint())
+        return replaced(self._iteration.standing(), fingerprint=self.fingerprint)
+
+    def next_cursor(self) -> Cursor:
+        """Where what this worker does next begins: after an iteration that was left early, with the next epoch."""
+        cursor = self.cursor()
+        return next_epoch(cursor, cursor.total) if self._iteration.left else cursor
 
     def go_to(self, cursor: Cursor) -> None:
         """The next iteration gives what is left of the cursor's epoch. One that goes on meanwhile counts no more."""
@@ -99,7 +109,7 @@ class Epochs:
         parts = self._split.parts
         chunk = cutting.chunk_rows or parts
         start = order_of(start, cutting.window_rows, cutting.seed)
-        start = replaced(start, total=total, chunk=chunk, world=parts, fingerprint=self._feeds.fingerprint())
+        start = replaced(start, total=total, chunk=chunk, world=parts, fingerprint=self.fingerprint)
         self._iteration = iteration = _Iteration(start, begun=True)
         cutter = Cutter(self._split, cutting.chunk_rows, start)
         deliveries = self._feeds.open(start.epoch, start.unit, start.offset)
@@ -107,6 +117,7 @@ class Epochs:
             yield iteration, cutter, deliveries
         finally:
             iteration.settle()
+            iteration.left = iteration.begun
             _close(deliveries)
 
 
@@ -117,6 +128,8 @@ class _Iteration:
         self.cursor = cursor
         self.begun = begun
         """It goes on in the cursor's epoch, or was left there."""
+        self.left = False
+        """It was left before its epoch's end."""
         self.cutter: Cutter | None = None
         """Has cut the rows that are handed out one by one,"""
         self.used = 0

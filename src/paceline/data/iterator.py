@@ -8,7 +8,8 @@ there are then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +29,9 @@ from paceline.data.epochs import Batch, Cutting, Epochs, Form
 from paceline.data.feeds import Feeds
 from paceline.data.position import Cursor, Split
 
+if TYPE_CHECKING:
+    from paceline.data.dataset import MaterializedDataset
+
 
 class DataIterator:
     """The rows of a dataset, or of one worker's part of it, as batches or one by one.
@@ -35,9 +39,6 @@ class DataIterator:
     Each iteration is one epoch: the first is epoch 0, the next epoch 1. One that is left early has ended its epoch. On
     `set_state` the next iteration gives what the state's epoch has left.
     """
-
-    default_device: ClassVar[Callable[[], Any]] = staticmethod(lambda: "cpu")
-    """What `device="auto"` means here: set by whoever runs workers."""
 
     def __init__(
         self,
@@ -47,11 +48,14 @@ class DataIterator:
         cursor: Cursor | None = None,
         global_batch_size: int | None = None,
         name: str = "",
+        default_device: Callable[[], Any] | None = None,
     ) -> None:
+        """`default_device` says what `device="auto"` is: that of the worker; None: the CPU."""
         self._feeds = feeds
         self._split = split
         self._name = name
         self._global_batch_size = global_batch_size
+        self._default_device = default_device
         self._epochs = Epochs(feeds, split, name)
         if global_batch_size is not None:
             check_whole("global_batch_size", global_batch_size, 1)
@@ -61,21 +65,30 @@ class DataIterator:
                     "multiple of their number"
                 )
         if cursor is not None:
-            self._go_to(cursor)
+            self.go_to(cursor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options: dict[str, Any] = {
+            "cursor": self.cursor(),
+            "global_batch_size": self._global_batch_size,
+            "name": self._name,
+            "default_device": self._default_device,
+        }
+        return partial(type(self), self._feeds, self._split, **options), ()
 
     # Where it stands
 
     def cursor(self) -> Cursor:
-        """Where this worker stands: all that it was handed so far is used."""
-        return self._epochs.cursor()
+        """Where this worker goes on: all that it was handed so far is used, and an epoch that it left is over."""
+        return self._epochs.next_cursor()
 
     def get_state(self) -> dict[str, Any]:
-        """The same as a plain dict, for `set_state`: small, and good as JSON.
+        """Where the iteration stands, as a plain dict for `set_state`: small, and good as JSON.
 
         Inside a loop it counts the batch at hand as used. After a loop that was left early it stands at the batch where
         that was.
         """
-        state: dict[str, Any] = msgspec.to_builtins(self.cursor())
+        state: dict[str, Any] = msgspec.to_builtins(self._epochs.cursor())
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -84,10 +97,11 @@ class DataIterator:
             cursor = msgspec.convert(state, Cursor)
         except msgspec.ValidationError as error:
             raise ValueError(f"this is no state that get_state() gave: {error}\n\nstate: {state!r}") from None
-        self._go_to(cursor)
+        self.go_to(cursor)
 
-    def _go_to(self, cursor: Cursor) -> None:
-        fingerprint = self._feeds.fingerprint()
+    def go_to(self, cursor: Cursor) -> None:
+        """The same as `set_state`, from a cursor."""
+        fingerprint = self._epochs.fingerprint
         if cursor.fingerprint and cursor.fingerprint != fingerprint:
             raise ValueError(
                 f"the state was taken from other data than dataset {self._name!r} has now: its files, or the rows in "
@@ -158,7 +172,7 @@ class DataIterator:
             raise ValueError("dtypes and collate_fn are both given: let collate_fn make tensors of the right types")
         self._check_columns("dtypes", dtypes)
         if isinstance(device, str) and device == "auto":
-            device = type(self).default_device()
+            device = self._default_device
         target = form.device_of(device)
         form.check_pinning(pin_memory)
         check_whole("prefetch_batches", prefetch_batches, 0)
@@ -168,7 +182,7 @@ class DataIterator:
             batch = _numbers(block, dtypes)
             batch = form.tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
             if pin_memory:
-                batch = form.pinned(batch)
+                batch = form.pinned(batch, target)
             stays = target.type == "cpu" and collate_fn is None
             return batch if travels or stays else form.moved(batch, target)
 
@@ -266,11 +280,16 @@ class DataIterator:
         )
         return form.dataset(lambda: batches, self.schema, list(groups.values()), specs)
 
-    def materialize(self) -> Any:
+    def materialize(self) -> MaterializedDataset:
         """The rows of the next epoch as a dataset in memory."""
-        from paceline.data.read import from_arrow
+        from paceline.data.dataset import MaterializedDataset
+        from paceline.data.plan import Read
+        from paceline.data.sources.memory import Memory
 
-        return from_arrow(list(self._epochs.batches(Cutting(), Form(Block.to_arrow)))).materialize()
+        # Copied: whoever makes the rows wants the memory back in which they come.
+        copied = Form(lambda block: block.take(range(block.num_rows)))
+        blocks = tuple(self._epochs.batches(Cutting(), copied))
+        return MaterializedDataset(Read(Memory(f"materialize({self._name or 'dataset'})", blocks)))
 
     def schema(self) -> Schema | None:
         return self._feeds.schema()

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from paceline.data.barriers import Materialize, RandomShuffle, Repartition, Sliced, Sort
+from paceline.data.barriers import GroupBy, Materialize, RandomShuffle, Repartition, Sliced, Sort
 from paceline.data.expressions import Expr, renamed
 from paceline.data.plan import Map, Node, Read, Reorder, Union
 from paceline.data.source import Source
@@ -90,7 +90,8 @@ def _limited_early(node: Node) -> Node:
 def _pushed(node: Node, asked: Asked) -> Node:
     match node:
         case Read(source=source):
-            return Read(_read(source, asked))
+            narrower = _read(source, asked)
+            return node if narrower is source else Read(narrower)
         case Map(input=below):
             return _through(node, below, asked)
         case Reorder() | Union():
@@ -100,6 +101,9 @@ def _pushed(node: Node, asked: Asked) -> Node:
             return _below(node, Asked(asked.columns))
         case Sort(keys=keys):
             return _below(node, Asked(asked.columns).and_columns(*keys))
+        case GroupBy(keys=keys, aggregates=aggregates):
+            columns = [getattr(one, "on", None) for one in aggregates]
+            return _below(node, Asked(frozenset((*keys, *map(str, columns))) if all(columns) else None))
     return _below(node, Asked())
 
 
@@ -136,15 +140,17 @@ def _through(node: Map, below: Node, asked: Asked) -> Node:
 
 def _renamed(node: Map, below: Node, rename: Rename, asked: Asked) -> Node:
     there = known_columns(below)
-    if there is None:  # a name that is given twice must still be found out
-        return _below(node, Asked())
+    changed = None if there is None else [rename.names.get(name, name) for name in there]
+    if there is None or changed is None or not {*rename.names} <= {*there} or len({*changed}) < len(changed):
+        return _below(node, Asked())  # what is wrong with the names must still be found out
     old_names = {new: old for old, new in rename.pairs}
     predicates = tuple(renamed(one, old_names) for one in asked.predicates)
-    columns = asked.columns
-    if columns is not None:
-        needed = {old_names.get(name, name) for name in columns} | {*rename.names}
-        columns = frozenset(needed | ({*old_names} & {*there}))
-    return _below(node, Asked(columns, predicates))
+    if asked.columns is None or not asked.columns <= {*changed}:
+        return _below(node, Asked(None, predicates))
+    needed = tuple(old for old, new in zip(there, changed, strict=True) if new in asked.columns)
+    pairs = tuple((old, new) for old, new in rename.pairs if new in asked.columns)
+    selected = Map(below, Select(needed))
+    return replace(node, transform=Rename(pairs), input=_through(selected, below, Asked(None, predicates)))
 
 
 def _is_covered(columns: tuple[str, ...], below: Node) -> bool:

@@ -239,13 +239,9 @@ def _write(
 
 
 def _delivered(plan: Node) -> Generator[Delivered, None, None]:
-    from paceline.data.exec.inline import InlineExecutor
-    from paceline.data.exec.pipeline import lowered
+    from paceline.data.feeds import LocalFeeds
 
-    def none(*_: Any) -> Any:
-        raise TypeError("no barriers yet")
-
-    yield from InlineExecutor().run(lowered(plan, 0, none))
+    yield from LocalFeeds(plan).open(0, 0, 0)
 
 
 def _with_ends(rows: Iterator[Delivered]) -> Iterator[Block | None]:

@@ -80,7 +80,7 @@ def tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = 
         values = values.astype(_WIDENED[values.dtype])
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    elif not values.flags.writeable or any(stride < 0 for stride in values.strides):
+    elif not values.flags.writeable or (not values.flags.c_contiguous and min(values.strides) < 0):
         values = values.copy()
     try:
         made = torch.from_numpy(values)
@@ -121,9 +121,13 @@ def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> An
     return _changed(batch, "to", move)
 
 
-def pinned(batch: Any) -> Any:
+def pinned(batch: Any, device: torch.device) -> Any:
     """The batch in memory from which a GPU copies while the CPU does something else."""
-    return _changed(batch, "pin_memory", lambda item, pin: item.pin_memory())
+    import torch
+
+    # In a thread of its own the current GPU is the first one, whichever the worker uses.
+    with torch.cuda.device(device if device.type == "cuda" else None):
+        return _changed(batch, "pin_memory", lambda item, pin: item.pin_memory())
 
 
 def moved_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:

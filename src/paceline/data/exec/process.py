@@ -29,6 +29,7 @@ from paceline.data.exec.wire import Message, Received, Wire
 from paceline.data.transform import Scope, Transform
 
 _JOBS_KEPT = 16
+_NOTHING_LENT: Message = {"work": 0, "nbytes": -1}
 
 
 def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
@@ -73,6 +74,7 @@ class DataProcess:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._released: deque[int] = deque()
         self._meter = Meter()
+        self._lent: Message = _NOTHING_LENT
 
     def serve(self) -> None:
         self._wire.say({"say": "ready"})
@@ -122,20 +124,34 @@ class DataProcess:
 
     def _write_block(self, work: int, block: Block, offset: int) -> None:
         written = arena.Written(block)
-        began = time.perf_counter()
-        lent = self._ask({"say": "want", "work": work, "nbytes": written.nbytes}, "lend")
-        self._meter.waited_for_room += time.perf_counter() - began
-        written.into(self._memory[lent.message["arena"]])
+        lent = self._room(work, written.nbytes)
+        written.into(self._memory[lent["arena"]])
         self._meter.num_rows += block.num_rows
         self._meter.num_bytes += written.nbytes
         self._wire.say({"say": "wrote", "work": work, "offset": offset, "layout": written.layout})
 
+    def _room(self, work: int, nbytes: int) -> Message:
+        """What was lent ahead, if that is enough; else what is lent when it is asked for."""
+        while heard := self._wire.hear(wait=False):
+            self._heard.extend(heard)
+        while self._heard:
+            self._expected(work)
+        if self._lent["work"] != work or self._lent["nbytes"] < nbytes:
+            began = time.perf_counter()
+            self._say({"say": "want", "work": work, "nbytes": nbytes})
+            while self._lent["work"] != work or self._lent["nbytes"] < nbytes:
+                self._expected(work)
+            self._meter.waited_for_room += time.perf_counter() - began
+        lent, self._lent = self._lent, _NOTHING_LENT
+        return lent
+
     def _inputs(self, work: int) -> Iterator[Block]:
         while True:
             began = time.perf_counter()
-            received = self._ask({"say": "need", "work": work}, "feed", "feed end")
+            self._say({"say": "need", "work": work})
+            while (message := self._expected(work, "feed", "feed end")) is None:
+                pass
             self._meter.waited_for_input += time.perf_counter() - began
-            message = received.message
             if message["do"] == "feed end":
                 return
             layout = msgspec.convert(message["layout"], arena.Layout)
@@ -146,18 +162,19 @@ class DataProcess:
 
             yield arena.read(layout, self._memory[message["arena"]], released, writable=True)
 
-    def _ask(self, message: Message, *answers: str) -> Received:
+    def _expected(self, work: int, *answers: str) -> Message | None:
+        """The next message, if it is an answer that this work waits for."""
+        message = self._next().message
+        if message.get("work") != work:
+            return None  # an answer to a work that is over
+        if message["do"] == "drop":
+            raise _Dropped
+        return message if message["do"] in answers else None
+
+    def _say(self, message: Message) -> None:
         if self._released:
             message["released"] = self._take_released()
         self._wire.say(message)
-        while True:
-            received = self._next()
-            if received.message.get("work") != message["work"]:
-                continue  # an answer to a work that is over
-            if received.message["do"] == "drop":
-                raise _Dropped
-            if received.message["do"] in answers:
-                return received
 
     def _take_released(self) -> list[int]:
         return [self._released.popleft() for _ in range(len(self._released))]
@@ -173,6 +190,8 @@ class DataProcess:
             self._memory[number] = arena.mapped(fd)
         for number in received.message.get("forget", ()):
             self._memory.pop(number, None)
+        if received.message["do"] == "lend":
+            self._lent = received.message
         if received.message["do"] == "job":
             self._pickled_jobs[received.message["job"]] = received.data
         return received

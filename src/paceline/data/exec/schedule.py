@@ -207,6 +207,8 @@ class _Stream:
     ended: set[int] = field(default_factory=set)
     patient: bool = False
     largest: int = 0
+    typical: int = 0
+    """About what the blocks of late were, at most."""
     in_flight: int = 0
     failed: bool = False
 
@@ -364,8 +366,15 @@ class Schedule:
 
     def wants(self, process: int, work: int, nbytes: int) -> None:
         found = self._current(process, work)
-        if found is not None:
-            found.wants = nbytes
+        if found is None:
+            return
+        if found.lent is not None:
+            block = self._blocks[found.lent]
+            if block.nbytes >= nbytes:
+                return  # what was lent ahead is on its way
+            found.lent, block.writer = None, None
+            self._unwanted(block)
+        found.wants = nbytes
 
     def lent_to(self, work: int) -> int:
         """The block that the work may write."""
@@ -373,11 +382,12 @@ class Schedule:
         assert number is not None, "a block was written that nobody lent"
         return number
 
-    def wrote(self, process: int, work: int, rows: int, offset: int) -> None:
+    def wrote(self, process: int, work: int, rows: int, offset: int, nbytes: int) -> None:
         found = self._works[work]
         number, found.lent = self.lent_to(work), None
         block = self._blocks[number]
         block.writer = None
+        self._recharge(block, nbytes)
         if found.over:
             self._maybe_free(block)
             return
@@ -442,7 +452,7 @@ class Schedule:
                 return
             for number in unit.outputs[-1]:
                 block = self._blocks[number]
-                unit.skip = block.offset + block.rows
+                unit.skip = max(unit.skip, block.offset + block.rows)
                 stream.announced.append(number)
                 for member in stream.passed:
                     self._announce(stream, member, block)
@@ -566,6 +576,18 @@ class Schedule:
                     continue  # for members that are still to join; `hurry` ends that
                 self._lend(stream, work, charge)
 
+        for work in self._works.values():
+            if work.wants is None and work.lent is None and not work.over:
+                self._lend_ahead(work)
+
+    def _lend_ahead(self, work: _Work) -> None:
+        """Where there is plenty of room, a process need not ask and wait."""
+        stream = self._streams[work.stream]
+        charge = stream.typical
+        if charge and 2 * (self.in_flight + charge) <= self.limit and self._fits(stream, charge, stream.largest):
+            work.wants = charge
+            self._lend(stream, work, charge)
+
     def _fits(self, stream: _Stream, charge: int, reserve: int = 0) -> bool:
         free = self.limit - self.in_flight - charge
         # A stream that nobody takes from leaves some room for those that are taken from.
@@ -621,6 +643,18 @@ class Schedule:
             self._uncount(block)
         self._maybe_free(block)
 
+    def _recharge(self, block: _Block, nbytes: int) -> None:
+        """It has become smaller than the room that was lent ahead."""
+        charge = min(max(nbytes, SMALLEST_CHARGE), block.charge)
+        stream = self._streams.get(block.stream)
+        if block.counted:
+            self.in_flight -= block.charge - charge
+            if stream is not None:
+                stream.in_flight -= block.charge - charge
+        block.charge = charge
+        if stream is not None:
+            stream.typical = max(charge, stream.typical * 7 // 8)
+
     def _uncount(self, block: _Block) -> None:
         if block.counted:
             block.counted = False
@@ -642,8 +676,8 @@ class Schedule:
                 work.over = True
                 self._pass_fed(work)
                 if work.lent is not None:
-                    self._blocks[work.lent].wanted = False
-                elif work.wants is not None or work.needs:
+                    self._blocks[work.lent].wanted = False  # it goes once it has been written, or will not be
+                if work.wants is not None or work.needs:
                     self._commands.append(Drop(work.process, work.number))
                 work.wants, work.needs = None, False
         for outputs in unit.outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import os
 import socket
@@ -13,7 +14,7 @@ import msgspec
 from paceline._core.codec import FrameReader, frame
 
 _RECEIVE = 1 << 18
-_MAX_FDS = 64
+_ROOM_FOR_FDS = socket.CMSG_SPACE(64 * 4)
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Message = dict[str, Any]
@@ -62,15 +63,21 @@ class Wire:
             else:
                 self._unsent.popleft()
 
-    def hear(self) -> list[Received] | None:
-        """What has come; None once the other end is gone. Waits where the socket does."""
+    def hear(self, *, wait: bool = True) -> list[Received] | None:
+        """What has come; None once the other end is gone. Waits where the socket does, unless told not to."""
+        flags = _FLAGS if wait else _FLAGS | socket.MSG_DONTWAIT
         try:
-            data, fds, _, _ = socket.recv_fds(self.end, _RECEIVE, _MAX_FDS, _FLAGS)
+            # Not `socket.recv_fds`, which takes flags and does not use them.
+            data, extra, _, _ = self.end.recvmsg(_RECEIVE, _ROOM_FOR_FDS, flags)
         except BlockingIOError:
             return []
         except ConnectionError:
             return None
-        self._fds.extend(fds)
+        for level, kind, content in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                self._fds.extend(fds)
         return [self._received(payload) for payload in self._frames.feed(data)] if data else None
 
     def close(self) -> None:

@@ -1,0 +1,71 @@
+"""Rows a second that two workers are given: ours, plain processes, torch's DataLoader and Ray, one after the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from _measure import Bench, check, from_ranks, note, python
+
+EPOCHS = 3
+"""Of a run. The first also has to start processes and fill caches; the best of the others counts, for all alike."""
+TIMEOUT_S = 600.0
+
+Epoch = Mapping[str, float]
+"""What one rank says of it."""
+
+
+class Delivered:
+    """What contestants delivered, run by run."""
+
+    def __init__(self, bench: Bench, case: str, files: Path, num_rows: int) -> None:
+        self.bench, self.case, self.files, self.num_rows = bench, case, files, num_rows
+        self.rates: dict[str, list[float]] = defaultdict(list)
+        self.first: dict[str, list[float]] = defaultdict(list)
+        self._sums: list[float] = []
+
+    def take_turns(self) -> None:
+        for number in self.bench.rounds():
+            self._run("ours", python, "ours/data.py", 0)
+            self._run("plain", python, "peers/data_plain.py", 0)
+            self._run("DataLoader", python, "peers/data_plain.py", 1)
+            if self.bench.ray_runs(number):
+                self._run("Ray", self.bench.ray_python, "peers/ray_data.py")
+
+    def peers(self, *names: str) -> dict[str, list[float]]:
+        return {name: self.rates[name] for name in names if self.rates[name]}
+
+    def notes(self) -> dict[str, str]:
+        return {"first epochs": ", ".join(f"{name} {note(rates, '/s')}" for name, rates in self.first.items())}
+
+    def _run(self, name: str, command: Any, script: str, *arguments: object) -> None:
+        directory = self.bench.directory(name)
+        self.bench.run(
+            command(script, directory, self.case, self.files, EPOCHS, *arguments),
+            directory,
+            {"OMP_NUM_THREADS": "1"},
+            timeout_s=TIMEOUT_S,
+        )
+        epochs = self.checked(name, from_ranks(directory))
+        rates = [self.num_rows / took_s(ranks) for ranks in epochs]
+        self.first[name].append(rates[0])
+        self.rates[name].append(max(rates[1:]))
+
+    def checked(self, name: str, ranks: Sequence[Sequence[Epoch]]) -> list[tuple[Epoch, ...]]:
+        """The epochs, each by rank, once it is sure that all rows came, and the right ones."""
+        epochs = list(zip(*ranks, strict=True))
+        for number, epoch in enumerate(epochs):
+            rows = sum(rank["rows"] for rank in epoch)
+            check(rows == self.num_rows, f"{name}: epoch {number} delivered {rows:.0f} of {self.num_rows} rows")
+            total = sum(rank["sum"] for rank in epoch)
+            self._sums.append(total)
+            right = abs(total - self._sums[0]) <= 1e-3 * (abs(self._sums[0]) + self.num_rows**0.5)
+            check(right, f"{name}: epoch {number} delivered other rows: their sum is {total}, not {self._sums[0]}")
+        return epochs
+
+
+def took_s(ranks: Sequence[Epoch]) -> float:
+    """From the first to begin to the last to end."""
+    return max(rank["ended"] for rank in ranks) - min(rank["began"] for rank in ranks)

@@ -1,0 +1,86 @@
+"""Does memory grow with the dataset? The most that all processes hold together, for some rows and for 50 times as many.
+
+The unique set size of the driver, the data processes and two workers, which take their time, so that readers that did
+not stop would run far ahead. Rows in shared memory belong to nobody in that count, so there is a second one, of all
+pages, each once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+from _data import NUM_COLUMNS, write_tabular
+from _measure import Bar, Bench, Measure, Report, main, note, python
+
+FILE_ROWS = 15_625
+TIMES = 50
+
+
+def measured(bench: Bench) -> Report:
+    options = bench.options
+    files = {}
+    for times in (1, TIMES):
+        num = options.files * times
+        files[times] = bench.storage / f"rows-{times}"
+        write_tabular(files[times], num * FILE_ROWS, num, FILE_ROWS)
+    held: dict[int, list[tuple[float, float]]] = {times: [] for times in files}
+    for _ in bench.rounds():
+        for times, path in files.items():
+            held[times].append(_peaks(bench, path, TIMES // times))
+    grown = [(large[0] - small[0], large[1] - small[1]) for small, large in zip(held[1], held[TIMES], strict=True)]
+    dataset_mb = options.files * TIMES * FILE_ROWS * NUM_COLUMNS * 4 / 1e6
+    bar = Bar("<", options.budget_mb)
+    return Report(
+        [
+            Measure("growth of unique set size", "MB", [unique for unique, _ in grown], {}, bar),
+            Measure("growth with shared memory", "MB", [whole for _, whole in grown], {}, bar),
+        ],
+        {
+            "peak": ", then ".join(note([unique for unique, _ in peaks], "MB") for peaks in held.values()),
+            "with shared memory": ", then ".join(note([whole for _, whole in peaks], "MB") for peaks in held.values()),
+            "rows": f"{dataset_mb / TIMES:.0f} MB, then {dataset_mb:.0f} MB",
+        },
+    )
+
+
+def _peaks(bench: Bench, files: Path, epochs: int) -> tuple[float, float]:
+    """In MB: the most of what is unique, and the most of all."""
+    directory = bench.directory("ours")
+    options = bench.options
+    command = python("ours/data_memory.py", directory, files, epochs, options.budget_mb, options.step_ms)
+    most_unique = most_whole = 0.0
+    with bench.running(command, directory, {"OMP_NUM_THREADS": "1"}) as process:
+        first = psutil.Process(process.pid)
+        while first.is_running() and first.status() != psutil.STATUS_ZOMBIE:
+            unique = whole = 0.0
+            for one in [first, *first.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                    own, part = _unique_and_part(one.pid)
+                    unique, whole = unique + own, whole + part
+            most_unique, most_whole = max(most_unique, unique), max(most_whole, whole)
+            time.sleep(0.02)
+        process.wait(30)
+    return most_unique, most_whole
+
+
+def _unique_and_part(pid: int) -> tuple[float, float]:
+    """In MB: pages that are of this process alone, and those together with its part of the shared ones."""
+    found: dict[str, float] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split()[:2]
+        found[name.rstrip(":")] = float(value) * 1024 / 1e6
+    return found["Private_Clean"] + found["Private_Dirty"], found["Pss"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--files", type=int, default=4, help=f"of {FILE_ROWS:,} rows, then {TIMES} times so many")
+    parser.add_argument("--budget-mb", type=float, default=64, help="what may be in flight (default 64)")
+    parser.add_argument("--step-ms", type=float, default=5, help="how long a worker is busy with a batch (default 5)")
+
+
+if __name__ == "__main__":
+    main("memory of data", measured, repeats=2, add_arguments=add_arguments)

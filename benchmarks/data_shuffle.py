@@ -1,0 +1,42 @@
+"""What does a full shuffle cost? An epoch of the tabular rows in a random order, against one in the order of files."""
+
+from __future__ import annotations
+
+import argparse
+
+from _data import write_tabular
+from _delivery import TIMEOUT_S, Delivered, took_s
+from _measure import Bar, Bench, Measure, Report, from_ranks, main, note, python
+
+EPOCHS = 3
+
+
+def measured(bench: Bench) -> Report:
+    options = bench.options
+    files = bench.storage / "rows"
+    write_tabular(files, options.rows, options.files, 62_500)
+    delivered = Delivered(bench, "tabular", files, options.rows)
+    plain: list[float] = []
+    shuffled: list[float] = []
+    for _ in bench.rounds():
+        directory = bench.directory("ours")
+        command = python("ours/data.py", directory, "tabular", files, EPOCHS, 1)
+        bench.run(command, directory, {"OMP_NUM_THREADS": "1"}, timeout_s=TIMEOUT_S)
+        took = [took_s(ranks) for ranks in delivered.checked("ours", from_ranks(directory))]
+        # The first of each also has to start processes and fill caches.
+        plain.append(min(took[2::2]))
+        shuffled.append(min(took[3::2]))
+    rate = [options.rows / seconds for seconds in shuffled]
+    return Report(
+        [Measure("shuffled epoch", "s", shuffled, {"in order": plain}, Bar("<=", 2, ratio=True))],
+        {"rows": note(rate, "/s")},
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=2_000_000, help="in all files together (default 2,000,000)")
+    parser.add_argument("--files", type=int, default=32)
+
+
+if __name__ == "__main__":
+    main("shuffle", measured, repeats=3, add_arguments=add_arguments)

@@ -1,0 +1,320 @@
+"""What all preprocessors have in common: they are fitted, they transform, and they can be kept as JSON.
+
+One of ours says which statistics it needs (`_statistics`, `_learn`) and what it makes of a block (`_transform_block`).
+One of yours may do the same, or override `_fit` and `_transform_numpy` or `_transform_pandas`; every argument of its
+constructor is an attribute of the same name, so that it can be stored and made anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pyarrow as pa
+
+from paceline._core.errors import PacelineError
+from paceline.data.block import Block, as_arrow, as_numpy
+from paceline.data.preprocessors.columns import check_columns
+from paceline.data.preprocessors.one_pass import Named, applied, computed
+from paceline.data.preprocessors.statistics import Statistic
+from paceline.data.preprocessors.stored import as_json, from_json, importable_name, imported
+
+if TYPE_CHECKING:
+    from paceline.data.dataset import Dataset
+
+_FORMAT = 1
+_PACKAGE = "paceline.data.preprocessors"
+
+
+class PreprocessorNotFittedException(PacelineError, RuntimeError):
+    """A preprocessor was asked to transform before it was fitted."""
+
+
+class Preprocessor:
+    """Learns from a dataset with `fit`, and then transforms datasets and batches."""
+
+    class FitStatus(StrEnum):
+        NOT_FITTABLE = "NOT_FITTABLE"
+        """There is nothing to learn: it transforms at once."""
+        NOT_FITTED = "NOT_FITTED"
+        PARTIALLY_FITTED = "PARTIALLY_FITTED"
+        """A chain of which only some are fitted."""
+        FITTED = "FITTED"
+
+    _is_fittable: ClassVar[bool] = True
+    _fitted: bool = False
+
+    def __init__(self) -> None:
+        self.stats_: dict[str, Any] = {}
+        """What was learnt, such as `mean(x)`; empty before."""
+
+    # Fitted
+
+    def fit_status(self) -> FitStatus:
+        if not self._is_fittable:
+            return Preprocessor.FitStatus.NOT_FITTABLE
+        return Preprocessor.FitStatus.FITTED if self._fitted else Preprocessor.FitStatus.NOT_FITTED
+
+    def has_stats(self) -> bool:
+        return bool(getattr(self, "stats_", None))
+
+    def fit(self, ds: Dataset) -> Self:
+        """Learn from a dataset, in one pass over its rows. What was learnt before is replaced."""
+        _check_dataset(ds, "fit")
+        status = self.fit_status()
+        if status is Preprocessor.FitStatus.NOT_FITTABLE:
+            return self
+        if status is not Preprocessor.FitStatus.NOT_FITTED:
+            warnings.warn(f"{self!r} was fitted before: what it had learnt is replaced", stacklevel=2)
+        self._fit(ds)
+        self._fitted = True
+        return self
+
+    def fit_transform(
+        self,
+        ds: Dataset,
+        *,
+        transform_num_cpus: float | None = None,
+        transform_batch_size: int | None = None,
+        transform_concurrency: int | None = None,
+    ) -> Dataset:
+        """Learn from a dataset, and give it transformed."""
+        return self.fit(ds).transform(
+            ds,
+            num_cpus=transform_num_cpus,
+            batch_size=transform_batch_size,
+            concurrency=transform_concurrency,
+        )
+
+    # Applied
+
+    def transform(
+        self,
+        ds: Dataset,
+        *,
+        batch_size: int | None = None,
+        num_cpus: float | None = None,
+        concurrency: int | None = None,
+    ) -> Dataset:
+        """A dataset of the transformed rows. Nothing is read yet. The arguments are those of `map_batches`."""
+        _check_dataset(ds, "transform")
+        self._check_fitted("transform")
+        return applied(
+            ds,
+            Named(type(self).__name__, self._transform_checked),
+            one_to_one=self._keeps_rows(),
+            batch_size=batch_size,
+            num_cpus=num_cpus,
+            concurrency=concurrency,
+        )
+
+    def transform_batch(self, data: Any) -> Any:
+        """A batch transformed: a dict of arrays, a pandas.DataFrame or a pyarrow.Table; the same kind comes back."""
+        self._check_fitted("transform_batch")
+        return like(data, self._transform_checked)
+
+    def _transform_checked(self, block: Block) -> Block:
+        check_columns(block, self._needed_columns(), type(self).__name__)
+        return self._transform_block(block)
+
+    # Kept
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON values: for a checkpoint's metadata, or a file of your own."""
+        cls = type(self)
+        ours = cls.__module__.startswith(f"{_PACKAGE}.")
+        name = cls.__name__ if ours else importable_name(cls, cls.__name__)
+        return {
+            "format": _FORMAT,
+            "type": name,
+            "arguments": {key: as_json(value, f"{cls.__name__}.{key}") for key, value in self._arguments().items()},
+            "fitted": self._fitted,
+            "stats": as_json(getattr(self, "stats_", {}), f"{cls.__name__}.stats_"),
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Preprocessor:
+        """The preprocessor that `to_dict` was called on. Functions and classes of yours are imported by their names."""
+        if not isinstance(data, dict) or "type" not in data or "arguments" not in data:
+            raise ValueError(f"{data!r:.100} is not what to_dict() of a preprocessor gives")
+        if data.get("format") != _FORMAT:
+            raise ValueError(
+                f"a {data['type']} is stored in format {data.get('format')!r}, and this release reads {_FORMAT}\n\n"
+                "hint: it was stored by another release of Paceline"
+            )
+        made = _class_named(data["type"])._made({key: from_json(value) for key, value in data["arguments"].items()})
+        made._fitted = bool(data["fitted"])
+        made.stats_ = from_json(data["stats"])
+        return made
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to one JSON file, which appears at once or not at all."""
+        text = self.serialize()
+        part = Path(f"{os.fspath(path)}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Preprocessor:
+        """Read what `save` wrote."""
+        try:
+            return Preprocessor.deserialize(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+    def serialize(self) -> str:
+        """All of it as JSON text."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @staticmethod
+    def deserialize(serialized: str | bytes) -> Preprocessor:
+        """The preprocessor that `serialize` was called on."""
+        try:
+            data = json.loads(serialized)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"this is no preprocessor as serialize() writes it: {error!s:.200}") from None
+        return Preprocessor.from_dict(data)
+
+    # For subclasses
+
+    def get_input_columns(self) -> list[str]:
+        return list(getattr(self, "columns", None) or ())
+
+    def get_output_columns(self) -> list[str]:
+        return list(getattr(self, "output_columns", None) or ())
+
+    def _fit(self, ds: Dataset) -> Any:
+        statistics = self._statistics()
+        self.stats_ = self._learn(computed(ds, statistics, type(self).__name__)) if statistics else self._learn([])
+
+    def _statistics(self) -> Sequence[Statistic]:
+        raise NotImplementedError(f"{type(self).__name__} has neither _fit nor _statistics")
+
+    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+        """`stats_`, from what the statistics came to."""
+        raise NotImplementedError(f"{type(self).__name__} has no _learn")
+
+    def _transform_block(self, block: Block) -> Block:
+        cls = type(self)
+        if cls._transform_numpy is not Preprocessor._transform_numpy:
+            return Block.from_batch(self._transform_numpy(block.to_numpy()))
+        if cls._transform_pandas is not Preprocessor._transform_pandas:
+            return Block.from_batch(self._transform_pandas(block.to_pandas()))
+        raise NotImplementedError(f"{cls.__name__} has none of _transform_numpy, _transform_pandas, _transform_block")
+
+    def _transform_numpy(self, data: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _transform_pandas(self, df: Any) -> Any:
+        raise NotImplementedError
+
+    def _keeps_rows(self) -> bool:
+        """Whether each row gives one row. A function over whole batches may do as it likes."""
+        return type(self)._transform_block is not Preprocessor._transform_block
+
+    def _needed_columns(self) -> Sequence[str]:
+        """What a batch must have to be transformed."""
+        return self.get_input_columns()
+
+    def _argument_names(self) -> list[str]:
+        return [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+
+    def _arguments(self) -> dict[str, Any]:
+        names = self._argument_names()
+        missing = [name for name in names if not hasattr(self, name)]
+        if missing:
+            raise TypeError(
+                f"{type(self).__name__} cannot be stored: its argument {missing[0]!r} is no attribute of it\n\n"
+                f"hint: set self.{missing[0]} in __init__"
+            )
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _made(cls, arguments: dict[str, Any]) -> Preprocessor:
+        return cls(**arguments)
+
+    def _check_fitted(self, what: str) -> None:
+        status = self.fit_status()
+        if status in (Preprocessor.FitStatus.NOT_FITTED, Preprocessor.FitStatus.PARTIALLY_FITTED):
+            raise PreprocessorNotFittedException(
+                f"{self!r} is {status.value.lower().replace('_', ' ')}: {what} needs what fit() learns\n\n"
+                "hint: call fit(ds) on the training data first, or fit_transform(ds), or load() one that was saved"
+            )
+
+    def __repr__(self) -> str:
+        names = (name for name in self._argument_names() if hasattr(self, name))
+        shown = (f"{name}={_shown(getattr(self, name))}" for name in names)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def checked_columns(columns: Any, argument: str = "columns") -> list[str]:
+    """The names that a caller gave."""
+    if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
+        raise ValueError(f"{argument}={columns!r} must be a list of at least one column's name")
+    for name in columns:
+        if not isinstance(name, str):
+            raise ValueError(f"{argument}={columns!r} must hold names of columns, and {name!r} is none")
+    return list(columns)
+
+
+def checked_output_columns(columns: Sequence[str], output_columns: Any) -> list[str]:
+    """Where the results go: in place, or to a new name for each."""
+    if output_columns is None:
+        return list(columns)
+    names = checked_columns(output_columns, "output_columns")
+    if len(names) != len(columns) or len(set(names)) < len(names):
+        raise ValueError(
+            f"output_columns={names!r} must name one column for each of columns={list(columns)!r}: "
+            f"{len(columns)} different names"
+        )
+    return names
+
+
+def like(data: Any, function: Any) -> Any:
+    """What a function of blocks makes of a batch, as a batch of the same kind. What it left alone is not converted."""
+    before = Block.from_batch(data)
+    after: Block = function(before)
+    kept = {name for name, values in after.columns.items() if before.columns.get(name) is values}
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return pa.table({name: data[name] if name in kept else as_arrow(after.columns[name]) for name in after.columns})
+    if hasattr(data, "iloc"):
+        frame = after.drop(kept).to_pandas().set_axis(data.index, axis=0)
+        originals = {str(name): data[name] for name in data.columns}
+        series = {name: originals[name] if name in kept else frame[name] for name in after.columns}
+        return type(data)(series, index=data.index)
+    if isinstance(data, Block):
+        return after
+    if isinstance(data, dict):
+        return {name: data[name] if name in kept else as_numpy(after.columns[name]) for name in after.columns}
+    return after.to_numpy()
+
+
+def _check_dataset(ds: Any, what: str) -> None:
+    from paceline.data.dataset import Dataset
+
+    if not isinstance(ds, Dataset):
+        raise TypeError(
+            f"{what} takes a Dataset, not a {type(ds).__name__}\n\n"
+            "hint: paceline.data.from_pandas, from_arrow, from_numpy or from_items make one; "
+            "transform_batch takes a single batch"
+        )
+
+
+def _class_named(name: str) -> type[Preprocessor]:
+    if ":" in name:
+        found = imported(name)
+    else:
+        found = imported(f"{_PACKAGE}:{name}") if name in imported(f"{_PACKAGE}:__all__") else None
+    if not (isinstance(found, type) and issubclass(found, Preprocessor)):
+        raise ValueError(f"{name!r} is no preprocessor")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "__name__", None) or repr(value)) if callable(value) else repr(value)

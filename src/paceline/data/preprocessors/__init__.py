@@ -1,0 +1,28 @@
+"""Preprocessors: fitted on a dataset, applied to datasets and batches, kept with a checkpoint as plain JSON.
+
+Each name is loaded when it is first asked for.
+"""
+
+from paceline._core.lazy import on_demand
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "paceline.data.preprocessor": ("Preprocessor", "PreprocessorNotFittedException"),
+    "paceline.data.preprocessors.chain": ("Chain",),
+    "paceline.data.preprocessors.concatenator": ("Concatenator",),
+    "paceline.data.preprocessors.discretizers": ("CustomKBinsDiscretizer", "UniformKBinsDiscretizer"),
+    "paceline.data.preprocessors.encoders": (
+        "Categorizer",
+        "LabelEncoder",
+        "MultiHotEncoder",
+        "OneHotEncoder",
+        "OrdinalEncoder",
+    ),
+    "paceline.data.preprocessors.imputer": ("SimpleImputer",),
+    "paceline.data.preprocessors.row_wise": ("Normalizer", "PowerTransformer"),
+    "paceline.data.preprocessors.scalers": ("MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"),
+    "paceline.data.preprocessors.text": ("CountVectorizer", "FeatureHasher", "HashingVectorizer", "Tokenizer"),
+}
+
+__all__ = sorted(name for names in _NAMES.values() for name in names)
+
+__getattr__ = on_demand(__name__, _NAMES)

@@ -1,0 +1,110 @@
+"""Chain: preprocessors one after the other, as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.data.block import Block
+from paceline.data.preprocessor import Preprocessor
+from paceline.data.preprocessors.one_pass import computed
+
+if TYPE_CHECKING:
+    from paceline.data.dataset import Dataset
+
+
+class Chain(Preprocessor):
+    """Each is fitted on what those before it make of the dataset.
+
+    Neighbours that do not need each other's columns are fitted together, in one pass over the rows.
+    """
+
+    def __init__(self, *preprocessors: Preprocessor) -> None:
+        super().__init__()
+        for preprocessor in preprocessors:
+            if not isinstance(preprocessor, Preprocessor):
+                raise TypeError(f"Chain takes preprocessors, and {preprocessor!r} is a {type(preprocessor).__name__}")
+        if not preprocessors:
+            raise ValueError("Chain needs at least one preprocessor")
+        self.preprocessors = preprocessors
+
+    def fit_status(self) -> Preprocessor.FitStatus:
+        status = Preprocessor.FitStatus
+        found = {each.fit_status() for each in self.preprocessors} - {status.NOT_FITTABLE}
+        if not found:
+            return status.NOT_FITTABLE
+        return found.pop() if len(found) == 1 else status.PARTIALLY_FITTED
+
+    def get_input_columns(self) -> list[str]:
+        """What the dataset must have: not what one in the chain makes for a later one."""
+        made: set[str] = set()
+        needed: dict[str, None] = {}
+        for each in self.preprocessors:
+            needed |= dict.fromkeys(name for name in each.get_input_columns() if name not in made)
+            made |= set(each.get_output_columns())
+        return list(needed)
+
+    def get_output_columns(self) -> list[str]:
+        return list(dict.fromkeys(name for each in self.preprocessors for name in each.get_output_columns()))
+
+    def _fit(self, ds: Dataset) -> Any:
+        for group in grouped(self.preprocessors):
+            _fit_together(group, ds)
+            for each in group:
+                ds = each.transform(ds)
+
+    def _transform_checked(self, block: Block) -> Block:
+        for each in self.preprocessors:
+            block = each._transform_checked(block)
+        return block
+
+    def _keeps_rows(self) -> bool:
+        return all(each._keeps_rows() for each in self.preprocessors)
+
+    def to_dict(self) -> dict[str, Any]:
+        data = super().to_dict()
+        return {**data, "arguments": {"preprocessors": [each.to_dict() for each in self.preprocessors]}}
+
+    def _arguments(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _made(cls, arguments: dict[str, Any]) -> Preprocessor:
+        return cls(*(Preprocessor.from_dict(each) for each in arguments["preprocessors"]))
+
+    def __repr__(self) -> str:
+        return f"Chain({', '.join(map(repr, self.preprocessors))})"
+
+
+def grouped(preprocessors: tuple[Preprocessor, ...]) -> list[list[Preprocessor]]:
+    """Neighbours that may be fitted on the same rows: none needs a column that another in its group makes or drops."""
+    groups: list[list[Preprocessor]] = []
+    touched: set[str] = set()
+    for each in preprocessors:
+        inputs, outputs = set(each.get_input_columns()), set(each.get_output_columns())
+        if not groups or not _knows_columns(each) or inputs & touched or not _knows_columns(groups[-1][-1]):
+            groups.append([])
+            touched = set()
+        groups[-1].append(each)
+        # A column that is only read may still be dropped, as Concatenator does.
+        touched |= inputs | outputs
+    return groups
+
+
+def _knows_columns(preprocessor: Preprocessor) -> bool:
+    """Whether it is fitted by statistics of the columns that it names."""
+    return type(preprocessor)._fit is Preprocessor._fit and bool(preprocessor.get_input_columns())
+
+
+def _fit_together(group: list[Preprocessor], ds: Dataset) -> None:
+    fittable = [each for each in group if each.fit_status() is not Preprocessor.FitStatus.NOT_FITTABLE]
+    if len(fittable) == 1 and type(fittable[0])._fit is not Preprocessor._fit:
+        fittable[0]._fit(ds)
+        fittable[0]._fitted = True
+        return
+    statistics = [list(each._statistics()) for each in fittable]
+    every = [statistic for those in statistics for statistic in those]
+    found = computed(ds, every, ", ".join(type(each).__name__ for each in fittable)) if every else []
+    for each, those in zip(fittable, statistics, strict=True):
+        each.stats_ = each._learn(found[: len(those)])
+        each._fitted = True
+        found = found[len(those) :]

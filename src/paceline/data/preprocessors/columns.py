@@ -1,0 +1,189 @@
+"""The columns of a block as preprocessors look at them: numbers, categories, lists, and what is missing.
+
+Null and nan are both missing: no statistic counts them, and they stay missing when numbers are transformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paceline.data.block import Block, Column, as_arrow, as_numpy
+
+Array = np.ndarray[Any, Any]
+
+
+def check_columns(block: Block, names: Iterable[str], who: str) -> None:
+    missing = [name for name in names if name not in block.columns]
+    if missing:
+        there = ", ".join(map(repr, block.columns)) or "none"
+        asked = ", ".join(map(repr, missing))
+        raise ValueError(
+            f"{who}: there is no column {asked}; there are: {there}\n\n"
+            "hint: an earlier preprocessor or select_columns() may have dropped or renamed it"
+        )
+
+
+def numbers(block: Block, name: str, who: str) -> Array:
+    """A column of numbers as an array of one dimension; nan where one is missing."""
+    values = block.columns[name]
+    if not isinstance(values, np.ndarray):
+        values = _arrow_numbers(values, name, who)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{who}: column {name!r} holds tensors of shape {values.shape[1:]}, and single numbers are needed\n\n"
+            "hint: preprocess single columns before they are joined by Concatenator"
+        )
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{who}: column {name!r} holds {_kind(values)}, and numbers are needed")
+    return values
+
+
+def floats(values: Array) -> Array:
+    """Floats as they are, all else as float64: unsigned integers would wrap around when something is subtracted."""
+    return values if values.dtype.kind == "f" else values.astype(np.float64)
+
+
+def present(values: Array) -> Array:
+    """The numbers that are not missing."""
+    if values.dtype.kind != "f":
+        return values
+    missing = np.isnan(values)
+    return values[~missing] if missing.any() else values
+
+
+def dense(values: Column) -> Any:
+    """A column as Arrow data without dictionaries, nan as null; None where Arrow cannot hold it."""
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1 or values.dtype == object:
+            return None
+        values = as_arrow(values)
+    if isinstance(values, pa.Array):
+        values = pa.chunked_array([values])
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    return values
+
+
+def holds_lists(values: Column) -> bool:
+    """Whether each row is a list: a tensor, an array, or one of Arrow's lists."""
+    if not isinstance(values, np.ndarray):
+        return bool(_is_list(values.type))
+    if values.ndim > 1:
+        return True
+    first = next((value for value in values if value is not None), None) if values.dtype == object else None
+    return isinstance(first, list | tuple | np.ndarray)
+
+
+def lists(values: Column) -> list[list[Any] | None]:
+    """The rows of a column of lists; None where one is missing."""
+    rows = values if isinstance(values, np.ndarray) else values.to_pylist()
+    return [row.tolist() if isinstance(row, np.ndarray) else row if row is None else list(row) for row in rows]
+
+
+def plain_values(values: Column) -> list[Any]:
+    """A value of Python for each row: tuples for lists, None where one is missing."""
+    if holds_lists(values):
+        return [None if row is None else tuple(row) for row in lists(values)]
+    arrow = dense(values)
+    if arrow is not None:
+        found: list[Any] = arrow.to_pylist()
+        return found
+    return [None if isinstance(value, float) and value != value else value for value in values.tolist()]
+
+
+def refuse_missing(block: Block, names: Iterable[str], who: str) -> None:
+    """Encoders know no place for what is missing."""
+    for name in names:
+        count = _num_missing(block.columns[name])
+        if count:
+            raise ValueError(
+                f"{who}: column {name!r} has {count} missing values among {block.num_rows}\n\n"
+                "hint: fill them first, with SimpleImputer"
+            )
+
+
+def places(values: Column, index: Mapping[Any, int]) -> Array:
+    """For each row, the number that `index` has for its value; -1 where it has none."""
+    arrow = None if holds_lists(values) else dense(values)
+    if arrow is not None and index:
+        compared = _alike(arrow, list(index))
+        if compared is not None:
+            found = pc.index_in(compared[0], value_set=compared[1], skip_nulls=True)
+            order = np.fromiter(index.values(), np.int64, len(index))
+            at = as_numpy(pc.fill_null(found, -1))
+            return np.where(at < 0, -1, order[at])
+    rows = plain_values(values)
+    return np.fromiter((index.get(value, -1) for value in rows), np.int64, len(rows))
+
+
+def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
+    """For each row a vector with how often each item of `index` is in it, at its number."""
+    found = [[index.get(item, -1) for item in row or ()] for row in rows]
+    numbers_of = np.fromiter((number for row in found for number in row), np.int64)
+    at = np.repeat(np.arange(len(found)), [len(row) for row in found])
+    vectors = np.zeros((len(found), width), np.int64)
+    np.add.at(vectors, (at[numbers_of >= 0], numbers_of[numbers_of >= 0]), 1)
+    return vectors
+
+
+def _alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Both as Arrow data of one type, if nothing is lost by it."""
+    try:
+        wanted = pa.array(keys)
+        if values.type != wanted.type:
+            same_kind = any(
+                kind(values.type) and kind(wanted.type)
+                for kind in (pa.types.is_integer, pa.types.is_floating, _is_string)
+            )
+            if not same_kind:
+                return None
+            values = values.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return None
+    return values, wanted
+
+
+def _is_string(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _arrow_numbers(values: Any, name: str, who: str) -> Array:
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if pa.types.is_decimal(kind) or (pa.types.is_boolean(kind) and values.null_count):
+        values = values.cast(pa.float64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if _is_list(kind):
+            return as_numpy(values)
+        raise ValueError(f"{who}: column {name!r} holds {kind}, and numbers are needed")
+    return as_numpy(values)
+
+
+def _num_missing(values: Column) -> int:
+    if not isinstance(values, np.ndarray):
+        nans = int(pc.sum(pc.is_nan(values)).as_py() or 0) if pa.types.is_floating(values.type) else 0
+        return int(values.null_count) + nans
+    if values.dtype.kind == "f":
+        return int(np.isnan(values).any(axis=tuple(range(1, values.ndim))).sum())
+    if values.dtype == object:
+        return sum(1 for value in values if value is None or (isinstance(value, float) and value != value))
+    return 0
+
+
+def _kind(values: Array) -> str:
+    first = next((value for value in values if value is not None), None) if values.dtype == object else None
+    return type(first).__name__ if first is not None else str(values.dtype)

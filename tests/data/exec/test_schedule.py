@@ -1,0 +1,314 @@
+"""The schedule against a world that does what it is told, late and out of order, and in which processes die.
+
+Whatever happens: members get every row once and in order, the bytes in flight stay within their bound, somebody can
+always do something until all is delivered, and memory is given back once, when nobody looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.data.exec import schedule as s
+
+KB = 1 << 10
+POOL = "pool"
+
+
+@dataclass
+class Worker:
+    pool: object
+    ready: bool = False
+    assign: s.Assign | None = None
+    inputs: list[int] = field(default_factory=list)
+    inputs_over: bool = False
+    asked: str = ""
+    lent: s.Lend | None = None
+    made: int = 0
+    """Blocks that were written for this work, and rows in them."""
+    rows: int = 0
+    dropped: bool = False
+    holds: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Reader:
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    holds: set[int] = field(default_factory=set)
+    passed: int = 0
+    ended: bool = False
+    joined: bool = False
+    left: bool = False
+
+
+class World:
+    """Units are lists of (rows, bytes) for each block; a stage with a pool gives a block for each that it takes."""
+
+    def __init__(
+        self,
+        units: list[list[tuple[int, int]]],
+        chain: tuple[str, ...],
+        limit: int,
+        start: tuple[int, int],
+        members: int,
+    ) -> None:
+        self.units, self.chain, self.limit, self.start = units, chain, limit, start
+        self.schedule = s.Schedule(limit, 2)
+        course = s.Course((0,) * len(units), (chain,), *start, members=members, patient=members > 1)
+        self.stream = self.schedule.opened(course, {POOL: s.Bounds(1, 2)})
+        self.workers: dict[int, Worker] = {}
+        self.readers = {self.schedule.number(): Reader() for _ in range(members)}
+        self.blocks: dict[int, tuple[int, int, int]] = {}
+        self.written: dict[int, tuple[int, int]] = {}
+        self.freed: set[int] = set()
+        self.failed: s.Fail | None = None
+        self.deaths = 0
+        self.hurried = False
+
+    def obey(self) -> None:
+        while commands := self.schedule.commands():
+            for command in commands:
+                self.do(command)
+        largest = max((max(size, 64 * KB) for unit in self.units for _, size in unit), default=0)
+        assert self.schedule.in_flight <= self.limit + largest * len(self.chain)
+
+    def do(self, command: s.Command) -> None:
+        match command:
+            case s.Launch(process, pool):
+                self.workers[process] = Worker(pool)
+            case s.Retire(process):
+                del self.workers[process]
+                self.schedule.died(process)
+            case s.Assign(process):
+                assert self.workers[process].assign is None, "two works at a time"
+                self.workers[process] = Worker(
+                    self.workers[process].pool, ready=True, assign=command, holds=self.workers[process].holds
+                )
+            case s.Lend(process, work, block, _):
+                assert block not in self.blocks
+                self.blocks[block] = (0, 0, 0)
+                if process in self.workers:
+                    self.workers[process].lent = command
+            case s.Feed(process, _, block):
+                assert block not in self.freed
+                self.workers[process].inputs.append(block)
+                self.workers[process].holds.add(block)
+                self.workers[process].asked = ""
+            case s.FeedEnd(process, _):
+                self.workers[process].inputs_over = True
+                self.workers[process].asked = ""
+            case s.Drop(process, work):
+                worker = self.workers.get(process)
+                if worker is not None and worker.assign is not None and worker.assign.work == work:
+                    worker.dropped = True
+            case s.Announce(_, member, block, unit, offset):
+                assert block not in self.freed
+                reader = self.readers[member]
+                rows, _ = self.written[block]
+                assert self.written[block][1] == offset
+                reader.seen.append((unit, offset, rows))
+                reader.waiting.append(block)
+                reader.holds.add(block)
+            case s.End(_, member):
+                self.readers[member].ended = True
+            case s.Fail():
+                self.failed = command
+            case s.Free(block):
+                assert block not in self.freed, "freed twice"
+                assert not any(block in reader.holds for reader in self.readers.values()), "freed while it is looked at"
+                for worker in self.workers.values():
+                    assert block not in worker.holds, "freed while a process looks at it"
+                    assert worker.lent is None or worker.lent.block != block or worker.asked != "writing"
+                self.freed.add(block)
+
+    def actions(self) -> list[Callable[[], None]]:
+        """What can happen by itself: without deaths, and with members that go on."""
+        found: list[Callable[[], None]] = []
+        for number, worker in self.workers.items():
+            if not worker.ready:
+                found.append(lambda n=number: self.be_ready(n))
+            elif worker.assign is not None and (act := self.next_act(worker)) is not None:
+                found.append(lambda n=number, w=worker, a=act: a(n, w))
+        for number, reader in self.readers.items():
+            if reader.joined and not reader.left:
+                if reader.waiting:
+                    found.append(lambda n=number, r=reader: self.pass_one(n, r))
+                elif reader.ended:
+                    found.append(lambda n=number, r=reader: self.leave(n, r))
+            if not reader.joined and self.schedule.can_join(self.stream):
+                found.append(lambda n=number, r=reader: self.join(n, r))
+        return found
+
+    def be_ready(self, number: int) -> None:
+        self.workers[number].ready = True
+        self.schedule.ready(number)
+
+    def next_act(self, worker: Worker) -> Callable[[int, Worker], None] | None:
+        assign = worker.assign
+        assert assign is not None
+        if worker.dropped:
+            return self.finish
+        if worker.asked == "room" and (worker.lent is None or worker.lent.nbytes < self.next_block(worker)[1]):
+            return None
+        if worker.asked in ("room", "writing"):
+            return self.write
+        if worker.asked == "input":
+            return None
+        blocks = self.units[assign.unit]
+        if assign.stage and worker.made == len(worker.inputs) and not worker.inputs_over:
+            return self.need
+        if worker.made == (len(worker.inputs) if assign.stage else len(blocks)):
+            return self.finish
+        return self.want
+
+    def next_block(self, worker: Worker) -> tuple[int, int]:
+        assert worker.assign is not None
+        return self.units[worker.assign.unit][worker.made]
+
+    def want(self, number: int, worker: Worker) -> None:
+        assert worker.assign is not None
+        size = self.next_block(worker)[1]
+        if worker.lent is not None and worker.lent.work == worker.assign.work and worker.lent.nbytes >= size:
+            worker.asked = "writing"
+        else:
+            worker.asked = "room"
+            worker.lent = None
+            self.schedule.wants(number, worker.assign.work, size)
+
+    def write(self, number: int, worker: Worker) -> None:
+        assign, lent = worker.assign, worker.lent
+        assert assign is not None
+        assert lent is not None
+        rows, size = self.next_block(worker)
+        last = assign.stage == len(self.chain) - 1
+        begin = worker.rows
+        worker.made += 1
+        worker.rows += rows
+        worker.asked, worker.lent = "", None
+        skipped = min(max(assign.skip - begin, 0), rows) if last else 0
+        # A block of which nothing is wanted is written all the same: the world is simpler so.
+        self.written[lent.block] = (rows - skipped, begin + skipped)
+        self.schedule.wrote(number, assign.work, rows - skipped, begin + skipped, size)
+
+    def need(self, number: int, worker: Worker) -> None:
+        assert worker.assign is not None
+        worker.asked = "input"
+        self.schedule.released(number, list(worker.holds))
+        worker.holds.clear()
+        self.schedule.needs(number, worker.assign.work)
+
+    def finish(self, number: int, worker: Worker) -> None:
+        assert worker.assign is not None
+        self.schedule.released(number, list(worker.holds))
+        worker.holds.clear()
+        work, worker.assign, worker.lent = worker.assign.work, None, None
+        worker.asked = ""
+        self.schedule.done(number, work)
+
+    def kill(self, number: int) -> None:
+        del self.workers[number]
+        self.deaths += 1
+        self.schedule.died(number)
+
+    def join(self, number: int, reader: Reader) -> None:
+        reader.joined = True
+        self.schedule.joined(self.stream, number)
+
+    def pass_one(self, number: int, reader: Reader) -> None:
+        block = reader.waiting.pop(0)
+        reader.passed += 1
+        self.schedule.passed(self.stream, number, reader.passed)
+        reader.holds.discard(block)
+        self.schedule.released(number, [block])
+
+    def leave(self, number: int, reader: Reader) -> None:
+        reader.left = True
+        reader.holds.clear()
+        reader.waiting.clear()
+        self.schedule.left(self.stream, number)
+
+    def hurry(self) -> None:
+        self.hurried = True
+        self.schedule.hurry(self.stream)
+
+    def expected(self) -> list[tuple[int, int]]:
+        """Every row from the start on, as (unit, row of the unit)."""
+        first, skip = self.start
+        return [
+            (unit, row)
+            for unit in range(first, len(self.units))
+            for row in range(skip if unit == first else 0, sum(rows for rows, _ in self.units[unit]))
+        ]
+
+
+blocks = st.tuples(st.integers(1, 3), st.integers(1, 40).map(lambda number: number * 16 * KB))
+worlds = st.builds(
+    World,
+    units=st.lists(st.lists(blocks, max_size=4), max_size=6),
+    chain=st.sampled_from([(s.READERS,), (s.READERS, POOL), (s.READERS, POOL, "other")]).filter(
+        lambda chain: "other" not in chain
+    ),
+    limit=st.integers(1, 60).map(lambda number: number * 32 * KB),
+    start=st.just((0, 0)),
+    members=st.integers(1, 3),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds, st.data())
+def test_every_row_comes_once_and_in_order_whatever_dies(world: World, data: st.DataObject) -> None:
+    if world.units:
+        unit = data.draw(st.integers(0, len(world.units) - 1), label="unit")
+        rows = sum(rows for rows, _ in world.units[unit])
+        skip = data.draw(st.integers(0, rows), label="skip")
+        world = World(world.units, world.chain, world.limit, (unit, skip), len(world.readers))
+    first = next(iter(world.readers))
+    world.join(first, world.readers[first])
+    world.obey()
+    kills = data.draw(st.integers(0, 3), label="kills")
+    while not all(reader.left for reader in world.readers.values() if reader.joined):
+        actions = world.actions()
+        if kills and world.workers and data.draw(st.integers(0, 9), label="kill?") == 0:
+            kills -= 1
+            victim = data.draw(st.sampled_from(sorted(world.workers)), label="victim")
+            world.kill(victim)
+        elif not actions:
+            assert not world.hurried, "nobody can go on"
+            world.hurry()
+        else:
+            actions[data.draw(st.integers(0, len(actions) - 1), label="action")]()
+        world.obey()
+        assert world.failed is None or world.deaths >= s.MAX_STARTS
+        if world.failed is not None:
+            return
+    for reader in world.readers.values():
+        if reader.joined:
+            seen = [(unit, row) for unit, offset, rows in reader.seen for row in range(offset, offset + rows)]
+            assert seen == world.expected()
+    for worker in list(world.workers):
+        world.kill(worker)
+    world.obey()
+    assert world.schedule.in_flight == 0
+    assert set(world.blocks) == world.freed
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds)
+def test_nothing_is_made_beyond_the_bound_for_members_that_do_not_go_on(world: World) -> None:
+    for number, reader in world.readers.items():
+        world.join(number, reader)
+    world.obey()
+    for _ in range(1000):
+        actions = [act for act in world.actions() if act.__defaults__ and act.__defaults__[0] not in world.readers]
+        if not actions:
+            break
+        actions[0]()
+        world.obey()
+    else:
+        pytest.fail("the readers do not stop")
+    assert all(reader.passed == 0 for reader in world.readers.values())

@@ -1,0 +1,264 @@
+"""Splits partition the rows: none lost, none doubled, the same ones in every epoch, for all sizes."""
+
+import ast
+import math
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from listed import READ, listed, numbers
+
+from paceline.data.dataset import Dataset
+from paceline.data.splits import apportioned
+
+SIZES = range(41)
+WORKERS = range(1, 5)
+
+
+def ids(dataset: Dataset, epoch: int = 0) -> list[int]:
+    feeds = dataset._own_feeds()
+    return [row["id"] for delivered in feeds.open(epoch, 0, 0) for row in delivered.block.rows()]
+
+
+def made(size: int, *, counted: bool = True) -> Dataset:
+    """So many rows, in units and blocks of several sizes."""
+    first = size // 3
+    return numbers([first // 2, first - first // 2], [0], [size - first], counted=counted)
+
+
+@pytest.mark.parametrize("num", WORKERS)
+def test_split_partitions_the_rows_of_every_size(num: int) -> None:
+    for size in SIZES:
+        parts = [ids(part) for part in made(size).split(num)]
+        assert [*chain(*parts)] == [*range(size)]
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        equal = [ids(part) for part in made(size).split(num, equal=True)]
+        assert {len(part) for part in equal} == {size // num}
+        assert [*chain(*equal)] == [*range(size - size % num)]
+
+
+@pytest.mark.parametrize("num", WORKERS)
+@pytest.mark.parametrize("equal", [True, False])
+def test_streaming_split_partitions_the_rows_of_every_size(num: int, equal: bool) -> None:
+    for size in SIZES:
+        iterators = made(size).streaming_split(num, equal=equal)
+        seen: Counter[int] = Counter()
+        for _ in range(2):  # epochs
+            parts = [[row["id"] for row in iterator.iter_rows()] for iterator in iterators]
+            rows = Counter(chain(*parts))
+            assert set(rows.values()) <= {1}
+            assert {*rows} <= {*range(size)}
+            assert rows.total() == (size - size % num if equal else size)
+            assert not equal or len({len(part) for part in parts}) == 1
+            seen += rows
+        if equal and size >= num:
+            assert {*seen} == {*range(size)}  # what one epoch leaves out is in the next
+
+
+@given(
+    st.integers(0, 40),
+    st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_split_at_indices_cuts_as_a_list_is_cut(size: int, indices: list[int], counted: bool) -> None:
+    rows = [*range(size)]
+    parts = made(size, counted=counted).split_at_indices(indices)
+    expected = [rows[a:b] for a, b in zip([0, *indices], [*indices, None], strict=True)]
+    assert [ids(part) for part in parts] == expected
+    assert [part.count() for part in parts] == [len(part) for part in expected]
+
+
+@given(st.integers(0, 40), st.lists(st.integers(1, 30), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_split_proportionately_gives_each_its_part(size: int, hundredths: list[int]) -> None:
+    parts = made(size).split_proportionately([number / 100 for number in hundredths])
+    found = [ids(part) for part in parts]
+    assert [*chain(*found)] == [*range(size)]
+    ends = np.cumsum(hundredths)
+    assert [len(part) for part in found] == np.diff([0, *(ends * size // 100), size]).tolist()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_train_and_test_rows_are_all_rows_for_every_size(shuffle: bool) -> None:
+    for size in SIZES:
+        for test_size in (0.1, 0.25, 0.29, 0.5, 0.9, 1, 7):
+            dataset = made(size)
+            if isinstance(test_size, int) and test_size >= size:
+                with pytest.raises(ValueError, match=f"test_size={test_size} leaves nothing to train with"):
+                    dataset.train_test_split(test_size, shuffle=shuffle)
+                continue
+            train, test = map(ids, dataset.train_test_split(test_size, shuffle=shuffle, seed=3))
+            assert sorted(train + test) == [*range(size)]
+            expected = test_size if isinstance(test_size, int) else math.ceil(round(size * test_size, 6))
+            assert len(test) == expected
+            assert shuffle or train + test == [*range(size)]
+
+
+def test_a_split_is_the_same_in_every_epoch() -> None:
+    def six() -> Dataset:
+        return numbers(*([5] for _ in range(6)))
+
+    for dataset in (
+        six().random_shuffle(seed=5),
+        six().randomize_block_order(seed=5),
+        six().repartition(3, shuffle=True),
+    ):
+        assert ids(dataset, 0) != ids(dataset, 1)
+        parts = [*dataset.train_test_split(0.3, shuffle=True), *dataset.split(2), *dataset.split_at_indices([7])]
+        for part in parts:
+            assert ids(part, 0) == ids(part, 1)
+        for pair in (parts[:2], parts[2:4], parts[4:]):
+            assert sorted(ids(pair[0], 1) + ids(pair[1], 1)) == [*range(30)]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40), st.floats(0.05, 0.95), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_stratified_rows_keep_the_proportions_of_their_classes(
+    labels: list[str], test_size: float, shuffle: bool
+) -> None:
+    cut = len(labels) // 2
+    blocks = [
+        {"id": np.arange(cut), "label": labels[:cut]},
+        {"id": np.arange(cut, len(labels)), "label": labels[cut:]},
+    ]
+    dataset = listed(*([block] for block in blocks if len(block["label"])), [])
+    train, test = dataset.train_test_split(test_size, stratify="label", shuffle=shuffle)
+    train_ids, test_ids = ids(train), ids(test)
+    assert sorted(train_ids + test_ids) == [*range(len(labels))]
+    assert len(test_ids) == math.ceil(round(len(labels) * test_size, 9))
+    assert (train.count(), test.count()) == (len(train_ids), len(test_ids))
+    tested = Counter(labels[number] for number in test_ids)
+    for label, count in Counter(labels).items():
+        assert abs(tested[label] - count * len(test_ids) / len(labels)) < 1
+    assert ids(test, 1) == test_ids
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.data())
+@settings(max_examples=100, deadline=None)
+def test_shares_add_up_and_are_within_one_of_what_is_due(counts: list[int], data: st.DataObject) -> None:
+    num = data.draw(st.integers(0, sum(counts)))
+    shares = apportioned(counts, num)
+    assert sum(shares) == num
+    for count, share in zip(counts, shares, strict=True):
+        assert 0 <= share <= count
+        assert abs(share * sum(counts) - count * num) < max(sum(counts), 1)
+
+
+def test_missing_labels_are_a_class_of_their_own() -> None:
+    dataset = listed([{"id": np.arange(8), "label": [None, 1.5, None, 1.5, None, 1.5, None, 1.5]}])
+    _, test = dataset.train_test_split(4, stratify="label")
+    assert ids(test) == [4, 5, 6, 7]
+    with pytest.raises(TypeError, match="stratify='x' must be a column of classes"):
+        listed([{"x": [[1], [2]]}]).train_test_split(0.5, stratify="x")
+
+
+def test_a_split_of_counted_rows_reads_nothing_and_each_part_only_its_own() -> None:
+    READ.clear()
+    train, test = numbers([5], [5], [5], [5]).train_test_split(0.25)
+    assert (train.count(), test.count()) == (15, 5)
+    assert READ == []
+    assert ids(test) == [15, 16, 17, 18, 19]
+    assert {name for name, *_ in READ} == {"part-3.file"}
+
+
+def test_rows_that_must_be_counted_are_computed_once() -> None:
+    calls: list[int] = []
+    dataset = numbers([5], [5]).filter(lambda row: calls.append(row["id"]) or row["id"] % 2 == 0)
+    parts = dataset.split(2)
+    assert [ids(part) for part in parts] == [[0, 2], [4, 6, 8]]
+    assert calls == [*range(10)]
+
+
+BAD: list[tuple[Any, str]] = [
+    (lambda ds: ds.split(0), "split takes a whole number of at least 1, not 0"),
+    (lambda ds: ds.split_at_indices([]), "split_at_indices needs one index or more"),
+    (lambda ds: ds.split_at_indices([3, 1]), r"in ascending order, not \[3, 1\]"),
+    (lambda ds: ds.split_at_indices([-1]), "not negative, not -1"),
+    (lambda ds: ds.split_proportionately([0.5, 0.5]), "must add up to less than 1"),
+    (lambda ds: ds.split_proportionately([]), "must add up to less than 1"),
+    (lambda ds: ds.split_proportionately([1.5]), "numbers between 0 and 1, not 1.5"),
+    (lambda ds: ds.train_test_split(1.5), "test_size must be a part of the rows.* not 1.5"),
+    (lambda ds: ds.train_test_split(0), "test_size must be .* not 0"),
+    (lambda ds: ds.train_test_split("half"), "test_size must be .* not 'half'"),
+    (lambda ds: ds.streaming_split(0), "streaming_split takes a whole number of at least 1, not 0"),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), BAD)
+def test_splits_that_cannot_be_are_refused(ask: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask(numbers([5]))
+
+
+@pytest.fixture
+def ended() -> Iterator[None]:
+    from paceline.data.exec.processes import shutdown
+
+    yield
+    shutdown()
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.parametrize("num", [2, 3])
+def test_workers_at_the_same_time_share_one_run(num: int, tmp_path: Any) -> None:
+    log = tmp_path / "read"
+
+    class Noted:
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            with log.open("a") as file:
+                file.write("".join(f"{number}\n" for number in batch["id"]))
+            return batch
+
+    dataset = numbers(*([5, 5] for _ in range(4))).map_batches(Noted, concurrency=1)
+    iterators = dataset.streaming_split(num, equal=False)
+    parts: list[list[int]] = [[] for _ in iterators]
+
+    def take(rank: int) -> None:
+        parts[rank] += [row["id"] for row in iterators[rank].iter_rows()]
+
+    threads = [threading.Thread(target=take, args=(rank,)) for rank in range(num)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(chain(*parts)) == [*range(40)]
+    assert all(parts)
+    assert sorted(map(int, log.read_text().split())) == [*range(40)]
+
+
+def test_iterators_go_to_other_processes_and_go_on_where_they_stood() -> None:
+    (whole,) = made(10).streaming_split(1)
+    rows = iter(whole.iter_rows())
+    assert [next(rows)["id"] for _ in range(4)] == [0, 1, 2, 3]
+    copied = pickle.loads(pickle.dumps(whole))
+    assert [row["id"] for row in copied.iter_rows()] == [4, 5, 6, 7, 8, 9]
+    assert [row["id"] for row in copied.iter_rows()] == [*range(10)]
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_worker_in_another_process_shares_the_run(run_script: Any, tmp_path: Any) -> None:
+    dataset = numbers(*([5, 5] for _ in range(4))).map_batches(Passed, concurrency=1)
+    here, there = dataset.streaming_split(2, equal=True)
+    (tmp_path / "iterator").write_bytes(pickle.dumps(there))
+    ended = run_script(
+        "import pickle, pathlib\n"
+        "iterator = pickle.loads(pathlib.Path('iterator').read_bytes())\n"
+        "print([row['id'] for row in iterator.iter_rows()])"
+    )
+    other = ast.literal_eval(ended.stdout)
+    rows = [row["id"] for row in here.iter_rows()]
+    assert len(rows) == len(other) == 20
+    assert sorted(rows + other) == [*range(40)]
+
+
+class Passed:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
