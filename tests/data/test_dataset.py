@@ -155,13 +155,13 @@ def test_a_dataset_itself_is_not_iterated() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-5, 5)), max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_aggregates_are_those_of_pandas(rows: list[tuple[int, int]]) -> None:
     frame = pd.DataFrame(rows, columns=["a", "b"], dtype="i8")
     cut = len(rows) // 3
     dataset = listed([frame.iloc[:cut].reset_index(drop=True)], [frame.iloc[cut:].reset_index(drop=True)])
     assert dataset.count() == len(frame)
-    assert dataset.unique("a") == frame["a"].drop_duplicates().tolist()
+    assert sorted(dataset.unique("a")) == sorted(frame["a"].drop_duplicates())
     if not rows:
         assert dataset.sum("a") is None
         return
@@ -193,7 +193,7 @@ def test_missing_values_are_left_out_or_make_the_whole_missing() -> None:
     dataset = listed([{"x": [1, None, 3]}])
     assert dataset.sum("x") == 4
     assert dataset.sum("x", ignore_nulls=False) is None
-    assert dataset.unique("x") == [1, None, 3]
+    assert set(dataset.unique("x")) == {1, None, 3}
 
 
 # Rows in another order, together and beside each other
@@ -204,7 +204,7 @@ def rows_of(dataset: Dataset, column: str = "id") -> list[Any]:
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=2), min_size=1, max_size=3), st.integers(0, 20), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_orders_limits_and_unions_are_those_of_lists(sizes: list[list[int]], limit: int, seed: int) -> None:
     dataset, rows = numbers(*sizes), [*range(sum(map(sum, sizes)))]
     assert rows_of(dataset.limit(limit)) == rows[:limit]

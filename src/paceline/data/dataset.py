@@ -275,7 +275,7 @@ class Dataset:
         return self._aggregated(on, lambda name: aggregate.Std(name, ddof, ignore_nulls))
 
     def unique(self, column: str) -> list[Any]:
-        """The different values of a column, in the order in which they come."""
+        """The different values of a column, in no particular order."""
         return list(self._aggregated(column, lambda name: aggregate.Unique(name, ignore_nulls=False)) or ())
 
     # Splits

@@ -176,6 +176,10 @@ class RemoteFeeds:
         self._asked = {"dataset": dataset, "member": member, "members": members, "shared": shared}
         self._lines = Lines(self._connected)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        asked = self._asked  # in another process it has lines of its own
+        return type(self), (self._address, self._dataset, asked["member"], asked["members"], asked["shared"])
+
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
         return self._lines.rows({**self._asked, "epoch": epoch, "unit": unit, "offset": offset})
 
