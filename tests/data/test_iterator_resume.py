@@ -106,21 +106,24 @@ def test_the_rest_is_the_tail_from_every_place_of_two_epochs(mode, window, witho
 
 @pytest.mark.parametrize("mode", ["equal", "exact"])
 @pytest.mark.parametrize("batch_size", [1, 2, None, "rows"])
-def test_workers_out_of_step_lose_and_double_nothing(mode, batch_size):
-    """Every way in which two workers can stand apart, continued on every number of workers."""
-    for num_rows in (1, 2, 7):
-        feeds = Rows([num_rows // 2, num_rows - num_rows // 2])
-        for lead, other in itertools.product(range(7), WORKERS):
-            for rank, behind in itertools.product(range(2), range(3)):
-                group = Group(feeds, 2, mode, batch_size)
-                for _ in range(behind):
-                    group.step(1 - rank)
-                for _ in range(lead):
-                    group.step(rank)
-                epoch = max(shard.cursor().epoch for shard in group.shards)
-                resumed = Group(feeds, other, mode, batch_size, cursor=group.cursor())
-                resumed.finish(epoch + 1)
-                check(feeds, [group, resumed], epoch + 1)
+@pytest.mark.parametrize("num_rows", [1, 2, 7])
+def test_workers_out_of_step_lose_and_double_nothing(mode, batch_size, num_rows):
+    """Every way in which two workers can stand apart, continued on every number of workers, and once more on two."""
+    feeds = Rows([num_rows // 2, num_rows - num_rows // 2])
+    for lead, behind, rank, other in itertools.product(range(7), range(2), range(2), WORKERS):
+        group = Group(feeds, 2, mode, batch_size)
+        for _ in range(behind):
+            group.step(1 - rank)
+        for _ in range(lead):
+            group.step(rank)
+        second = Group(feeds, other, mode, batch_size, cursor=group.cursor())
+        for _ in range(lead % 3):
+            second.step(other - 1)
+            second.step(0)
+        epoch = max(shard.cursor().epoch for shard in (*group.shards, *second.shards))
+        third = Group(feeds, 2, mode, batch_size, cursor=second.cursor())
+        third.finish(epoch + 1)
+        check(feeds, [group, second, third], epoch + 1)
 
 
 def check(feeds, groups, num_epochs):

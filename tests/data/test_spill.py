@@ -77,6 +77,25 @@ def test_an_allowance_counts_for_all_units_together(tmp_path: Path) -> None:
     held.close()
 
 
+def test_processes_that_write_at_once_leave_each_other_whole(tmp_path: Path) -> None:
+    count, step, writing = 4000, 1 << 20, []
+    ready, start = os.pipe()
+    with (tmp_path / "rows").open("w+b") as file:
+        for first in range(2):  # each makes the file longer, in turns with the other
+            if (pid := os.fork()) == 0:
+                os.close(start)
+                os.read(ready, 1)
+                for place in range(first, count, 2):
+                    packed.written(file.fileno(), place * step, Block({"x": np.full(3, place)}))
+                os._exit(0)
+            writing.append(pid)
+        os.close(start)
+        os.close(ready)
+        assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
+        found = [packed.read(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
+    assert found == [[place] * 3 for place in range(count)]
+
+
 def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
     stores, held = spill.opened(2, 1000, str(tmp_path))
     for attempt in range(3):

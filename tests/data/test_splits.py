@@ -1,6 +1,8 @@
 """Splits partition the rows: none lost, none doubled, the same ones in every epoch, for all sizes."""
 
+import ast
 import math
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -230,3 +232,33 @@ def test_workers_at_the_same_time_share_one_run(num: int, tmp_path: Any) -> None
     assert sorted(chain(*parts)) == [*range(40)]
     assert all(parts)
     assert sorted(map(int, log.read_text().split())) == [*range(40)]
+
+
+def test_iterators_go_to_other_processes_and_go_on_where_they_stood() -> None:
+    (whole,) = made(10).streaming_split(1)
+    rows = iter(whole.iter_rows())
+    assert [next(rows)["id"] for _ in range(4)] == [0, 1, 2, 3]
+    copied = pickle.loads(pickle.dumps(whole))
+    assert [row["id"] for row in copied.iter_rows()] == [4, 5, 6, 7, 8, 9]
+    assert [row["id"] for row in copied.iter_rows()] == [*range(10)]
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_worker_in_another_process_shares_the_run(run_script: Any, tmp_path: Any) -> None:
+    dataset = numbers(*([5, 5] for _ in range(4))).map_batches(Passed, concurrency=1)
+    here, there = dataset.streaming_split(2, equal=True)
+    (tmp_path / "iterator").write_bytes(pickle.dumps(there))
+    ended = run_script(
+        "import pickle, pathlib\n"
+        "iterator = pickle.loads(pathlib.Path('iterator').read_bytes())\n"
+        "print([row['id'] for row in iterator.iter_rows()])"
+    )
+    other = ast.literal_eval(ended.stdout)
+    rows = [row["id"] for row in here.iter_rows()]
+    assert len(rows) == len(other) == 20
+    assert sorted(rows + other) == [*range(40)]
+
+
+class Passed:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch

@@ -17,6 +17,11 @@ ALLOWED = {
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
     ("data/aggregate.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
+    ("data/exec/arena.py", "pickle.loads"): "objects in a block, from a data process of ours by way of shared memory",
+    ("data/exec/failure.py", "pickle.loads"): "an exception of a data process, over a private socket",
+    ("data/exec/failure.py", "cloudpickle.loads"): "an exception of its own, as a trial",
+    ("data/exec/process.py", "cloudpickle.loads"): "units and transforms, from the driver's memory",
+    ("data/exec/remote.py", "cloudpickle.loads"): "what the service of this very run answered, over a private socket",
 }
 """Where, what, and why it is not read from storage unasked."""
 

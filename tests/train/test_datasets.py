@@ -13,6 +13,7 @@ import pytest
 
 import paceline.data
 from paceline import train
+from paceline.testing import Faults
 from paceline.train import (
     Checkpoint,
     DataConfig,
@@ -65,7 +66,9 @@ def ids(lines: list[dict]) -> Counter[int]:
     return Counter(number for line in lines for number in line["ids"])
 
 
-def fitted(tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_failures=0, name="run", **config):
+def fitted(
+    tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_failures=0, name="run", faults=None, **config
+):
     notes = tmp_path / "notes" / name
     notes.mkdir(parents=True, exist_ok=True)
     trainer = DataParallelTrainer(
@@ -78,7 +81,7 @@ def fitted(tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_f
             storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=max_failures)
         ),
     )
-    return trainer.fit(), seen(notes)
+    return (faults.applied_to(trainer) if faults else trainer).fit(), seen(notes)
 
 
 def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):
@@ -102,6 +105,44 @@ def test_after_a_death_in_the_middle_of_an_epoch_the_rest_of_it_comes(files, tmp
     kept = {(line["step"], line["rank"]): line["ids"] for line in lines}
     assert kept == {(line["step"], line["rank"]): line["ids"] for line in whole}
     assert result.metrics["step"] == max(step for step, _ in kept)
+
+
+def test_an_epoch_that_the_function_leaves_early_is_over_in_the_checkpoint_too(tmp_path):
+    def three_of_each(config):
+        shard, checkpoint = train.get_dataset_shard(), train.get_checkpoint()
+        seen = checkpoint.to_dict()["seen"] if checkpoint else []
+        for epoch in range(len(seen), 3):
+            ids = []
+            for batch in shard.iter_batches(batch_size=2):
+                ids += batch["id"].tolist()
+                if len(ids) >= 6:
+                    break
+            seen = [*seen, ids]
+            train.report({"seen": seen}, checkpoint=Checkpoint.from_dict({"seen": seen}))
+            if epoch == 1 and checkpoint is None and config["dies"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def seen(name, *, dies):
+        dataset = paceline.data.range(40, override_num_blocks=8).randomize_block_order(seed=1)
+        trainer = DataParallelTrainer(
+            three_of_each,
+            train_loop_config={"dies": dies},
+            datasets={"train": dataset},
+            run_config=RunConfig(storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=1)),
+        )
+        return trainer.fit().metrics["seen"]
+
+    assert seen("killed", dies=True) == seen("whole", dies=False)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_rank_killed_as_it_asks_for_a_batch_loses_no_row(files, tmp_path, number):
+    dataset = paceline.data.read_parquet(str(files))
+    faults = Faults().kill(rank=1, at=("data", number))
+    result, lines = fitted(tmp_path, dataset, max_failures=1, faults=faults)
+    assert faults.unfired(result.path) == []
+    last = {(line["step"], line["rank"]): line for line in lines}
+    assert ids(list(last.values())) == Counter(range(NUM_ROWS))
 
 
 def test_a_run_goes_on_with_another_number_of_workers_where_the_data_stood(files, tmp_path):

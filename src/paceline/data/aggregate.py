@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -23,6 +23,9 @@ from paceline.data.keys import Keys
 from paceline.data.plan import Map, Node
 from paceline.data.position import Delivered
 from paceline.data.transform import Scope, Transform
+
+if TYPE_CHECKING:
+    from paceline.data.exec.spill import Piece
 
 Array = np.ndarray[Any, Any]
 
@@ -404,8 +407,11 @@ class Combined:
         states = [aggregate.partial(groups) for aggregate in self.aggregates]
         return self._with_keys(groups, _numbered(states)), None
 
-    def gathered(self, pieces: Sequence[Block]) -> Block:
-        merged = self.merged(pieces)
+    def gathered(self, pieces: Sequence[Piece]) -> Block:
+        return self.finished([piece.load() for piece in pieces])
+
+    def finished(self, states: Sequence[Block]) -> Block:
+        merged = self.merged(states)
         values = {
             aggregate.name: aggregate.final(_states(merged, number)) for number, aggregate in enumerate(self.aggregates)
         }
@@ -465,7 +471,7 @@ def aggregated(deliveries: Iterable[Delivered], aggregates: Sequence[AggregateFn
             held = [combined.merged(held)]
     if not held:
         return {aggregate.name: aggregate.of_nothing() for aggregate in aggregates}
-    result = combined.gathered(held)
+    result = combined.finished(held)
     return {name: as_arrow(values)[0].as_py() for name, values in result.columns.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from paceline.data.block import Schema
 from paceline.data.plan import Barrier, Map, Node
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class _OfOne(Barrier):
     input: Node
 
+    keeps_rows: ClassVar[bool] = False
+    """The same rows in another order, or in other units: their number is that of the input."""
+
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
@@ -28,6 +31,7 @@ class _OfOne(Barrier):
 class RandomShuffle(_OfOne):
     """All rows in an order that is another one in every epoch."""
 
+    keeps_rows = True
     seed: int = 0
     every_epoch: bool = True
 
@@ -40,6 +44,7 @@ class RandomShuffle(_OfOne):
 class Sort(_OfOne):
     """Rows by their keys; nulls and NaN last, and equal rows in the order they came in."""
 
+    keeps_rows = True
     keys: tuple[str, ...]
     descending: tuple[bool, ...]
 
@@ -65,6 +70,7 @@ class GroupBy(_OfOne):
 class GroupRows(_OfOne):
     """Rows ordered by their keys, all rows of a group in one unit."""
 
+    keeps_rows = True
     keys: tuple[str, ...]
 
     @property
@@ -76,6 +82,7 @@ class GroupRows(_OfOne):
 class Repartition(_OfOne):
     """The same rows in other units: so many of them, or of so many rows."""
 
+    keeps_rows = True
     num_blocks: int | None = None
     target_num_rows_per_block: int | None = None
     shuffle: bool = False
@@ -137,6 +144,8 @@ class Limit(Sliced):
 @dataclass(frozen=True)
 class Materialize(_OfOne):
     """All rows are computed and kept, and read from there."""
+
+    keeps_rows = True
 
     @property
     def name(self) -> str:

@@ -275,7 +275,7 @@ class Dataset:
         return self._aggregated(on, lambda name: aggregate.Std(name, ddof, ignore_nulls))
 
     def unique(self, column: str) -> list[Any]:
-        """The different values of a column, in the order in which they come."""
+        """The different values of a column, in no particular order."""
         return list(self._aggregated(column, lambda name: aggregate.Unique(name, ignore_nulls=False)) or ())
 
     # Splits
@@ -356,7 +356,7 @@ class Dataset:
 
     def stats(self) -> str:
         """What the last runs took, stage by stage."""
-        return self._own_feeds().stats()
+        return self._own_feeds().stats() or "the dataset has not been run yet"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """The first rows; no more is read than they take."""
@@ -515,7 +515,7 @@ class Dataset:
 
     def _all(self, limit: int | None, method: str) -> Block:
         if limit is None:
-            return Block.concat(look.blocks(self._own_feeds()))
+            return Block.concat(look.taken(self._own_feeds()))
         found = self._first(limit + 1)
         if found.num_rows > limit:
             raise ValueError(f"{method}(limit={limit}): the dataset has more rows than that")

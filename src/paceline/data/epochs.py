@@ -59,6 +59,11 @@ class Epochs:
     def cursor(self) -> Cursor:
         return replaced(self._iteration.standing(), fingerprint=self.fingerprint)
 
+    def next_cursor(self) -> Cursor:
+        """Where what this worker does next begins: after an iteration that was left early, with the next epoch."""
+        cursor = self.cursor()
+        return next_epoch(cursor, cursor.total) if self._iteration.left else cursor
+
     def go_to(self, cursor: Cursor) -> None:
         """The next iteration gives what is left of the cursor's epoch. One that goes on meanwhile counts no more."""
         self._iteration = _Iteration(cursor, begun=False)
@@ -112,6 +117,7 @@ class Epochs:
             yield iteration, cutter, deliveries
         finally:
             iteration.settle()
+            iteration.left = iteration.begun
             _close(deliveries)
 
 
@@ -122,6 +128,8 @@ class _Iteration:
         self.cursor = cursor
         self.begun = begun
         """It goes on in the cursor's epoch, or was left there."""
+        self.left = False
+        """It was left before its epoch's end."""
         self.cutter: Cutter | None = None
         """Has cut the rows that are handed out one by one,"""
         self.used = 0

@@ -18,19 +18,22 @@ def explained(plan: Node) -> str:
 
 def _stages(plan: Node) -> Iterator[str]:
     """What runs in which processes, below and above each step for which all rows are brought together."""
-    for node in walk(plan):
-        if isinstance(node, Barrier):
-            for part in node.inputs:
-                yield from _stage_lines(part, f"before {node.name}")
-    yield from _stage_lines(plan, "stages")
+    barriers = [node for node in walk(plan) if isinstance(node, Barrier)]
+    for barrier in barriers:
+        for part in barrier.inputs:
+            yield from _stage_lines(part, f"before {barrier.name}")
+    yield from _stage_lines(plan, f"after {barriers[-1].name}" if barriers else "stages")
 
 
 def _stage_lines(plan: Node, title: str) -> Iterator[str]:
     pipeline = outline(plan)
-    num_units = "unknown units" if any(isinstance(node, Barrier) for node in walk(plan)) else ""
+    brought = next((node for node in reversed([*walk(plan)]) if isinstance(node, Barrier)), None)
     for number in dict.fromkeys(task.chain for task in pipeline.tasks):
-        tasks = [task for task in pipeline.tasks if task.chain == number]
-        yield f"{title}: {num_units or f'{len(tasks)} unit' + 's' * (len(tasks) != 1)}"
+        num_units = sum(task.chain == number for task in pipeline.tasks)
+        units = f"{num_units} unit{'s' * (num_units != 1)}"
+        if brought is not None:
+            units = "as many units as it gives" if brought.name in title else f"as many units as {brought.name} gives"
+        yield f"{title}: {units}"
         for stage in pipeline.stages(number):
             pool = stage.pool
             where = "in the processes that read" if pool is None else f"in {_bounds(pool)} of its own"

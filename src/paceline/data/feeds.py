@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.data.block import Schema
 from paceline.data.context import DataContext
@@ -44,6 +44,9 @@ class LocalFeeds:
         self._record = Record()
         self._chosen: Executor | None = None
         self._last: tuple[int, Pipeline] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._plan,)  # what runs here stays here
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
         executor = self._executor()

@@ -119,7 +119,7 @@ def listed(
     infos = infos_at(located)
     files: list[File] = []
     for text, (place, path), info in zip(given, located, infos, strict=True):
-        found = _found(text, place, path, info, extensions)
+        found = _found(place, path, info, extensions)
         if not found and not ignore_missing_paths:
             raise _nothing(text, place, path, info, extensions)
         files += found
@@ -153,7 +153,7 @@ def _extensions(given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(f".{extension.lstrip('.').lower()}" for extension in given)
 
 
-def _found(text: str, place: Place, path: str, info: Any, extensions: tuple[str, ...]) -> list[File]:
+def _found(place: Place, path: str, info: Any, extensions: tuple[str, ...]) -> list[File]:
     if info.type == FileType.File:
         return [File(path, info.size or 0, place, posixpath.basename(path) or path)]
     if info.type == FileType.Directory:
@@ -161,7 +161,9 @@ def _found(text: str, place: Place, path: str, info: Any, extensions: tuple[str,
         root = path
     elif MAGIC & set(path):
         root = posixpath.dirname(path[: min(path.index(sign) for sign in MAGIC & set(path))])
-        found = matching(place, root, path[len(root) :].strip("/").split("/"))
+        parts = path[len(root) :].strip("/").split("/")
+        is_there = not root or infos_at([(place, root)])[0].type == FileType.Directory
+        found = matching(place, root, parts) if is_there else []
     else:
         return []
     wanted = [(path, size) for path, size in found if not extensions or path.lower().endswith(extensions)]
@@ -172,8 +174,9 @@ def _nothing(text: str, place: Place, path: str, info: Any, extensions: tuple[st
     shown = bare(text)
     if info.type == FileType.NotFound and not MAGIC & set(path):
         return FileNotFoundError(f"paths={shown!r}: there is no file or directory {place.scheme}{path}")
-    what = "the directory has" if info.type == FileType.Directory else "the pattern finds"
-    if extensions and (others := _found(text, place, path, info, ())):
+    full = f"{place.scheme}{path}"
+    what = f"the directory {full} has" if info.type == FileType.Directory else f"the pattern {full} finds"
+    if extensions and (others := _found(place, path, info, ())):
         return FileNotFoundError(
             f"paths={shown!r}: {what} no file that ends in {' or '.join(extensions)}, but {len(others)} that "
             f"{'does' if len(others) == 1 else 'do'} not, such as {others[0].name}\n\n"

@@ -90,7 +90,7 @@ class EachGroup(Transform):
     transform: Transform
 
     @property
-    def pool(self) -> Pool | None:  # type: ignore[override]
+    def pool(self) -> Pool | None:
         return self.transform.pool
 
     @property

@@ -8,6 +8,7 @@ there are then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,19 +67,28 @@ class DataIterator:
         if cursor is not None:
             self.go_to(cursor)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        options: dict[str, Any] = {
+            "cursor": self.cursor(),
+            "global_batch_size": self._global_batch_size,
+            "name": self._name,
+            "default_device": self._default_device,
+        }
+        return partial(type(self), self._feeds, self._split, **options), ()
+
     # Where it stands
 
     def cursor(self) -> Cursor:
-        """Where this worker stands: all that it was handed so far is used."""
-        return self._epochs.cursor()
+        """Where this worker goes on: all that it was handed so far is used, and an epoch that it left is over."""
+        return self._epochs.next_cursor()
 
     def get_state(self) -> dict[str, Any]:
-        """The same as a plain dict, for `set_state`: small, and good as JSON.
+        """Where the iteration stands, as a plain dict for `set_state`: small, and good as JSON.
 
         Inside a loop it counts the batch at hand as used. After a loop that was left early it stands at the batch where
         that was.
         """
-        state: dict[str, Any] = msgspec.to_builtins(self.cursor())
+        state: dict[str, Any] = msgspec.to_builtins(self._epochs.cursor())
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:

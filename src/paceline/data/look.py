@@ -48,8 +48,12 @@ def executor_for(plan: Node) -> Executor:
     return ProcessExecutor(shared_service())
 
 
-def blocks(feeds: Feeds) -> Generator[Block, None, None]:
-    """All rows of the first epoch."""
+def blocks(plan: Node) -> Generator[Block, None, None]:
+    """The rows of the first epoch; to close the generator is to end the work."""
+    return taken(LocalFeeds(plan))
+
+
+def taken(feeds: Feeds) -> Generator[Block, None, None]:
     for delivered in feeds.open(0, 0, 0):
         yield delivered.block
 
@@ -58,7 +62,7 @@ def first_rows(feeds: Feeds, limit: int) -> Block:
     """At most so many rows; no more is read than they take."""
     found: list[Block] = []
     left = limit
-    with closing(blocks(feeds)) as stream:
+    with closing(taken(feeds)) as stream:
         while left > 0 and (block := next(stream, None)) is not None:
             found.append(block.slice(0, left))
             left -= found[-1].num_rows

@@ -126,28 +126,25 @@ def relative(path: str, root: str) -> str:
 def _children(place: Place, directory: str) -> list[tuple[str, int | None]]:
     """(path, size) of what is in a directory; directories have no size."""
     try:
+        if isinstance(place.filesystem, LocalFileSystem):  # pyarrow passes over links that lead nowhere
+            with os.scandir(directory) as entries:
+                return [(entry.path, None if entry.is_dir() else entry.stat().st_size) for entry in entries]
         behind = fsspec_behind(place.filesystem)
         if behind is None:
             infos = place.filesystem.get_file_info(FileSelector(directory))
-            return [(info.path, _size(info)) for info in infos]
+            return [(info.path, None if info.type == FileType.Directory else info.size) for info in infos]
         # Not through pyarrow: the listing of fsspec that it uses passes over directories which it cannot read.
         behind.invalidate_cache()
-        entries = behind.ls(directory, detail=True)
+        found = behind.ls(directory, detail=True)
     except Exception as error:
         raise _refused(error, f"{place.scheme}{directory}") from error
     return [
         (entry["name"].rstrip("/"), None if entry["type"] == "directory" else int(entry["size"] or 0))
-        for entry in entries
+        for entry in found
         # A marker for an empty directory is an object too, and its name ends in a slash.
         if entry["name"].strip("/") != directory.strip("/")
         and (entry["type"] == "directory" or not entry["name"].endswith("/"))
     ]
-
-
-def _size(info: Any) -> int | None:
-    if info.type not in (FileType.File, FileType.Directory):
-        raise OSError(f"it has {info.path}, which is neither a file nor a directory: a link that leads nowhere?")
-    return int(info.size) if info.type == FileType.File else None
 
 
 def below(place: Place, directory: str) -> list[tuple[str, int]]:

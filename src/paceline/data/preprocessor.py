@@ -222,8 +222,11 @@ class Preprocessor:
         """What a batch must have to be transformed."""
         return self.get_input_columns()
 
+    def _argument_names(self) -> list[str]:
+        return [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+
     def _arguments(self) -> dict[str, Any]:
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        names = self._argument_names()
         missing = [name for name in names if not hasattr(self, name)]
         if missing:
             raise TypeError(
@@ -245,7 +248,8 @@ class Preprocessor:
             )
 
     def __repr__(self) -> str:
-        shown = (f"{name}={_shown(value)}" for name, value in self._arguments().items())
+        names = (name for name in self._argument_names() if hasattr(self, name))
+        shown = (f"{name}={_shown(getattr(self, name))}" for name in names)
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

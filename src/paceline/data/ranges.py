@@ -42,13 +42,7 @@ def size(ranges: Iterable[Range]) -> int:
 
 def head(ranges: Iterable[Range], num: int) -> list[Range]:
     """The first rows, `num` of them if there are."""
-    found = []
-    for begin, stop in ranges:
-        if num <= 0:
-            break
-        found.append((begin, min(stop, begin + num)))
-        num -= stop - begin
-    return found
+    return Walk(ranges).take(num)
 
 
 class Walk:
@@ -56,6 +50,10 @@ class Walk:
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._left = list(reversed(list(ranges)))
+
+    @property
+    def left(self) -> list[Range]:
+        return list(reversed(self._left))
 
     def take(self, num: int) -> list[Range]:
         taken = []

@@ -114,8 +114,9 @@ def shard_of(context: Context, name: str) -> DataIterator:
     from paceline.data.iterator import DataIterator
     from paceline.data.position import Split
 
+    whole = shard.mode == "all"
     feeds = RemoteFeeds(
-        begin.data_address, name, member=begin.rank, members=begin.world_size, shared=shard.mode != "all"
+        begin.data_address, name, begin.rank, 1 if whole else begin.world_size, shared=whole and begin.world_size > 1
     )
     made = DataIterator(
         feeds,

@@ -182,7 +182,8 @@ class World:
 
     def write(self, number: int, worker: Worker) -> None:
         assign, lent = worker.assign, worker.lent
-        assert assign is not None and lent is not None
+        assert assign is not None
+        assert lent is not None
         rows, size = self.next_block(worker)
         last = assign.stage == len(self.chain) - 1
         begin = worker.rows

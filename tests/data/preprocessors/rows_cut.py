@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from paceline.data import look
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
@@ -25,8 +24,8 @@ class CutUnit:
         return sum(block.num_rows for block in self.blocks)
 
     @property
-    def num_bytes(self) -> None:
-        return None
+    def num_bytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
 
     def read(self) -> Iterator[Block]:
         SEEN.append((self.name, tuple(self.blocks[0].columns) if self.blocks else ()))
@@ -66,7 +65,12 @@ def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
 
 
 def all_rows(ds: Dataset) -> Block:
-    return Block.concat(look.blocks(ds._plan))
+    return Block.concat(blocks(ds))
+
+
+def blocks(ds: Dataset) -> Iterator[Block]:
+    for batch in ds.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield Block.from_batch(batch)
 
 
 def as_columns(ds: Dataset) -> dict[str, Any]:

@@ -44,6 +44,12 @@ def test_bins_of_equal_width_are_those_of_pandas(data: st.DataObject) -> None:
     np.testing.assert_array_equal(found.astype(float), expected.to_numpy().astype(float))
 
 
+@pytest.mark.parametrize(("include_lowest", "lowest"), [(True, 0.0), (False, math.nan)])
+def test_the_lowest_edge_belongs_to_the_first_bin_only_where_that_is_asked(include_lowest: bool, lowest: float) -> None:
+    discretizer = CustomKBinsDiscretizer(["x"], [1, 2, 3], include_lowest=include_lowest)
+    np.testing.assert_array_equal(discretizer.transform_batch({"x": np.array([1.0, 3.0])})["x"], [lowest, 1.0])
+
+
 def test_each_column_may_have_its_own_bins() -> None:
     ds = cut({"a": [0.2, 1.4, 6.2], "b": [10, 15, 25]}, [1], [2])
     custom = CustomKBinsDiscretizer(["a", "b"], {"a": [0, 1, 4], "b": [0, 18, 35, 70]})

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import all_rows, as_columns, cut, cuts
+from rows_cut import all_rows, as_columns, blocks, cut, cuts
 
-from paceline.data import look
 from paceline.data.preprocessors import SimpleImputer
 
 
@@ -71,8 +70,8 @@ def test_integers_keep_their_type_when_an_integer_fills_them() -> None:
 
 def test_a_mean_makes_floats_of_integers_in_all_blocks_alike() -> None:
     ds = cut({"x": pa.array([1, 2, None, 6])}, [2], [2])
-    blocks = list(look.blocks(SimpleImputer(["x"]).fit_transform(ds)._plan))
-    assert {block.to_numpy()["x"].dtype for block in blocks} == {np.dtype("float64")}
+    filled = SimpleImputer(["x"]).fit_transform(ds)
+    assert [block.to_numpy()["x"].dtype for block in blocks(filled)] == [np.float64, np.float64]
 
 
 def test_categories_of_pandas_get_one_more() -> None:

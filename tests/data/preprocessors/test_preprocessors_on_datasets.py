@@ -263,6 +263,18 @@ def test_one_without_a_transform_says_what_is_missing() -> None:
         Empty().transform_batch({"x": np.array([1])})
 
 
+def test_one_that_lacks_an_attribute_is_still_shown_and_says_so_when_stored() -> None:
+    class Forgetful(Preprocessor):
+        def __init__(self, column: str, factor: float) -> None:
+            self.column = column
+
+    assert repr(Forgetful("x", 2.0)) == "Forgetful(column='x')"
+    with pytest.raises(PreprocessorNotFittedException, match="Forgetful"):
+        Forgetful("x", 2.0).transform_batch({})
+    with pytest.raises(TypeError, match=r"its argument 'factor' is no attribute[\s\S]*set self.factor"):
+        Forgetful("x", 2.0)._arguments()
+
+
 def test_a_transformed_dataset_crosses_processes_as_data() -> None:
     scaler = StandardScaler(["x"]).fit(cut({"x": [1.0, 3.0]}))
     ds = scaler.transform(cut({"x": [1.0, 5.0]}))

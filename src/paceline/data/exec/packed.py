@@ -11,6 +11,8 @@ import mmap
 import os
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -57,20 +59,23 @@ def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | No
     arrow = _serialized(Block(tabular), order) if tabular else None
     pickled = pickle.dumps(Block(objects).take(order).columns if order is not None else objects) if objects else None
     header = _Header(num_rows, list(block.columns), [], None, None)
-    room = _aligned(128 + _length(header) + sum(_length(_array(name, values)) for name, values in plain.items()))
-    end = room
+    end = _aligned(128 + _length(header) + sum(_length(_array(name, values)) for name, values in plain.items()))
+    room = last = end
     for name, values in plain.items():
         header.arrays.append(_Array(name, values.dtype.str, (num_rows, *values.shape[1:]), end))
-        end = _aligned(end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:]))
+        last = end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:])
+        end = _aligned(last)
     if arrow is not None:
         header.arrow = _Other(end, arrow.size)
-        end = _aligned(end + arrow.size)
+        last = end + arrow.size
+        end = _aligned(last)
     if pickled is not None:
         header.pickled = _Other(end, len(pickled))
-        end = _aligned(end + len(pickled))
+        last = end + len(pickled)
+        end = _aligned(last)
     head = msgspec.msgpack.encode(header)
     assert len(head) + 8 <= room, "the header of a block is larger than the room for it"
-    _put(fd, len(head).to_bytes(8, "little") + head, offset)
+    _put(fd, (len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), offset)
     scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
     for placed, values in zip(header.arrays, plain.values(), strict=True):
         _put(fd, _in_order(values, order, scratch), offset + placed.offset)
@@ -78,8 +83,9 @@ def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | No
         _put(fd, arrow, offset + header.arrow.offset)
     if pickled is not None and header.pickled is not None:
         _put(fd, pickled, offset + header.pickled.offset)
-    if os.fstat(fd).st_size < offset + end:  # the padding after the last column is part of the block
-        os.ftruncate(fd, offset + end)
+    # The padding after the last column belongs to the block, and is written: to set the length of the file would cut
+    # off what another process has written beyond this block meanwhile.
+    _put(fd, bytes(end - last), offset + last)
     return end
 
 
@@ -114,36 +120,92 @@ def numeric(block: Block) -> Block:
     return Block({name: _as_numbers(values) for name, values in block.columns.items()}, num_rows=block.num_rows)
 
 
-def joined(blocks: Sequence[Block], order: np.ndarray[Any, Any]) -> Block:
-    """The rows of all blocks together, in an order: `Block.concat(blocks).take(order)`, with less memory touched."""
-    blocks = [block for block in blocks if block.num_rows]
-    if not blocks:
-        return Block.empty()
-    names = list(dict.fromkeys(name for block in blocks for name in block.columns))
-    alike: dict[tuple[np.dtype[Any], tuple[int, ...]], list[str]] = {}
-    others: list[str] = []
+@dataclass(frozen=True)
+class Lying:
+    """Some rows of a block where they lie: a column can be read without the others."""
+
+    fd: int
+    offset: int
+    length: int
+    begin: int
+    stop: int
+
+    @cached_property
+    def header(self) -> _Header:
+        start = os.pread(self.fd, PAGE, self.offset)
+        length = int.from_bytes(start[:8], "little")
+        return msgspec.msgpack.decode(
+            start[8 : 8 + length] if length + 8 <= len(start) else _got(self.fd, self.offset + 8, length), type=_Header
+        )
+
+    @cached_property
+    def arrays(self) -> dict[str, _Array]:
+        return {array.name: array for array in self.header.arrays}
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.begin
+
+    def read_into(self, name: str, room: memoryview) -> None:
+        """A column's bytes, into as many."""
+        row_bytes = room.nbytes // self.num_rows
+        _fill(self.fd, self.offset + self.arrays[name].offset + self.begin * row_bytes, room)
+
+    def others(self) -> Block:
+        """The columns that cannot be read so."""
+        if self.header.arrow is None and self.header.pickled is None:
+            return Block({}, num_rows=self.num_rows)
+        block = read(self.fd, self.offset, self.length).slice(self.begin, self.stop)
+        return block.drop(self.arrays)
+
+
+def sorted_by(parts: Sequence[Lying], key: str) -> Block:
+    """The rows of all parts by a column of numbers, without that column.
+
+    Each column is read into a memory that is used again for the next, and taken from there: nothing is mapped, and
+    little memory is touched.
+    """
+    num_rows = sum(part.num_rows for part in parts)
+
+    def filled(name: str, room: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        view, passed, row_bytes = _bytes_of(room), 0, room.nbytes // num_rows
+        for part in parts:
+            end = passed + part.num_rows * row_bytes
+            part.read_into(name, view[passed:end])
+            passed = end
+        return room
+
+    order = np.argsort(filled(key, np.empty(num_rows, parts[0].arrays[key].dtype)))
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    mixed: list[str] = []
+    names = list(dict.fromkeys(name for part in parts for name in part.header.names if name != key))
     for name in names:
-        parts: list[Any] = [block.columns.get(name) for block in blocks]
-        if all(_is_plain(values) for values in parts) and len({(p.dtype, p.shape[1:]) for p in parts}) == 1:
-            alike.setdefault((parts[0].dtype, parts[0].shape[1:]), []).append(name)
+        kinds = {(a.dtype, a.shape[1:]) if (a := part.arrays.get(name)) is not None else None for part in parts}
+        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+            alike.setdefault(kind, []).append(name)
         else:
-            others.append(name)
+            mixed.append(name)
     columns: dict[str, Column] = {}
-    num_rows = sum(block.num_rows for block in blocks)
     for (dtype, shape), group in alike.items():
         # One piece of memory for all: the system gives large ones in large pages.
-        made = np.empty((len(group), len(order), *shape), dtype)
+        made = np.empty((len(group), num_rows, *shape), dtype)
         room = np.empty((num_rows, *shape), dtype)
         for name, values in zip(group, made, strict=True):
-            np.concatenate([block.columns[name] for block in blocks], out=room)
-            columns[name] = np.take(room, order, axis=0, out=values, mode="clip")
-    if others:
-        rest = Block.concat(
-            Block({name: block.columns[name] for name in others if name in block.columns}, num_rows=block.num_rows)
-            for block in blocks
-        )
-        columns |= rest.take(order).columns
-    return Block({name: columns[name] for name in names if name in columns}, num_rows=len(order))
+            # "clip" changes nothing about good indices, and spares NumPy a copy to fall back to.
+            columns[name] = np.take(filled(name, room), order, axis=0, out=values, mode="clip")
+    if mixed:
+        columns |= Block.concat(_columns(part, mixed) for part in parts).take(order).columns
+    return Block({name: columns[name] for name in names}, num_rows=num_rows)
+
+
+def _columns(part: Lying, names: Sequence[str]) -> Block:
+    found = dict(part.others().columns)
+    for name in names:
+        if (array := part.arrays.get(name)) is not None:
+            room = np.empty((part.num_rows, *array.shape[1:]), array.dtype)
+            part.read_into(name, _bytes_of(room))
+            found[name] = room
+    return Block({name: found[name] for name in names if name in found}, num_rows=part.num_rows)
 
 
 def _as_numbers(values: Column) -> Column:
@@ -180,7 +242,7 @@ def _in_order(
             room = scratch[values.dtype, shape] = np.empty(shape, values.dtype)
         # "clip" changes nothing about good indices, and spares NumPy a copy to fall back to.
         values = np.take(values, order, axis=0, out=room, mode="clip")
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    return _bytes_of(np.ascontiguousarray(values))
 
 
 def _serialized(block: Block, order: np.ndarray[Any, Any] | None) -> Any:
@@ -203,10 +265,18 @@ def _put(fd: int, data: Any, offset: int) -> None:
 
 def _got(fd: int, offset: int, length: int) -> bytearray:
     data = bytearray(length)
-    view, passed = memoryview(data), 0
-    while passed < length:
+    _fill(fd, offset, memoryview(data))
+    return data
+
+
+def _fill(fd: int, offset: int, view: memoryview) -> None:
+    passed = 0
+    while passed < view.nbytes:
         done = os.preadv(fd, [view[passed:]], offset + passed)
         if not done:
-            raise EOFError(f"rows that were set aside end after {passed} of {length} bytes")
+            raise EOFError(f"rows that were set aside end after {passed} of {view.nbytes} bytes")
         passed += done
-    return data
+
+
+def _bytes_of(values: np.ndarray[Any, Any]) -> memoryview:
+    return values.reshape(-1).view(np.uint8).data

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.remote import Lines
 from paceline.data.exec.service import Service
 from paceline.data.exec.stats import Record, StreamStats
 from paceline.data.position import Delivered
@@ -18,21 +17,17 @@ from paceline.data.position import Delivered
 class ProcessExecutor:
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._lines = Lines(service.connect)
         self.record = Record()
 
     def run(self, pipeline: Pipeline, unit: int = 0, offset: int = 0) -> Iterator[Delivered]:
         name = self.service.give(pipeline, self.record)
         try:
-            yield from self._lines.rows({"pipeline": name, "unit": unit, "offset": offset})
+            yield from self.service.lines.rows({"pipeline": name, "unit": unit, "offset": offset})
         finally:
             self.service.take_back(name)
 
     def stats(self) -> StreamStats:
         return self.service.seen(self.record)
-
-    def close(self) -> None:
-        self._lines.close()
 
 
 _shared: tuple[Service, DataContext] | None = None

@@ -6,11 +6,14 @@ passed is given back when the last view of it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -27,6 +30,10 @@ from paceline.data.exec.stats import StreamStats
 from paceline.data.exec.wire import Message, Received, Wire
 from paceline.data.position import Delivered
 
+_ENDED = "the service that gives the rows has ended"
+_MOST_RELEASED = 200
+"""In one message."""
+
 
 class Line:
     """A connection to a service, for one stream at a time. What was mapped for one is kept for the next."""
@@ -37,11 +44,17 @@ class Line:
         self._memory: dict[int, mmap.mmap] = {}
         self._released: deque[tuple[int, int]] = deque()
         self._keys = count(1)
+        self._owner = os.getpid()
+        self.broken = False
+        self._idle = True
+        """No stream is open: nothing would be said by itself."""
+        self._sending = threading.Lock()  # held while something is said
 
     def rows(self, asked: Message) -> Iterator[Delivered]:
         """The blocks of a stream, in order; `asked` says which."""
         key = next(self._keys)
         held: set[int] = set()
+        self._idle = False
         self._say({"say": "open", "stream": key, **asked})
         try:
             opened = self._next(key).message
@@ -74,6 +87,8 @@ class Line:
         def released() -> None:
             held.discard(number)
             self._released.append((member, number))
+            if self._idle:
+                self._say_released()
 
         layout = msgspec.convert(message["layout"], arena.Layout)
         block = arena.read(layout, self._memory[message["arena"]], released, writable=opened["writable"])
@@ -84,24 +99,49 @@ class Line:
             # Before what is released: a block that goes meanwhile is told of twice rather than never.
             keeps = list(held)
             self._say({"say": "leave", "stream": key, "keeps": keeps})
-        except ConnectionError:
+        except DataError:
             pass  # the service is gone, and there is nothing to leave
+        self._idle = True
+        self._say_released()
 
     def _say(self, message: Message) -> None:
+        with self._sending:
+            if released := self._take_released():
+                message["released"] = released
+            try:
+                self._wire.say(message)
+            except OSError as error:
+                self.broken = True
+                raise DataError(_ENDED) from error
+
+    def _say_released(self) -> None:
+        """At any time, in any thread: nothing is waited for, and a fork says nothing for the process it is from."""
+        while self._released and self._owner == os.getpid() and self._sending.acquire(blocking=False):
+            try:
+                if not _takes(self._wire.end):
+                    return
+                if released := self._take_released():
+                    self._wire.say({"say": "released", "released": released})
+            except OSError:
+                return  # the service is gone, or the line is closed
+            finally:
+                self._sending.release()
+
+    def _take_released(self) -> dict[str, list[int]]:
         released: dict[str, list[int]] = {}
-        for _ in range(len(self._released)):
-            member, number = self._released.popleft()
-            released.setdefault(str(member), []).append(number)
-        if released:
-            message["released"] = released
-        self._wire.say(message)
+        with contextlib.suppress(IndexError):  # another thread may have taken what there was
+            for _ in range(min(len(self._released), _MOST_RELEASED)):
+                member, number = self._released.popleft()
+                released.setdefault(str(member), []).append(number)
+        return released
 
     def _next(self, key: int) -> Received:
         while True:
             while not self._heard:
                 heard = self._wire.hear()
                 if heard is None:
-                    raise DataError("the service that gives the rows has ended")
+                    self.broken = True
+                    raise DataError(_ENDED)
                 self._heard.extend(heard)
             received = self._heard.popleft()
             for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
@@ -123,6 +163,7 @@ class Lines:
         self._idle: list[Line] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()  # protects `_idle`
+        weakref.finalize(self, _close_all, self._idle)
 
     def rows(self, asked: Message) -> Iterator[Delivered]:
         line = self._take()
@@ -140,24 +181,36 @@ class Lines:
 
     def close(self) -> None:
         with self._lock:
-            for line in self._idle:
-                line.close()
-            self._idle.clear()
-
-    def __del__(self) -> None:
-        for line in self._idle:  # nobody is left to ask for one
-            line.close()
+            _close_all(self._idle)
 
     def _take(self) -> Line:
         with self._lock:
             if self._owner != os.getpid():
                 # A fork: the lines are those of the process it was forked from.
-                self._idle, self._owner = [], os.getpid()
+                _close_all(self._idle)
+                self._owner = os.getpid()
             return self._idle.pop() if self._idle else Line(self._connect())
 
     def _give_back(self, line: Line) -> None:
+        if line.broken:
+            line.close()
+            return
         with self._lock:
             self._idle.append(line)
+
+
+def _takes(end: socket.socket) -> bool:
+    """Whether a short message can be sent without waiting."""
+    if end.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(end, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+def _close_all(lines: list[Line]) -> None:
+    while lines:
+        lines.pop().close()
 
 
 class RemoteFeeds:
@@ -169,6 +222,10 @@ class RemoteFeeds:
         self._dataset = dataset
         self._asked = {"dataset": dataset, "member": member, "members": members, "shared": shared}
         self._lines = Lines(self._connected)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        asked = self._asked  # in another process it has lines of its own
+        return type(self), (self._address, self._dataset, asked["member"], asked["members"], asked["shared"])
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
         return self._lines.rows({**self._asked, "epoch": epoch, "unit": unit, "offset": offset})

@@ -15,7 +15,7 @@ import numpy as np
 from paceline.data.block import Block
 from paceline.data.exec import packed
 from paceline.data.exec.inline import processed
-from paceline.data.exec.spill import Held, Piece, Stores
+from paceline.data.exec.spill import Held, Piece, Stores, opened_pieces
 from paceline.data.keys import Keys
 from paceline.data.order import hashed
 from paceline.data.source import Unit
@@ -32,8 +32,8 @@ class Arrangement(Protocol):
         """What to set aside of some rows of the unit in a place, `first` of them on; and in which order."""
         ...
 
-    def gathered(self, pieces: Sequence[Block]) -> Block:
-        """Makes one of pieces that were arranged."""
+    def gathered(self, pieces: Sequence[Piece]) -> Block:
+        """Makes one block of pieces that were arranged."""
         ...
 
 
@@ -42,8 +42,8 @@ class AsTheyCome:
     def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, None
 
-    def gathered(self, pieces: Sequence[Block]) -> Block:
-        return Block.concat(pieces)
+    def gathered(self, pieces: Sequence[Piece]) -> Block:
+        return Block.concat(piece.load() for piece in pieces)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class ByHash:
         # No two are equal, so that it need not be a stable sort.
         return block.with_column(HASH, hashes), np.argsort(hashes)
 
-    def gathered(self, pieces: Sequence[Block]) -> Block:
-        hashes = np.concatenate([block.column(HASH) for block in pieces])
-        return packed.joined([block.drop((HASH,)) for block in pieces], np.argsort(hashes))
+    def gathered(self, pieces: Sequence[Piece]) -> Block:
+        with opened_pieces(pieces) as parts:
+            return packed.sorted_by(parts, HASH)
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class ByKeys:
     def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, self.keys.order(block)
 
-    def gathered(self, pieces: Sequence[Block]) -> Block:
-        joined = Block.concat(pieces)
+    def gathered(self, pieces: Sequence[Piece]) -> Block:
+        joined = Block.concat(piece.load() for piece in pieces)
         return joined.take(self.keys.order(joined))
 
 
@@ -172,7 +172,7 @@ class Gathered:
         if self.arrangement is None:
             yield from (piece.load() for piece in self.pieces)
         elif self.pieces:
-            yield self.arrangement.gathered([piece.load() for piece in self.pieces])
+            yield self.arrangement.gathered(self.pieces)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.fleet import Fleet, Process
 from paceline.data.exec.lower import Facts, lowered_for
 from paceline.data.exec.pipeline import Executor, Pipeline
+from paceline.data.exec.remote import Lines
 from paceline.data.exec.running import Member, Peer, Running, course_of, jobs_of
 from paceline.data.exec.stats import Meter, Record, StreamStats
 from paceline.data.exec.stock import Stock
@@ -87,6 +88,8 @@ class Service:
         self._directory: str | None = None
         self._closing = False
         self._owner = os.getpid()
+        self.lines = Lines(self.connect)
+        """For members in this process."""
         self._error: BaseException | None = None
         self._lock = threading.Lock()  # protects `_given` and `_address`
         self._thread = threading.Thread(target=self._serve, name="paceline-data", daemon=True)
@@ -152,6 +155,7 @@ class Service:
         self._closing = True
         self._wake()
         self._thread.join()
+        self.lines.close()
 
     # The thread
 

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,19 @@ class Piece:
         try:
             return packed.read(fd, self.offset, self.length).slice(self.begin, self.stop)
         finally:
+            os.close(fd)
+
+
+@contextmanager
+def opened_pieces(pieces: Sequence[Piece]) -> Iterator[list[packed.Lying]]:
+    """Pieces to be read a column at a time; each file is opened once."""
+    fds: dict[str, int] = {}
+    try:
+        for path in {piece.path: None for piece in pieces}:
+            fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        yield [packed.Lying(fds[p.path], p.offset, p.length, p.begin, p.stop) for p in pieces]
+    finally:
+        for fd in fds.values():
             os.close(fd)
 
 

@@ -123,6 +123,16 @@ def places(values: Column, index: Mapping[Any, int]) -> Array:
     return np.fromiter((index.get(value, -1) for value in rows), np.int64, len(rows))
 
 
+def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
+    """For each row a vector with how often each item of `index` is in it, at its number."""
+    found = [[index.get(item, -1) for item in row or ()] for row in rows]
+    numbers_of = np.fromiter((number for row in found for number in row), np.int64)
+    at = np.repeat(np.arange(len(found)), [len(row) for row in found])
+    vectors = np.zeros((len(found), width), np.int64)
+    np.add.at(vectors, (at[numbers_of >= 0], numbers_of[numbers_of >= 0]), 1)
+    return vectors
+
+
 def _alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
     """Both as Arrow data of one type, if nothing is lost by it."""
     try:

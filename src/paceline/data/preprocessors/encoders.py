@@ -18,9 +18,11 @@ from paceline.data.preprocessor import Preprocessor, checked_columns, checked_ou
 from paceline.data.preprocessors.columns import (
     Array,
     check_columns,
+    count_vectors,
     holds_lists,
     lists,
     places,
+    plain_values,
     refuse_missing,
 )
 from paceline.data.preprocessors.one_pass import Named, applied
@@ -137,15 +139,8 @@ class MultiHotEncoder(_Encoder):
 
     def _encoded(self, values: Column, column: str) -> Column:
         index = self._index(column)
-        if not holds_lists(values):
-            rows, found = np.arange(len(values)), places(values, index)
-        else:
-            items = lists(values)
-            rows = np.repeat(np.arange(len(items)), [len(row or ()) for row in items])
-            found = np.fromiter((index.get(item, -1) for row in items for item in row or ()), np.int64)
-        vectors = np.zeros((len(values), len(index)), np.int64)
-        np.add.at(vectors, (rows[found >= 0], found[found >= 0]), 1)
-        return vectors
+        rows = lists(values) if holds_lists(values) else [[value] for value in plain_values(values)]
+        return count_vectors(rows, index, len(index))
 
 
 class LabelEncoder(_Encoder):

@@ -7,7 +7,6 @@ in the order of the units.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,15 +126,15 @@ def applied(
 
 def computed(ds: Dataset, statistics: Sequence[Statistic], who: str) -> list[Any]:
     """What each statistic comes to for all rows, which are read once."""
-    from paceline.data import look
+    from paceline.data.dataset import Dataset
 
     together = Together(tuple(statistics), who)
     columns = list(dict.fromkeys(statistic.column for statistic in statistics))
     plan = ds.select_columns(columns)._plan
-    fitting = Map(plan, Fit(Call(together, after=rows_changed_by(plan))))
-    with closing(look.blocks(fitting)) as blocks:
-        states = (decoded(data) for block in blocks for data in block.columns[_STATE].to_pylist())
-        return together.finish(merged(together, states))
+    fitting = Dataset(Map(plan, Fit(Call(together, after=rows_changed_by(plan)))))
+    parts = fitting.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    states = (decoded(data) for part in parts for data in part[_STATE].to_pylist())
+    return together.finish(merged(together, states))
 
 
 def encoded(state: State) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 _KIND = "$"
+_READABLE = 256
 _TIMES: dict[str, type[Any]] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
 """A datetime is a date as well, so it comes first."""
 
@@ -107,7 +108,7 @@ def _special(value: Any, path: str) -> Any:
     if isinstance(value, bytes):
         return {_KIND: "bytes", "value": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray):
-        return {_KIND: "array", "dtype": value.dtype.name, "shape": list(value.shape), "items": _flat(value, path)}
+        return {_KIND: "array", "dtype": value.dtype.name, "shape": list(value.shape), **_content(value, path)}
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return {_KIND: "dtype", "value": np.dtype(value).name}
     if isinstance(value, Decimal):
@@ -128,18 +129,21 @@ def _special(value: Any, path: str) -> Any:
     )
 
 
-def _flat(array: Any, path: str) -> list[Any]:
-    """Floats that JSON does not have are strings here, which NumPy reads as well."""
-    items: list[Any] = array.reshape(-1).tolist()
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return [item if math.isfinite(item) else repr(item) for item in items]
-    return items if array.dtype.kind in "biuf" else [as_json(item, path) for item in items]
+def _content(array: Any, path: str) -> dict[str, Any]:
+    """A few values as a person can read them; many numbers as their bytes, the lowest first."""
+    if array.dtype.kind in "biuf" and array.size > _READABLE:
+        ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return {"bytes": base64.b64encode(ordered.data).decode()}
+    return {"items": [as_json(item, path) for item in array.reshape(-1).tolist()]}
 
 
 def _array(value: dict[str, Any]) -> Any:
     dtype = np.dtype(value["dtype"])
-    items = value["items"] if dtype.kind in "biuf" else from_json(value["items"])
-    return np.array(items, dtype=dtype).reshape(value["shape"])
+    if "bytes" in value:
+        flat = np.frombuffer(base64.b64decode(value["bytes"]), dtype.newbyteorder("<")).astype(dtype)
+    else:
+        flat = np.array(from_json(value["items"]), dtype=dtype)
+    return flat.reshape(value["shape"])
 
 
 def categories_of(categories: list[Any] | None, ordered: bool = False) -> Any:

@@ -6,7 +6,7 @@ Hashes are xxhash's, the same in every process and on every machine. A missing t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import xxhash
 
 from paceline.data.block import Block, Column
 from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns
-from paceline.data.preprocessors.columns import Array, numbers, plain_values
+from paceline.data.preprocessors.columns import count_vectors, numbers, plain_values
 from paceline.data.preprocessors.statistics import Statistic, Tokens
 
 Tokenize = Callable[[str], list[str]]
@@ -84,7 +84,7 @@ class HashingVectorizer(_TextPreprocessor):
 
     def _made_of(self, tokens: list[list[str] | None], column: str) -> Column:
         found = {token: bucket(token, self.num_features) for token in {token for row in tokens for token in row or ()}}
-        return _counted(tokens, found, self.num_features)
+        return count_vectors(tokens, found, self.num_features)
 
 
 class CountVectorizer(_TextPreprocessor):
@@ -116,7 +116,7 @@ class CountVectorizer(_TextPreprocessor):
 
     def _made_of(self, tokens: list[list[str] | None], column: str) -> Column:
         counts = self.stats_[f"token_counts({column})"]
-        return _counted(tokens, {token: number for number, token in enumerate(counts)}, len(counts))
+        return count_vectors(tokens, {token: number for number, token in enumerate(counts)}, len(counts))
 
 
 class FeatureHasher(Preprocessor):
@@ -139,16 +139,6 @@ class FeatureHasher(Preprocessor):
         for column, part in zip(self.columns, parts, strict=True):
             vectors[:, bucket(column, self.num_features)] += part
         return block.with_column(self.output_column, vectors)
-
-
-def _counted(tokens: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
-    vectors = np.zeros((len(tokens), width), np.int64)
-    for row, found in enumerate(tokens):
-        for token in found or ():
-            number = index.get(token)
-            if number is not None:
-                vectors[row, number] += 1
-    return vectors
 
 
 def _checked_number(number: Any, argument: str) -> int:

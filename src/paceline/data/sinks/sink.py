@@ -172,7 +172,7 @@ class Write(Transform):
         return self.sink.name
 
     @property
-    def pool(self) -> Pool | None:  # type: ignore[override]
+    def pool(self) -> Pool | None:
         return self.processes
 
     def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:

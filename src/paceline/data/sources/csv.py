@@ -39,6 +39,8 @@ class Options:
         from pyarrow import csv
 
         read = self.read or csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
+        # An end of a line within quotes is rare, but where it is, a cut there would make other rows of it.
+        parse = self.parse or csv.ParseOptions(newlines_in_values=True)
         given = self.convert or csv.ConvertOptions()
         if schema is not None:
             convert = csv.ConvertOptions(
@@ -48,7 +50,7 @@ class Options:
             )
         else:
             convert = given
-        return csv.open_csv(file.stream(), read_options=read, parse_options=self.parse, convert_options=convert)
+        return csv.open_csv(file.stream(), read_options=read, parse_options=parse, convert_options=convert)
 
 
 _CONVERT = (

@@ -12,10 +12,12 @@ import tempfile
 import threading
 import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from paceline._core import system
 from paceline.data.context import DataContext
 
 _SMALL = 1 << 16
@@ -50,16 +52,18 @@ class Held:
         """Pickles it now, so that what cannot be is said at once."""
         if self._content is not None or self._place is not None:
             return self
-        with tempfile.TemporaryFile(dir=DataContext.get_current().spill_path, prefix="paceline-") as file:
+        with tempfile.SpooledTemporaryFile(max_size=_SMALL, dir=_directory()) as file:
             try:
                 cloudpickle.dump(self._value, file)
+            except OSError:
+                raise
             except Exception as error:
                 what = f"{type(error).__name__}: {error}"
                 raise TypeError(
                     f"{self.name} cannot be pickled, so no other process can read it: {what}\n\n"
                     "hint: open files, connections and locks where they are first used, not in the constructor"
                 ) from error
-            if file.tell() <= _SMALL:
+            if file.tell() <= _SMALL or not system.on_linux():  # elsewhere no process can reach another's files
                 file.seek(0)
                 self._content = file.read()
                 return self
@@ -97,6 +101,15 @@ def _arriving(name: str, content: bytes | None, place: Place | None) -> Held:
         held._loaded, held._content, held._place = False, content, place
         _arrived.append(held)
     return held
+
+
+def _directory() -> str | None:
+    path = DataContext.get_current().spill_path
+    if path is None:
+        return None
+    directory = Path(path).expanduser()
+    system.make_private_dirs(directory)
+    return str(directory)
 
 
 def _closed(process: int, descriptor: int) -> None:

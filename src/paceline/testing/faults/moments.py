@@ -37,7 +37,7 @@ spawn       the process exists and has not begun
 import      it unpickles the function
 rendezvous  the framework is being set up: a barrier of the backend, or just before the function is called
 restore     the function asks for the checkpoint to begin from, and there is one
-data        a batch is asked of a torch `DataLoader`
+data        a batch is asked of a torch `DataLoader` or of a part of a dataset
 step        from one report's return to the next
 collective  a collective of `torch.distributed`, a gradient of DDP or `paceline.train.collective` is entered
 report      a report's line is in the worker's own file and not yet sent

@@ -78,7 +78,7 @@ class FaultyBackend(BackendConfig):
                 if not moments.num("rendezvous"):
                     moments.passed("rendezvous", attempt)
                 moments.in_function = True
-                stack.enter_context(_watched_frameworks(moments))
+                stack.enter_context(_watched_frameworks(moments, shards=bool(context.begin.shards)))
                 moments.passed("step", context.num_reports + 1)
                 yield
                 moments.in_function = False
@@ -205,8 +205,8 @@ def _watched(context: Context, moments: Moments, faults: Faults) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def _watched_frameworks(moments: Moments) -> Iterator[None]:
-    """Let the collectives and data loaders of torch tell of themselves, where torch is in use."""
+def _watched_frameworks(moments: Moments, *, shards: bool) -> Iterator[None]:
+    """Let datasets, and the collectives and data loaders of torch, tell of themselves, where they are in use."""
     with contextlib.ExitStack() as stack:
         distributed = sys.modules.get("torch.distributed")
         for name in _COLLECTIVES if distributed is not None else ():
@@ -216,10 +216,36 @@ def _watched_frameworks(moments: Moments) -> Iterator[None]:
         if loader is not None:
             iterator = loader._BaseDataLoaderIter
             stack.enter_context(_before(iterator, "__next__", lambda *_: moments.passed("data")))
+        if shards:
+            stack.enter_context(_batches_watched(moments))
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         if parallel is not None:
             stack.enter_context(_gradients_watched(parallel.DistributedDataParallel, moments))
         yield
+
+
+@contextlib.contextmanager
+def _batches_watched(moments: Moments) -> Iterator[None]:
+    """The batches of a dataset's part tell of themselves."""
+    from paceline.data.epochs import Epochs
+
+    inner = Epochs._batches
+
+    def told(epochs: Epochs, *args: Any) -> Iterator[Any]:
+        batches = inner(epochs, *args)
+        while True:
+            moments.passed("data")
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+    Epochs._batches = told  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        Epochs._batches = inner  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,288 @@
+"""From paths to files: what is found, in which order, under which name, and what is said when nothing is."""
+
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from paceline.data.files import File, listed, reading
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Some files, and the working directory's own name in none of them."""
+    for name in (
+        "a/x.csv",
+        "a/y.csv.gz",
+        "a/_hidden.csv",
+        "a/.hidden.csv",
+        "b/year=2024/part=x%2Fy/p.csv",
+        "b/year=2025/part=__HIVE_DEFAULT_PARTITION__/p.csv",
+        "b/_delta_log/0.csv",
+        "top.CSV",
+        "we[i]rd.csv",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a\n1\n")
+    return tmp_path
+
+
+def names(*args: Any, **kwargs: Any) -> list[str]:
+    return [file.name for file in listed(*args, **kwargs)]
+
+
+A, B = ["x.csv", "y.csv.gz"], ["year=2024/part=x%2Fy/p.csv", "year=2025/part=__HIVE_DEFAULT_PARTITION__/p.csv"]
+ALL = [*(f"a/{name}" for name in A), *(f"b/{name}" for name in B), "top.CSV", "we[i]rd.csv"]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a", A),
+        ("a/", A),
+        ("", ALL),
+        ("a/x.csv", ["x.csv"]),
+        ("a/*.csv", ["x.csv"]),
+        ("a/_*.csv", ["_hidden.csv"]),
+        ("*/?.csv*", ["a/x.csv", "a/y.csv.gz"]),
+        ("**/*.csv", ["a/x.csv", *(f"b/{name}" for name in B), "we[i]rd.csv"]),
+        ("**", ALL),
+        ("b/year=2024/*/p.csv", ["part=x%2Fy/p.csv"]),
+        ("b/year=*", B),
+        ("we[i]rd.csv", ["we[i]rd.csv"]),
+        ("[ab]/x*", ["a/x.csv"]),
+    ],
+)
+def test_a_path_is_a_file_a_directory_or_a_pattern(tree: Path, path: str, found: list[str]) -> None:
+    assert names(f"{tree}/{path}") == found
+    assert names(f"file://{quote(f'{tree}/{path}')}") == found
+
+
+def test_a_list_keeps_its_order_and_names_that_are_not_told_apart_become_paths(tree: Path) -> None:
+    assert names([tree / "we[i]rd.csv", tree / "a"]) == ["we[i]rd.csv", *A]
+    first, second = tree / "b/year=2024/part=x%2Fy/p.csv", tree / "b/year=2025/part=__HIVE_DEFAULT_PARTITION__/p.csv"
+    assert names([first, second]) == [str(first), str(second)]
+
+
+def test_the_home_directory_is_that_of_the_user(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tree))
+    assert listed("~/a/x.csv")[0].path == f"{tree}/a/x.csv"
+
+
+def test_a_relative_path_is_one_from_the_working_directory(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    assert [file.path for file in listed("a")] == [f"{tree}/a/x.csv", f"{tree}/a/y.csv.gz"]
+
+
+def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_named(tree: Path) -> None:
+    assert names(tree / "a", file_extensions=["csv"]) == ["x.csv"]
+    assert names(tree, file_extensions=[".CSV.gz"]) == ["a/y.csv.gz"]
+    assert names(tree / "a/x.csv", file_extensions=["parquet"]) == ["x.csv"]
+
+
+def test_directories_of_partitions_give_columns(tree: Path) -> None:
+    first, second = listed(tree / "b")
+    assert first.partition == (("year", 2024), ("part", "x/y"))
+    assert second.partition == (("year", 2025), ("part", None))
+    assert listed(tree)[0].partition == (("year", None), ("part", None))
+    assert listed(tree / "b", partitioning=None)[0].partition == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "typed"),
+    [
+        (["1", "02"], [1, 2]),
+        (["-3", "7"], [-3, 7]),
+        (["1", "x"], ["1", "x"]),
+        (["9223372036854775808", "1"], ["9223372036854775808", "1"]),
+        (["1.5", "2"], ["1.5", "2"]),
+        (["²", "2"], ["²", "2"]),
+    ],
+)
+def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values: list[str], typed: list[Any]) -> None:
+    paths = [tmp_path / f"k={value}" / "f" for value in values]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("")
+    assert [dict(file.partition)["k"] for file in listed(paths)] == typed
+
+
+def test_a_file_can_be_pickled_and_shares_its_filesystem_with_others(tree: Path) -> None:
+    files = listed(tree)
+    copies = [pickle.loads(pickle.dumps(file)) for file in files]
+    assert copies == list(files)
+    assert all(copy.place is files[0].place for copy in copies)
+    assert copies[0].read() == b"a\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere", "there is no file or directory"),
+        ("a/nowhere.csv", "there is no file or directory"),
+        ("*.parquet", "*.parquet finds no file"),
+        ("nowhere/*.csv", "nowhere/*.csv finds no file"),
+        ("empty", "empty has no file"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) -> None:
+    (tree / "empty").mkdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        listed(f"{tree}/{path}")
+    assert said in str(caught.value)
+    assert os.path.basename(path) in str(caught.value) or "nowhere" in str(caught.value)
+
+
+def test_a_directory_with_other_files_only_says_which(tree: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no file that ends in .parquet, but 2 that do not, such as x.csv"):
+        listed(tree / "a", file_extensions=["parquet"])
+
+
+def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
+    assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
+    with pytest.raises(FileNotFoundError, match="none of them leads to a file"):
+        listed([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
+
+
+def test_a_link_that_leads_nowhere_is_named(tree: Path) -> None:
+    (tree / "a/dangling.csv").symlink_to(tree / "gone.csv")
+    with pytest.raises(OSError, match=r"dangling\.csv"):
+        listed(tree / "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"paths": []}, "at least one path"),
+        ({"paths": 3}, "paths=3 must be a path"),
+        ({"paths": [""]}, "each must be a path"),
+        ({"paths": [3]}, "each must be a path"),
+        ({"paths": "x", "filesystem": 3}, "filesystem=3 is neither"),
+        ({"paths": "x", "file_extensions": "csv"}, "file_extensions='csv' must be a list"),
+        ({"paths": "x", "partitioning": "dir"}, "partitioning='dir' must be 'hive' or None"),
+        ({"paths": "x", "ignore_missing_paths": 1}, "ignore_missing_paths=1 must be True or False"),
+        ({"paths": "nonsense://x/y"}, "nonsense"),
+        ({"paths": "s3://bucket/x?colour=blue"}, "paths='s3://bucket/x' has the option 'colour'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        listed(**arguments)
+    assert said in str(caught.value)
+
+
+def _memory(tree: Path) -> tuple[Any, str]:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    filesystem = MemoryFileSystem()
+    filesystem.put(str(tree / "a"), f"{tree}/a", recursive=True)
+    return filesystem, str(tree)
+
+
+def _subtree(tree: Path) -> tuple[Any, str]:
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+    return SubTreeFileSystem(str(tree), LocalFileSystem()), ""
+
+
+def _local(tree: Path) -> tuple[Any, str]:
+    from pyarrow.fs import LocalFileSystem
+
+    return LocalFileSystem(), str(tree)
+
+
+def _directory(tree: Path) -> tuple[Any, str]:
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+
+    return DirFileSystem(str(tree), LocalFileSystem()), ""
+
+
+@pytest.mark.parametrize("make", [_memory, _subtree, _local, _directory])
+def test_any_filesystem_will_do(tree: Path, make: Callable[[Path], tuple[Any, str]]) -> None:
+    filesystem, root = make(tree)
+    at = f"{root}/a".lstrip("/") if not root else f"{root}/a"
+    assert names(at, filesystem=filesystem) == A
+    assert names(f"{at}/*.gz", filesystem=filesystem) == ["y.csv.gz"]
+    (file,) = listed(f"{at}/x.csv", filesystem=filesystem)
+    assert pickle.loads(pickle.dumps(file)).read() == b"a\n1\n"
+    assert file.size == 4
+    with pytest.raises(FileNotFoundError, match=r"nowhere"):
+        listed(f"{at}/nowhere", filesystem=filesystem)
+
+
+@pytest.mark.parametrize("make", [_subtree, _directory])
+def test_the_root_of_a_filesystem_is_a_directory_too(tree: Path, make: Callable[[Path], tuple[Any, str]]) -> None:
+    filesystem, _ = make(tree / "a")
+    assert names("/", filesystem=filesystem) == A
+
+
+def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Closed(LocalFileSystem):
+        cachable = False
+
+        def ls(self, path: str, detail: bool = False, **kwargs: Any) -> Any:
+            if path.endswith("/a"):
+                raise PermissionError(13, "not for you", path)
+            return super().ls(path, detail, **kwargs)
+
+    with pytest.raises(PermissionError, match=r"/a cannot be looked at"):
+        listed(str(tree), filesystem=Closed())
+
+
+def test_http_goes_through_fsspec(tree: Path) -> None:
+    import fsspec
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(tree))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/a/x.csv"
+        filesystem = fsspec.filesystem("http", skip_instance_cache=True)
+        (file,) = listed(url, filesystem=filesystem)
+        assert (file.name, str(file), file.read()) == ("x.csv", url, b"a\n1\n")
+        server.shutdown()
+        thread.join()
+        session = filesystem._session
+        fsspec.asyn.sync(filesystem.loop, session.close)
+
+
+def test_what_goes_wrong_while_reading_is_said_with_the_file(tree: Path) -> None:
+    (file,) = listed(tree / "a/x.csv")
+    os.remove(tree / "a/x.csv")
+    with pytest.raises(FileNotFoundError, match=r"a/x\.csv is gone"):
+        file.read()
+    with (
+        pytest.raises(ValueError, match=r"a/x\.csv cannot be read as a poem: it does not rhyme"),
+        reading(file, "a poem"),
+    ):
+        raise ValueError("it does not rhyme")
+    with pytest.raises(PermissionError, match=r"a/x\.csv cannot be read"), reading(file, "a poem"):
+        raise PermissionError(13, "no")
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4"])
+def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path: Path, suffix: str) -> None:
+    import pyarrow as pa
+
+    path = tmp_path / f"x.txt.{suffix}"
+    content = os.urandom(5000)
+    with pa.output_stream(str(path), compression={"gz": "gzip", "zst": "zstd"}.get(suffix, suffix)) as stream:
+        stream.write(content)
+    (file,) = listed(path)
+    assert isinstance(file, File)
+    assert file.read() == content
+    path.write_bytes(path.read_bytes()[:2500])
+    with pytest.raises(OSError, match=rf"x\.txt\.{suffix} cannot be read"):
+        listed(path)[0].read()

@@ -1,0 +1,309 @@
+"""read_parquet: columns, types, units and errors, on files as they come."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from units_read import blocks_of, column, rows_of, source_of
+
+from paceline.data import FileShuffleConfig, col, read_parquet
+from paceline.data.block import Block, TensorType
+from paceline.data.plan import Read, Reorder
+from paceline.data.sources import footers, parquet, row_groups
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Three files with ten row groups of 10 rows each, and every kind of column."""
+    for number in range(3):
+        rows = range(number * 100, number * 100 + 100)
+        table = pa.table(
+            {
+                "n": pa.array(rows, pa.int64()),
+                "x": np.arange(rows.start, rows.stop, dtype=np.float32) / 2,
+                "s": [None if row % 7 == 0 else f"row {row}" for row in rows],
+                "l": [[row] * (row % 3) for row in rows],
+                "d": pa.array([f"k{row % 3}" for row in rows]).dictionary_encode(),
+                "t": pa.array([row * 1_000_000 for row in rows], pa.timestamp("us")),
+                "a.b": pa.array(rows, pa.int8(), safe=False) if rows.stop < 100 else pa.array([1] * 100, pa.int8()),
+                "v": [{"k": row} for row in rows],
+            }
+        )
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=10)
+    return tmp_path
+
+
+def test_batches_are_what_pandas_reads(many: Path) -> None:
+    frame = pd.concat([pd.read_parquet(many / f"{number}.parquet") for number in range(3)], ignore_index=True)
+    found = Block.concat(blocks_of(read_parquet(many))).to_pandas()
+    assert list(found.columns) == list(frame.columns)
+    for name in ("n", "x", "t"):
+        pd.testing.assert_series_equal(found[name], frame[name], check_dtype=False)
+    for name in ("s", "d", "v"):
+        assert [None if pd.isna(v) else v for v in found[name]] == [None if pd.isna(v) else v for v in frame[name]]
+    assert [list(row) for row in found["l"]] == [list(row) for row in frame["l"]]
+
+
+@pytest.mark.parametrize("names", [["x"], ["v", "n"], ["a.b", "s"], []])
+def test_projection_is_selection(many: Path, names: list[str]) -> None:
+    dataset = read_parquet(many)
+    expected = [{name: row[name] for name in names} for row in rows_of(dataset)]
+    projected = source_of(dataset).projected(names)
+    assert projected is not None
+    blocks = [block for unit in projected.units() for block in unit.read()]
+    assert sum(block.num_rows for block in blocks) == 300
+    assert all(list(block.columns) == names for block in blocks)
+    if names:
+        assert [row for block in blocks for row in block.rows()] == expected
+        assert rows_of(read_parquet(many, columns=names)) == expected
+    assert projected.schema().names == names
+    assert [unit.name for unit in projected.units()] == [unit.name for unit in source_of(dataset).units()]
+
+
+def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [unit.name for unit in source_of(read_parquet(many)).units()] == [f"{i}.parquet" for i in range(3)]
+    size = footers.group_bytes(pq.read_metadata(many / "0.parquet"), 0, {"n", "x"}, pq.read_schema(many / "0.parquet"))
+    monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * size + 8)
+    dataset = read_parquet(many, columns=["n", "x"])
+    units = source_of(dataset).units()
+    assert [unit.groups for unit in units[:3]] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
+    assert units[1].name == "0.parquet (row groups 4 to 7)"
+    assert [unit.num_rows for unit in units] == [40, 40, 20] * 3
+    assert list(units) == list(source_of(read_parquet(many, columns=["n", "x"])).units())
+    assert column(dataset, "n") == list(range(300))
+
+
+def test_the_number_of_units_can_be_asked_for(many: Path) -> None:
+    units = source_of(read_parquet(many, override_num_blocks=30)).units()
+    assert 24 <= len(units) <= 30
+    assert column(read_parquet(many, override_num_blocks=30), "n") == list(range(300))
+
+
+@pytest.mark.parametrize("whole", [0, 1 << 30])
+def test_large_row_groups_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+    table = pa.table({"n": range(5000), "s": [f"{row:050}" for row in range(5000)]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2500)
+    monkeypatch.setattr(row_groups, "PIECE_BYTES", 32 << 10)
+    monkeypatch.setattr(row_groups, "WHOLE_BYTES", whole)
+    blocks = blocks_of(read_parquet(tmp_path))
+    assert len(blocks) > 5
+    assert max(block.nbytes for block in blocks) < 64 << 10
+    assert Block.concat(blocks).to_arrow().to_pydict() == table.to_pydict()
+
+
+def test_numbers_become_arrays_without_a_copy(many: Path) -> None:
+    for block in blocks_of(read_parquet(many, columns=["n", "x"])):
+        assert not any(array.flags.owndata for array in block.to_numpy().values())
+
+
+def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"n": range(100)}), path, row_group_size=10)
+    unit = source_of(read_parquet(path)).units()[0]
+    pq.write_table(pa.table({"n": range(50)}), path, row_group_size=10)
+    with pytest.raises(ValueError, match=r"x\.parquet has changed .* had 100 rows, now there are only 5"):
+        list(unit.read())
+    pq.write_table(pa.table({"n": range(200)}), path, row_group_size=20)
+    with pytest.raises(ValueError, match=r"x\.parquet has changed .* had 100 rows, now they have 200"):
+        list(unit.read())
+
+
+def test_footers_are_kept_as_long_as_there_is_room(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    read = pq.read_metadata
+    monkeypatch.setattr(footers, "_kept", footers._Kept(room=2 * read(many / "0.parquet").serialized_size + 100))
+    monkeypatch.setattr(pq, "read_metadata", lambda file: (reads.append(file), read(file))[1])
+    files = source_of(read_parquet(many / "0.parquet")).files
+    assert len(reads) == 1
+    footers.footers(files)
+    assert len(reads) == 1
+    read_parquet([many / "1.parquet", many / "2.parquet"])
+    footers.footers(files)
+    assert len(reads) == 4
+
+
+class TestSchemas:
+    def test_columns_that_files_lack_are_null_and_numbers_get_the_wider_type(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), tmp_path / "1.parquet")
+        pq.write_table(pa.table({"c": [True], "a": pa.array([2**40])}), tmp_path / "2.parquet")
+        pq.write_table(pa.table({"a": [0.5], "b": pa.array(["y"]).dictionary_encode()}), tmp_path / "3.parquet")
+        dataset = read_parquet(tmp_path)
+        assert source_of(dataset).schema().types == [pa.float64(), pa.string(), pa.bool_()]
+        assert rows_of(dataset) == [
+            {"a": 1.0, "b": "x", "c": None},
+            {"a": 2.0**40, "b": None, "c": True},
+            {"a": 0.5, "b": "y", "c": None},
+        ]
+        assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
+
+    def test_types_that_do_not_go_together_name_both_files(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"a": [1], "b": [1]}), tmp_path / "1.parquet")
+        pq.write_table(pa.table({"a": ["x"], "b": [2]}), tmp_path / "2.parquet")
+        with pytest.raises(ValueError, match=r"'a' is int64 in .*1\.parquet and string in .*2\.parquet"):
+            read_parquet(tmp_path)
+        assert column(read_parquet(tmp_path, columns=["b"]), "b") == [1, 2]
+
+    def test_two_columns_of_one_name_are_refused(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "x.parquet")
+        with pytest.raises(ValueError, match=r"x\.parquet has two columns called 'a'"):
+            read_parquet(tmp_path)
+
+    def test_partitions_and_paths_are_columns(self, tmp_path: Path) -> None:
+        for year, kind in ((2023, "a"), (2024, "b")):
+            (tmp_path / f"year={year}/kind={kind}").mkdir(parents=True)
+            table = pa.table({"n": [year], "kind": ["in the file"]})
+            pq.write_table(table, tmp_path / f"year={year}/kind={kind}/x.parquet")
+        dataset = read_parquet(tmp_path, include_paths=True)
+        first = {"n": 2023, "kind": "a", "year": 2023, "path": str(tmp_path / "year=2023/kind=a/x.parquet")}
+        assert rows_of(dataset)[0] == first
+        assert source_of(dataset).schema().names == list(rows_of(dataset)[0])
+        assert rows_of(read_parquet(tmp_path, columns=["year"])) == [{"year": 2023}, {"year": 2024}]
+        assert rows_of(read_parquet(tmp_path, partitioning=None))[0] == {"n": 2023, "kind": "in the file"}
+
+
+class TestTensors:
+    def test_fixed_shape_tensors_are_arrays(self, tmp_path: Path) -> None:
+        values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
+        table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
+        pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
+        dataset = read_parquet(tmp_path)
+        (block,) = blocks_of(dataset)
+        np.testing.assert_array_equal(block.columns["t"], values)
+        assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int16), (2, 3))]
+
+    @pytest.mark.parametrize("name", ["ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"])
+    def test_those_that_ray_wrote_are_read_without_it(self, tmp_path: Path, name: str) -> None:
+        values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+        rows = pa.array(values.reshape(3, 4).tolist(), pa.list_(pa.float32()))
+        _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", rows)
+        dataset = read_parquet(tmp_path)
+        np.testing.assert_array_equal(blocks_of(dataset)[0].columns["t"], values)
+        assert source_of(dataset).schema().types == [TensorType(np.dtype(np.float32), (2, 2))]
+
+    def test_null_tensors_are_none_among_arrays(self, tmp_path: Path) -> None:
+        rows = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
+        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", b"[2, 1]", rows)
+        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
+        assert found[0].tolist() == [[1.0], [2.0]]
+        assert found[1] is None
+
+    def test_those_of_different_shapes_are_an_array_of_arrays(self, tmp_path: Path) -> None:
+        rows = pa.array([{"data": [1, 2], "shape": [1, 2]}, {"data": [1, 2, 3], "shape": [3, 1]}])
+        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_variable_shaped_tensor", b"2", rows)
+        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
+        assert [row.shape for row in found] == [(1, 2), (3, 1)]
+
+    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path: Path) -> None:
+        rows = pa.array([[1.0]], pa.list_(pa.float32()))
+        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps((1,)), rows)
+        assert rows_of(read_parquet(tmp_path)) == [{"t": [1.0]}]
+
+
+def _write_extension(path: Path, name: str, details: bytes, storage: Any) -> None:
+    metadata = {"ARROW:extension:name": name.encode(), "ARROW:extension:metadata": details}
+    field = pa.field("t", storage.type, metadata=metadata)
+    pq.write_table(pa.Table.from_arrays([storage], schema=pa.schema([field])), path)
+
+
+class TestFilter:
+    @pytest.mark.parametrize(
+        "condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250], ids=["expression", "text", "pyarrow"]
+    )
+    def test_only_rows_that_match_come(self, many: Path, condition: Any) -> None:
+        dataset = read_parquet(many, filter=condition, columns=["x"])
+        assert rows_of(dataset) == [{"x": number / 2} for number in range(250, 300)]
+        assert all(unit.num_rows is None for unit in source_of(dataset).units())
+
+    def test_the_order_is_kept_when_pyarrow_filters(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "x.parquet")
+        found = Block.concat(
+            blocks_of(read_parquet(tmp_path, filter=pc.field("n") % 2 == 0 if False else pc.field("n") > 9))
+        )
+        assert (np.diff(found.to_numpy()["n"]) == 1).all()
+
+
+class TestBroken:
+    @pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage" * 100], ids=["empty", "short", "garbage"])
+    def test_what_is_no_parquet_file_is_named_at_once(self, many: Path, content: bytes) -> None:
+        (many / "bad.parquet").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad\.parquet cannot be read as Parquet"):
+            read_parquet(many)
+
+    def test_a_truncated_file_is_named_at_once(self, many: Path) -> None:
+        content = (many / "1.parquet").read_bytes()
+        (many / "1.parquet").write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=r"1\.parquet cannot be read as Parquet"):
+            read_parquet(many)
+
+    def test_a_page_of_garbage_is_named_when_it_is_read(self, many: Path) -> None:
+        path = many / "1.parquet"
+        content = bytearray(path.read_bytes())
+        content[4:200] = os.urandom(196)
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"1\.parquet cannot be read as Parquet"):
+            rows_of(read_parquet(many))
+
+    def test_files_without_rows_give_none_but_their_columns(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "1.parquet")
+        dataset = read_parquet(tmp_path)
+        assert list(source_of(dataset).units()) == []
+        assert source_of(dataset).schema().names == ["n"]
+        pq.write_table(pa.table({"n": [1]}), tmp_path / "2.parquet")
+        assert rows_of(read_parquet(tmp_path)) == [{"n": 1}]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"columns": ["x", "nowhere"]}, "columns names 'nowhere', which is no column .* there are: 'n', 'x'"),
+            ({"columns": "x"}, "columns='x' must be a list of names"),
+            ({"columns": ["x", "x"]}, "names a column twice"),
+            ({"filter": "nowhere > 3"}, "filter names 'nowhere'"),
+            ({"filter": lambda row: True}, "filter=.* must be an expression"),
+            ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files' or a FileShuffleConfig"),
+            ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
+            ({"concurrency": 1.5}, "concurrency=1.5 must be"),
+            ({"include_paths": 1}, "include_paths=1 must be True or False"),
+        ],
+    )
+    def test_a_wrong_argument_is_named(self, many: Path, arguments: dict[str, Any], said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            read_parquet(many, **arguments)
+
+    def test_an_argument_that_is_not_there_is_named_with_those_that_are(self, many: Path) -> None:
+        with pytest.raises(TypeError, match=r"read_parquet\(\) has no argument 'colums'; it has paths, .*columns"):
+            read_parquet(many, colums=["x"])
+
+
+class TestShuffle:
+    def test_files_change_places(self, many: Path) -> None:
+        for shuffle, seed, every_epoch in (
+            ("files", 0, True),
+            (FileShuffleConfig(seed=3), 3, True),
+            (FileShuffleConfig(reseed_after_execution=False), 0, False),
+        ):
+            plan = read_parquet(many, shuffle=shuffle)._plan
+            assert isinstance(plan, Reorder)
+            assert isinstance(plan.input, Read)
+            assert (plan.seed, plan.every_epoch) == (seed, every_epoch)
+
+    @pytest.mark.parametrize("arguments", [{"seed": 1.5}, {"seed": True}, {"reseed_after_execution": None}])
+    def test_a_wrong_configuration_is_named(self, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            FileShuffleConfig(**arguments)
+
+
+def test_a_source_can_be_pickled(many: Path) -> None:
+    source = source_of(read_parquet(many, filter=col("n") > 5, columns=["x"]))
+    copy = pickle.loads(pickle.dumps(source))
+    assert [unit.name for unit in copy.units()] == [unit.name for unit in source.units()]
+    assert copy.schema() == source.schema()
+    assert source.name == f"read_parquet('{many}')"
