@@ -17,6 +17,8 @@ ALLOWED = {
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
     ("data/groups.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
+    ("data/sources/held.py", "cloudpickle.load"): "a user's own dataset, from a memory file that the driver holds",
+    ("data/sources/held.py", "cloudpickle.loads"): "the same, where it is small: from the message that brought it",
     ("data/exec/arena.py", "pickle.loads"): "objects in a block, from a data process of ours by way of shared memory",
     ("data/exec/failure.py", "pickle.loads"): "an exception of a data process, over a private socket",
     ("data/exec/failure.py", "cloudpickle.loads"): "an exception of its own, as a trial",
