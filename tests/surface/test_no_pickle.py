@@ -15,7 +15,7 @@ ALLOWED = {
     ("_worker/main.py", "cloudpickle.loads"): "the job, from the driver's memory; an exception of its own, as a trial",
     ("train/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
-    ("data/aggregate.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
+    ("data/groups.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
     ("data/exec/arena.py", "pickle.loads"): "objects in a block, from a data process of ours by way of shared memory",
     ("data/exec/failure.py", "pickle.loads"): "an exception of a data process, over a private socket",
