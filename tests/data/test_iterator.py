@@ -68,6 +68,21 @@ def test_an_epoch_that_is_left_early_is_over_and_closed():
     assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
 
 
+@pytest.mark.parametrize("options", [{}, {"_collate_fn": len}], ids=["at once", "ahead"])
+def test_a_stream_that_somebody_else_knows_too_is_closed(options):
+    kept = []
+
+    class Kept(Rows):
+        def open(self, *place):
+            kept.append(super().open(*place))
+            return kept[-1]
+
+    feeds = Kept([10])
+    for _ in DataIterator(feeds).iter_batches(batch_size=2, **options):
+        break
+    assert (len(kept), feeds.num_open) == (1, 0)
+
+
 def test_a_state_from_after_a_break_stands_where_the_break_was():
     it = DataIterator(Rows([10]))
     for batch in it.iter_batches(batch_size=2):
