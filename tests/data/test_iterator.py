@@ -68,11 +68,27 @@ def test_an_epoch_that_is_left_early_is_over_and_closed():
     assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
 
 
+@pytest.mark.parametrize("options", [{}, {"_collate_fn": len}], ids=["at once", "ahead"])
+def test_a_stream_that_somebody_else_knows_too_is_closed(options):
+    kept = []
+
+    class Kept(Rows):
+        def open(self, *place):
+            kept.append(super().open(*place))
+            return kept[-1]
+
+    feeds = Kept([10])
+    for _ in DataIterator(feeds).iter_batches(batch_size=2, **options):
+        break
+    assert (len(kept), feeds.num_open) == (1, 0)
+
+
 def test_a_state_from_after_a_break_stands_where_the_break_was():
     it = DataIterator(Rows([10]))
     for batch in it.iter_batches(batch_size=2):
         if batch["id"][0] == 4:
             break
+    assert it.cursor().epoch == 1, "for a checkpoint, the epoch is over"
     it.set_state(it.get_state())
     assert ids(it.iter_batches(batch_size=2)) == [[6, 7], [8, 9]]
     assert it.get_state()["epoch"] == 1
@@ -289,11 +305,13 @@ def test_schema_stats_and_name_are_those_of_the_dataset():
     assert repr(it) == "DataIterator(train, worker 1 of 2)"
 
 
-def test_an_iterator_can_be_sent_to_another_process():
-    it = DataIterator(Rows([4], columns=_numbered), Split(0, 2, "equal"))
-    next(iter(it.iter_batches(batch_size=1)))
+def test_an_iterator_that_is_sent_to_another_process_goes_on_there():
+    it = DataIterator(Rows([8], columns=_numbered), Split(1, 2, "equal"))
+    batches = iter(it.iter_batches(batch_size=1))
+    next(batches)
     again = pickle.loads(pickle.dumps(it))
-    assert again.get_state() == it.get_state()
+    assert again.cursor() == it.cursor()
+    assert ids(again.iter_batches(batch_size=1)) == ids(batches) == [[3], [5], [7]]
 
 
 def _numbered(numbers):
