@@ -13,6 +13,7 @@ import pytest
 from exec_plans import Failing, Numbers, NumbersSource, Scaled, numbers
 
 from paceline.data import DataError
+from paceline.data.barriers import RandomShuffle
 from paceline.data.exec.remote import RemoteFeeds
 from paceline.data.plan import Map, Read, Reorder, Union
 
@@ -277,3 +278,21 @@ def _until(condition, within_s=10.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.005)
+
+
+def test_rows_that_must_be_brought_together_are_by_the_same_processes(service, tmp_path):
+    units = numbers(6, (50,), notes=str(tmp_path))
+    service.add("train", Map(RandomShuffle(dataset(units), seed=5), Scaled(by=2)))
+    feeds = [RemoteFeeds(service.address, "train", rank, 2) for rank in range(2)]
+    opened = [each.open(0, 0, 0) for each in feeds]
+    # Both are asked for at once: the second comes while the first is being opened.
+    first = [next(each).block.column("number").tolist() for each in opened]
+    rows = [
+        row + [n for each in rest for n in each.block.column("number").tolist()]
+        for row, rest in zip(first, opened, strict=True)
+    ]
+    assert rows[0] == rows[1]
+    assert sorted(rows[0]) == expected(numbers(6, (50,))) != rows[0]
+    assert len(list(tmp_path.glob("*-*"))) == 6
+    for each in feeds:
+        each.close()

@@ -311,3 +311,23 @@ def test_nothing_is_made_beyond_the_bound_for_members_that_do_not_go_on(world: W
     else:
         pytest.fail("the readers do not stop")
     assert all(reader.passed == 0 for reader in world.readers.values())
+
+
+def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own() -> None:
+    schedule = Schedule(64 * KB, 1)
+    first = schedule.opened(s.Course((0, 0, 0), ((s.READERS,),)), {})
+    schedule.joined(first, schedule.number())
+    (launch,) = schedule.commands()
+    assert isinstance(launch, s.Launch)
+    schedule.ready(launch.process)
+    (assign,) = schedule.commands()
+    assert isinstance(assign, s.Assign)
+    schedule.wants(assign.process, assign.work, 64 * KB)
+    assert [type(command) for command in schedule.commands()] == [s.Lend]
+    schedule.wrote(assign.process, assign.work, 1, 0, 64 * KB)
+    schedule.wants(assign.process, assign.work, 64 * KB)
+    assert [type(command) for command in schedule.commands()] == [s.Announce], "its member has one block to take"
+    second = schedule.opened(s.Course((0,), ((s.READERS,),)), {})
+    schedule.joined(second, schedule.number())
+    assert [type(command) for command in schedule.commands()] == [s.Launch]
+    assert schedule.commands() == []

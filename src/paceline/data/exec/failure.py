@@ -25,9 +25,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     def error(self, pickled: bytes) -> BaseException:
         """What to raise: the exception itself, or what stands in for it."""
-        found: BaseException | None = None
-        if pickled:
-            found = pickle.loads(pickled)  # noqa: S301  from a process of ours, over a private socket
+        found = _loaded(pickled)
         if found is None:
             where = f" ({self.frames[-1]})" if self.frames else ""
             found = DataError(f"{self.unit}: {self.said}{where}" if self.unit else self.said)
@@ -36,6 +34,17 @@ class Failure(msgspec.Struct, frozen=True):
         if self.traceback:
             found.add_note(f"\nIn the process that it happened in:\n{self.traceback.rstrip()}")
         return found
+
+
+def _loaded(pickled: bytes) -> BaseException | None:
+    """None where there is nothing, or where its class cannot be found in this process."""
+    if not pickled:
+        return None
+    try:
+        found = pickle.loads(pickled)  # noqa: S301  from a process of ours, over a private socket
+    except Exception:  # noqa: BLE001  the text of it is told in its place
+        return None
+    return found if isinstance(found, BaseException) else None
 
 
 def failure(error: BaseException, unit: str) -> tuple[Failure, bytes]:

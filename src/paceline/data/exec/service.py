@@ -44,8 +44,12 @@ from paceline.data.transform import Skipped
 
 BLOCKS_AHEAD = 4
 """Of full size, for each process: more would take memory and bring nothing, however much there is."""
-PATIENCE_S = 3.0
-"""How long members that have not come yet are waited for by those that are there and want more than is kept for all."""
+PATIENCE_S = 10.0
+"""How long members that have not come yet are waited for by those that are there and want more than is kept for all.
+
+A member that comes later has a stream of its own, and the rows are made twice."""
+SHARED_PATIENCE_S = 1.0
+"""The same where each member reads all rows: some may never come."""
 IDLE_S = 15.0
 """After how long without work a process is one too many."""
 EPOCHS_KEPT = 2
@@ -468,7 +472,8 @@ class Service:
         number = self._schedule.opened(course, bounds)
         running = Running(pipeline, jobs, record, key, writable=not message.get("shared", False))
         if members > 1:
-            running.patient_until = time.monotonic() + PATIENCE_S
+            patience_s = SHARED_PATIENCE_S if message["shared"] else PATIENCE_S
+            running.patient_until = time.monotonic() + patience_s
         self._running[number] = running
         self._join(peer, message, number)
 
