@@ -23,6 +23,12 @@ BENCHMARKS = (
     "recovery",
     "memory",
     "ddp_overhead",
+    "data_tabular",
+    "data_images",
+    "data_shuffle",
+    "data_resume",
+    "data_wait",
+    "data_memory",
 )
 QUICK = {
     "second_fit": ("--fits", "3"),
@@ -31,6 +37,12 @@ QUICK = {
     "recovery": ("--after", "1"),
     "memory": ("--after", "1"),
     "ddp_overhead": ("--seconds", "0.5", "--turns", "2"),
+    "data_tabular": ("--rows", "40000", "--files", "4"),
+    "data_images": ("--rows", "128", "--files", "2"),
+    "data_shuffle": ("--rows", "40000", "--files", "4"),
+    "data_resume": ("--rows", "200000", "--files", "4", "--times", "2", "--pause-s", "0.1"),
+    "data_wait": ("--steps", "20", "--step-ms", "5"),
+    "data_memory": ("--files", "1", "--step-ms", "0"),
 }
 
 

@@ -17,22 +17,22 @@ from _data import NUM_COLUMNS, write_tabular
 from _measure import Bar, Bench, Measure, Report, main, note, python
 
 FILE_ROWS = 15_625
-TIMES = 50
 
 
 def measured(bench: Bench) -> Report:
     options = bench.options
+    larger = options.times
     files = {}
-    for times in (1, TIMES):
+    for times in (1, larger):
         num = options.files * times
         files[times] = bench.storage / f"rows-{times}"
         write_tabular(files[times], num * FILE_ROWS, num, FILE_ROWS)
     held: dict[int, list[tuple[float, float]]] = {times: [] for times in files}
     for _ in bench.rounds():
         for times, path in files.items():
-            held[times].append(_peaks(bench, path, TIMES // times))
-    grown = [(large[0] - small[0], large[1] - small[1]) for small, large in zip(held[1], held[TIMES], strict=True)]
-    dataset_mb = options.files * TIMES * FILE_ROWS * NUM_COLUMNS * 4 / 1e6
+            held[times].append(_peaks(bench, path, larger // times))
+    grown = [(large[0] - small[0], large[1] - small[1]) for small, large in zip(held[1], held[larger], strict=True)]
+    dataset_mb = options.files * larger * FILE_ROWS * NUM_COLUMNS * 4 / 1e6
     bar = Bar("<", options.budget_mb)
     return Report(
         [
@@ -42,7 +42,7 @@ def measured(bench: Bench) -> Report:
         {
             "peak": ", then ".join(note([unique for unique, _ in peaks], "MB") for peaks in held.values()),
             "with shared memory": ", then ".join(note([whole for _, whole in peaks], "MB") for peaks in held.values()),
-            "rows": f"{dataset_mb / TIMES:.0f} MB, then {dataset_mb:.0f} MB",
+            "rows": f"{dataset_mb / larger:.0f} MB, then {dataset_mb:.0f} MB",
         },
     )
 
@@ -77,7 +77,8 @@ def _unique_and_part(pid: int) -> tuple[float, float]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--files", type=int, default=4, help=f"of {FILE_ROWS:,} rows, then {TIMES} times so many")
+    parser.add_argument("--files", type=int, default=4, help=f"of {FILE_ROWS:,} rows each (default 4)")
+    parser.add_argument("--times", type=int, default=50, help="how much larger the second dataset is (default 50)")
     parser.add_argument("--budget-mb", type=float, default=64, help="what may be in flight (default 64)")
     parser.add_argument("--step-ms", type=float, default=5, help="how long a worker is busy with a batch (default 5)")
 

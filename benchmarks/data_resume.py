@@ -16,7 +16,7 @@ def measured(bench: Bench) -> Report:
     took: dict[str, list[float]] = {"0.0": [], "0.01": [], "0.9": []}
     for _ in bench.rounds():
         directory = bench.directory("ours")
-        bench.run(python("ours/data_resume.py", directory, files, options.times, *took), directory)
+        bench.run(python("ours/data_resume.py", directory, files, options.times, options.pause_s, *took), directory)
         for place, seconds in json.loads((directory / "took.json").read_text()).items():
             took[place] += [1e3 * s for s in seconds]
     # Noise of the machine is what the bar leaves room for: a resume that read what was consumed would take 50 times.
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="in all files together (default 2,000,000)")
     parser.add_argument("--files", type=int, default=32)
     parser.add_argument("--times", type=int, default=7, help="resumes from each place in a round (default 7)")
+    parser.add_argument("--pause-s", type=float, default=1, help="between two of them (default 1)")
 
 
 if __name__ == "__main__":

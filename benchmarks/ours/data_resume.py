@@ -1,4 +1,7 @@
-"""Resumes at places of an epoch, taking turns. Arguments: directory, files, times, then places from 0 to 1."""
+"""Resumes at places of an epoch, taking turns. Arguments: directory, files, times, seconds between, places.
+
+A place is a number from 0, the beginning of the epoch, to 1.
+"""
 
 import json
 import sys
@@ -12,7 +15,7 @@ import paceline.data
 BATCH = 1024
 
 if __name__ == "__main__":
-    directory, files, times, *places = sys.argv[1:]
+    directory, files, times, pause_s, *places = sys.argv[1:]
     dataset = paceline.data.read_parquet(files).map_batches(stacked, batch_format="numpy")
     num_batches = -(-dataset.count() // BATCH)
     wanted = {round(float(place) * num_batches): place for place in places}
@@ -31,4 +34,5 @@ if __name__ == "__main__":
             next(batches)
             took[place].append(time.perf_counter() - began)
             batches.close()
+            time.sleep(float(pause_s))  # what was read ahead for this one is not to be in the way of the next
     Path(directory, "took.json").write_text(json.dumps(took))

@@ -62,7 +62,7 @@ def alike(found: list[Any], wanted: list[Any]) -> None:
 
 
 @given(tables(), KEYS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_groups_come_to_what_pandas_says(table: Table, keys: list[str]) -> None:
     made = (
         Count(),

@@ -49,7 +49,7 @@ KEYS = st.lists(
 
 
 @given(tables(), KEYS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rows_are_sorted_as_pandas_sorts_them(table: Table, keys: list[tuple[str, bool]]) -> None:
     names, descending = zip(*keys, strict=True)
     sorted_frame = table.frame.sort_values(

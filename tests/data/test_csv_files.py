@@ -134,6 +134,12 @@ class TestBroken:
         with pytest.raises(ValueError, match=rf"b\.csv .*{said}"):
             rows_of(read_csv(tmp_path))
 
+    def test_a_column_is_named_rightly_where_only_some_are_read(self, tmp_path: Path) -> None:
+        (tmp_path / "b.csv").write_text("other,s,n\n7,x,1\n7,y,none\n")
+        options = arrow_csv.ConvertOptions(include_columns=["n"])
+        with pytest.raises(ValueError, match=r"b\.csv .*column 'n', .*invalid value 'none'"):
+            rows_of(read_csv(tmp_path, convert_options=options))
+
     def test_a_row_that_does_not_fit_far_into_a_file_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,7 +10,8 @@ from rows_of import BackwardsExecutor, Table, cut, reading, rows, run, tables
 from paceline.data.barriers import RandomShuffle, Repartition, Sort
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.exchange import _hash_at, resolved
+from paceline.data.exec.bounds import hash_at
+from paceline.data.exec.exchange import resolved
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.order import hashed, permutation
 from paceline.data.plan import Node, Union
@@ -100,7 +101,7 @@ def test_a_hash_is_found_by_its_rank(sizes: list[int], seed: int, crowded: bool)
     chunks = [np.sort(part) for part in np.split(every, np.cumsum(sizes)[:-1])]
     for rank in {0, len(every) // 3, len(every) - 1} - {-1}:
         if rank < len(every):
-            assert np.count_nonzero(every < np.uint64(_hash_at(chunks, len(every), rank))) == rank
+            assert np.count_nonzero(every < np.uint64(hash_at(chunks, len(every), rank))) == rank
 
 
 def test_units_are_small_and_read_elsewhere_from_what_was_pickled() -> None:

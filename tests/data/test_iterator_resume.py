@@ -126,6 +126,18 @@ def test_workers_out_of_step_lose_and_double_nothing(mode, batch_size, num_rows)
         check(feeds, [group, second, third], epoch + 1)
 
 
+def test_of_what_workers_out_of_step_have_left_less_than_one_row_for_each_is_left_out():
+    for num_rows, lead, other in itertools.product(range(1, 14), range(4), WORKERS):
+        feeds = Rows([num_rows])
+        group = Group(feeds, 2, "equal", 1)
+        for _ in range(lead):
+            group.step(0)
+        if group.shards[0].cursor().epoch == 0:
+            rest = [row for batches in tail(feeds, other, "equal", 2, group.cursor()) for b in batches for row in b]
+            assert len({*rest} | {row for _, row in group.used}) == len(rest) + len(group.used)
+            assert (num_rows - len(group.used)) - len(rest) == (num_rows - len(group.used)) % other
+
+
 def check(feeds, groups, num_epochs):
     """No row twice in an epoch, and none missing but those that keep parts equal."""
     used = [entry for group in groups for entry in group.used]

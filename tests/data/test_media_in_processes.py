@@ -23,9 +23,7 @@ from paceline.data.read_media import read_images
 @pytest.fixture
 def executor(data_context: DataContext) -> Iterator[ProcessExecutor]:
     service = Service(data_context)
-    executor = ProcessExecutor(service)
-    yield executor
-    executor.close()
+    yield ProcessExecutor(service)
     service.close()
 
 

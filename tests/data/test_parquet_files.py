@@ -71,14 +71,17 @@ def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [unit.name for unit in source_of(read_parquet(many)).units()] == [f"{i}.parquet" for i in range(3)]
-    size = footers.group_bytes(pq.read_metadata(many / "0.parquet"), 0, {"n", "x"}, pq.read_schema(many / "0.parquet"))
-    monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * size + 8)
+    sizes = source_of(read_parquet(many)).contents.sizes[0][0]
+    monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * (sizes["n"] + sizes["x"]) + 8)
     dataset = read_parquet(many, columns=["n", "x"])
     units = source_of(dataset).units()
     assert [unit.groups for unit in units[:3]] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
     assert units[1].name == "0.parquet (row groups 4 to 7)"
     assert [unit.num_rows for unit in units] == [40, 40, 20] * 3
-    assert list(units) == list(source_of(read_parquet(many, columns=["n", "x"])).units())
+    again = source_of(read_parquet(many, columns=["n", "x"])).units()
+    assert [(unit.name, unit.groups, unit.num_rows, unit.num_bytes) for unit in again] == [
+        (unit.name, unit.groups, unit.num_rows, unit.num_bytes) for unit in units
+    ]
     assert column(dataset, "n") == list(range(300))
 
 
@@ -151,6 +154,12 @@ class TestSchemas:
         with pytest.raises(ValueError, match=r"'a' is int64 in .*1\.parquet and string in .*2\.parquet"):
             read_parquet(tmp_path)
         assert column(read_parquet(tmp_path, columns=["b"]), "b") == [1, 2]
+
+    def test_a_value_that_the_wider_type_does_not_hold_is_said_with_the_file(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
+        pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
+        with pytest.raises(ValueError, match=r"2\.parquet cannot be read as Parquet: "):
+            rows_of(read_parquet(tmp_path))
 
     def test_two_columns_of_one_name_are_refused(self, tmp_path: Path) -> None:
         pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "x.parquet")
@@ -267,6 +276,9 @@ class TestBroken:
             ({"columns": "x"}, "columns='x' must be a list of names"),
             ({"columns": ["x", "x"]}, "names a column twice"),
             ({"filter": "nowhere > 3"}, "filter names 'nowhere'"),
+            ({"filter": col("s") > 3}, "filter=.* does not fit the columns: "),
+            ({"filter": "n + 1"}, "filter=.* does not fit the columns: "),
+            ({"filter": pc.field("nowhere") > 3}, "filter=.* does not fit the columns: .*nowhere"),
             ({"filter": lambda row: True}, "filter=.* must be an expression"),
             ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files' or a FileShuffleConfig"),
             ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),

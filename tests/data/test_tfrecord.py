@@ -153,6 +153,22 @@ def test_records_that_look_alike_are_read_together_as_each_alone(seed: int, num_
     check_together(list(examples(block)))
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 100)), min_size=4, max_size=30))
+def test_records_of_one_length_that_look_different_are_told_apart(rows: list[tuple[bool, bool, int]]) -> None:
+    block = Block(
+        {
+            "a": np.array([number + 200 * wide for wide, _, number in rows]),
+            "b": np.array([number + 200 * (not wide) for wide, _, number in rows]),
+            "c": [b"x" * (1 + long) for _, long, _ in rows],
+            "d": [b"y" * (2 - long) for _, long, _ in rows],
+        }
+    )
+    datas = list(examples(block))
+    assert len({len(data) for data in datas}) == 1
+    check_together(datas)
+
+
 def test_numbers_that_are_not_packed_are_read() -> None:
     floats = np.array([1.5, -2.0], "<f4").tobytes()
     entry = (

@@ -11,8 +11,8 @@ from paceline.data.plan import Barrier, Map, Node
 from paceline.data.source import Source, Unit
 
 if TYPE_CHECKING:
-    from paceline.data.aggregate import AggregateFn
     from paceline.data.expressions import Expr
+    from paceline.data.groups import AggregateFn
 
 
 @dataclass(frozen=True)

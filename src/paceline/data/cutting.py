@@ -127,7 +127,7 @@ class Cutter:
 
     def _read_from(self, row: int) -> int:
         """The row from which on to read: a window that is not done with is made again."""
-        return row - row % self._start.window if self._start.window and row < self._delivered else row
+        return row - row % self._start.window if self._start.window else row
 
     def _cursor(self, row: int) -> Cursor:
         start = self._start

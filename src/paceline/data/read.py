@@ -21,6 +21,7 @@ from paceline.data.files import Paths, listed
 from paceline.data.plan import Node, Read, Reorder
 from paceline.data.source import Source
 from paceline.data.sources import binary, csv, json, memory, parquet, text
+from paceline.data.sources.footers import Contents
 from paceline.data.sources.schemas import block_of
 
 JSON_FILE_EXTENSIONS = tuple(
@@ -85,7 +86,7 @@ def read_parquet(
     )
     source = parquet.Parquet(
         name=called("read_parquet", paths),
-        files=files,
+        contents=Contents(files),
         columns=tuple(columns) if columns is not None else None,
         filter=condition(filter),
         include_paths=include_paths,
@@ -274,8 +275,10 @@ def from_items(
 
 def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """The rows of a `pandas.DataFrame`, or of a list of them, without their index."""
-    import pandas
-
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('from_pandas() needs pandas\n\nhint: pip install "paceline[pandas]"') from None
     return _from("from_pandas", "dfs", dfs, pandas.DataFrame, Block.from_pandas, override_num_blocks)
 
 

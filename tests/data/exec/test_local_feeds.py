@@ -69,7 +69,7 @@ def test_epochs_positions_and_what_is_known_beforehand(rows):
     assert feeds.fingerprint() == LocalFeeds(plan(numbers(8, rows))).fingerprint()
     assert feeds.fingerprint() != LocalFeeds(plan(numbers(7, rows))).fingerprint()
     assert feeds.schema().names == ["number", "matrix", "text"]
-    assert f"{sum(rows)} rows" in feeds.stats() or "rows" in feeds.stats()
+    assert "rows" in feeds.stats()
 
 
 def test_the_number_of_rows_is_not_known_where_a_transform_may_change_it():

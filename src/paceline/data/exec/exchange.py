@@ -6,17 +6,12 @@ the new units begin and end, and each of those reads its own pieces when its tur
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
-from typing import Any
+from itertools import groupby, pairwise
 
-import numpy as np
-
-from paceline.data.aggregate import Combined
 from paceline.data.barriers import (
     GroupBy,
     GroupRows,
@@ -29,7 +24,7 @@ from paceline.data.barriers import (
     Zip,
 )
 from paceline.data.context import DataContext
-from paceline.data.exec import spill
+from paceline.data.exec import bounds, spill
 from paceline.data.exec.pipeline import Executor, Pipeline, Task, lowered
 from paceline.data.exec.scatter import (
     HASH,
@@ -48,12 +43,10 @@ from paceline.data.exec.scatter import (
     chunks_of,
 )
 from paceline.data.exec.spill import Held, Piece
+from paceline.data.groups import Combined
 from paceline.data.keys import Keys
 from paceline.data.plan import Barrier, Node, Read
 from paceline.data.source import Unit
-
-_SAMPLES = 20
-"""How many rows of each future part are looked at to find where it begins."""
 
 
 def resolved(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
@@ -153,16 +146,14 @@ class _Run:
         num_rows = exchanged.num_rows
         if not num_rows and repartition is None:
             return []
-        ends = _even(num_rows, exchanged.num_parts) if repartition is None else _ends(num_rows, repartition)
+        ends = bounds.even(num_rows, exchanged.num_parts) if repartition is None else bounds.ends(num_rows, repartition)
         hashes = [chunk.piece.load().column(HASH) for chunk in exchanged.chunks]
-        bounds = np.array([_hash_at(hashes, num_rows, end) for end in ends[:-1]], np.uint64)
-        cuts = [[0, *np.searchsorted(found, bounds).tolist(), len(found)] for found in hashes]
-        return _cut(exchanged, cuts, name, by)
+        return _cut(exchanged, bounds.hash_cuts(hashes, ends), name, by)
 
     def repartitioned(self, barrier: Repartition) -> Sequence[Unit]:
         pipeline = self.lowered(barrier.input)
         if (units := _known(pipeline)) is not None:
-            ends = _ends(sum(unit.num_rows or 0 for unit in units), barrier)
+            ends = bounds.ends(sum(unit.num_rows or 0 for unit in units), barrier)
             # Many pieces of one unit would each read it from its beginning.
             if len(ends) <= len(units):
                 return [
@@ -170,9 +161,9 @@ class _Run:
                     for number, (begin, end) in enumerate(pairwise([0, *ends]))
                 ]
         exchanged = self.set_aside(pipeline, AsTheyCome())
-        ends = _ends(exchanged.num_rows, barrier)
+        ends = bounds.ends(exchanged.num_rows, barrier)
         return [
-            exchanged.unit(_numbered(barrier.name, number, len(ends)), _rows(exchanged.chunks, begin, end))
+            exchanged.unit(_numbered(barrier.name, number, len(ends)), bounds.rows(exchanged.chunks, begin, end))
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
@@ -182,7 +173,7 @@ class _Run:
             return list(_cut_units(units, barrier.start, barrier.stop))
         exchanged = self.set_aside(pipeline, AsTheyCome(), at_most=barrier.stop)
         stop = exchanged.num_rows if barrier.stop is None else barrier.stop
-        pieces = _rows(exchanged.chunks, barrier.start, stop)
+        pieces = bounds.rows(exchanged.chunks, barrier.start, stop)
         return [
             exchanged.unit(_numbered(barrier.name, number, len(pieces)), [piece]) for number, piece in enumerate(pieces)
         ]
@@ -223,78 +214,15 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
         passed += num_rows
 
 
-def _even(num_rows: int, num_parts: int) -> list[int]:
-    """Where parts of nearly equal size end."""
-    return [num_rows * (part + 1) // num_parts for part in range(num_parts)]
-
-
-def _ends(num_rows: int, barrier: Repartition) -> list[int]:
-    if barrier.num_blocks is not None:
-        return _even(num_rows, barrier.num_blocks)
-    size = barrier.target_num_rows_per_block or 1
-    return [*range(size, num_rows, size), *([num_rows] if num_rows else [])]
-
-
-def _rows(chunks: Sequence[Chunk], start: int, stop: int) -> list[Piece]:
-    """Rows `start` to `stop` of all together."""
-    ends = [0, *accumulate(chunk.num_rows for chunk in chunks)]
-    pieces = []
-    for number in range(max(bisect_right(ends, start) - 1, 0), len(chunks)):
-        first = ends[number]
-        if first >= stop:
-            break
-        begin, end = max(start - first, 0), min(stop - first, chunks[number].num_rows)
-        if begin < end:
-            pieces.append(chunks[number].part(begin, end))
-    return pieces
-
-
-def _hash_at(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: int) -> int:
-    """The hash that so many of all are smaller than. They are even, so that only those near its place are looked at."""
-    if rank >= num_rows:
-        return (1 << 64) - 1
-    spread = 8 * int(num_rows**0.5) + 16
-    low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
-    low, high = max(low, 0), min(high, (1 << 64) - 1)
-    found = _between(hashes, low, high)
-    if found is None or not 0 <= rank - found[0] < len(found[1]):
-        found = 0, np.concatenate(hashes)
-    below, near = found
-    return int(np.partition(near, rank - below)[rank - below])
-
-
-def _between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
-    """How many hashes are below, and those that are not but below `high`."""
-    spans = [np.searchsorted(found, np.array([low, high], np.uint64)) for found in hashes]
-    near = [found[begin:end] for found, (begin, end) in zip(hashes, spans, strict=True)]
-    return sum(int(begin) for begin, _ in spans), np.concatenate(near)
-
-
 def _ranges(
     exchanged: _Exchanged, keys: Keys, name: str, arrangement: Arrangement, *, may_split: bool = False
 ) -> list[Gathered]:
     """Parts of rows from one key to another; rows of equal keys stay together unless they may be split."""
-    chunks = [chunk.piece.load() for chunk in exchanged.chunks]
-    num_parts, num_rows = exchanged.num_parts, exchanged.num_rows
-    if not chunks:
+    if not exchanged.chunks:
         return []
-
-    def ranked(number: int, row: int) -> tuple[Any, ...]:
-        key = keys.row(chunks[number], row)
-        return (*key, number, row) if may_split else key
-
-    def begin(number: int, bound: tuple[Any, ...]) -> int:
-        return bisect_left(range(chunks[number].num_rows), bound, key=lambda row: ranked(number, row))
-
-    samples: list[tuple[Any, ...]] = []
-    for number, block in enumerate(chunks):
-        wanted = -(-_SAMPLES * num_parts * block.num_rows // num_rows) if num_parts > 1 else 1
-        samples += [ranked(number, row) for row in range(0, block.num_rows, max(block.num_rows // wanted, 1))]
+    chunks = [chunk.piece.load() for chunk in exchanged.chunks]
     try:
-        samples.sort()
-        bounds = [samples[len(samples) * part // num_parts] for part in range(1, num_parts)]
-        bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
-        cuts = [[0, *(begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)]
+        cuts = bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
     except TypeError as error:
         raise TypeError(f"{name}: the values of the keys cannot be compared with each other: {error}") from error
     return _cut(exchanged, cuts, name, arrangement)
@@ -332,10 +260,10 @@ def _zipped(sides: Sequence[_Exchanged], name: str) -> Sequence[Unit]:
             _numbered(name, part, num_parts),
             end - begin,
             num_bytes // num_parts,
-            tuple(tuple(_rows(side.chunks, begin, end)) for side in sides),
+            tuple(tuple(bounds.rows(side.chunks, begin, end)) for side in sides),
             held,
         )
-        for part, (begin, end) in enumerate(pairwise([0, *_even(counts[0], num_parts)]))
+        for part, (begin, end) in enumerate(pairwise([0, *bounds.even(counts[0], num_parts)]))
         if begin < end
     ]
 

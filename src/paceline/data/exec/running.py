@@ -10,9 +10,9 @@ import msgspec
 import xxhash
 
 from paceline._core.errors import DataError
+from paceline.data.exec.commands import READERS, Bounds, Course, Fail
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.schedule import READERS, Bounds, Course, Fail
 from paceline.data.exec.stats import Meter, Record
 from paceline.data.exec.wire import Wire
 from paceline.data.transform import Pool

@@ -10,237 +10,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from itertools import count
+
+from paceline.data.exec.commands import (
+    READERS,
+    Announce,
+    Assign,
+    Bounds,
+    Command,
+    Course,
+    Drop,
+    End,
+    Fail,
+    Feed,
+    FeedEnd,
+    Free,
+    Launch,
+    Lend,
+    Retire,
+)
+from paceline.data.exec.state import BlockState, ProcessState, StreamState, UnitState, WorkState
 
 SMALLEST_CHARGE = 64 << 10
 """What a block counts at least: a descriptor and a mapping are not free either."""
 MAX_STARTS = 3
 """So many processes of a pool may end in a row before any of them was ready."""
-
-READERS = "readers"
-"""The pool that reads units and runs the transforms that need no processes of their own."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    least: int
-    most: int
-
-
-@dataclass(frozen=True)
-class Course:
-    """What of a pipeline matters here."""
-
-    chain_of: tuple[int, ...]
-    """For each unit, its chain."""
-    chains: tuple[tuple[Hashable, ...], ...]
-    """For each chain, the pools of its stages."""
-    unit: int = 0
-    skip: int = 0
-    """Rows of the first unit that are not wanted."""
-    members: int = 1
-    patient: bool = False
-    """Members that have not joined are waited for, until `hurry`."""
-
-
-# Commands
-
-
-@dataclass(frozen=True)
-class Launch:
-    process: int
-    pool: Hashable
-
-
-@dataclass(frozen=True)
-class Retire:
-    process: int
-
-
-@dataclass(frozen=True)
-class Assign:
-    process: int
-    work: int
-    stream: int
-    unit: int
-    stage: int
-    skip: int
-
-
-@dataclass(frozen=True)
-class Lend:
-    """The process may write the block that it asked for room for."""
-
-    process: int
-    work: int
-    block: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Feed:
-    """The next block that the stage before made of the unit."""
-
-    process: int
-    work: int
-    block: int
-
-
-@dataclass(frozen=True)
-class FeedEnd:
-    process: int
-    work: int
-
-
-@dataclass(frozen=True)
-class Drop:
-    """The work is not wanted any more."""
-
-    process: int
-    work: int
-
-
-@dataclass(frozen=True)
-class Announce:
-    stream: int
-    member: int
-    block: int
-    unit: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class End:
-    stream: int
-    member: int
-
-
-@dataclass(frozen=True)
-class Fail:
-    """The stream has come to a unit that failed, by an exception, or by deaths of its processes."""
-
-    stream: int
-    unit: int | None
-    """None where processes cannot be started at all."""
-    deaths: int
-
-
-@dataclass(frozen=True)
-class Free:
-    """Nobody reads or writes the block any more."""
-
-    block: int
-
-
-Command = Launch | Retire | Assign | Lend | Feed | FeedEnd | Drop | Announce | End | Fail | Free
-
-
-# State
-
-
-@dataclass
-class _Block:
-    number: int
-    nbytes: int
-    charge: int
-    stream: int
-    rows: int = 0
-    offset: int = 0
-    unit: int = 0
-    counted: bool = True
-    """It is in flight."""
-    wanted: bool = True
-    """Somebody has still to take it."""
-    holders: set[int] = field(default_factory=set)
-    """Members and processes that may look at it."""
-    writer: int | None = None
-
-
-@dataclass
-class _Work:
-    number: int
-    stream: int
-    unit: int
-    stage: int
-    process: int
-    wants: int | None = None
-    needs: bool = False
-    fed: int | None = None
-    """The block that it was fed last, which it has not passed."""
-    lent: int | None = None
-    over: bool = False
-
-
-@dataclass
-class _Unit:
-    index: int
-    pools: tuple[Hashable, ...]
-    skip: int
-    works: list[_Work | None] = field(default_factory=list)
-    finished: list[bool] = field(default_factory=list)
-    outputs: list[deque[int]] = field(default_factory=list)
-    """Of each stage, blocks that the next one has not been fed."""
-    deaths: int = 0
-    failed: bool = False
-
-    def reset(self) -> None:
-        self.works = [None for _ in self.pools]
-        self.finished = [False for _ in self.pools]
-        self.outputs = [deque() for _ in self.pools]
-
-
-@dataclass
-class _Stream:
-    number: int
-    course: Course
-    head: int
-    next_unit: int
-    units: dict[int, _Unit] = field(default_factory=dict)
-    announced: deque[int] = field(default_factory=deque)
-    """Blocks in order, from `base` on."""
-    base: int = 0
-    passed: dict[int, int] = field(default_factory=dict)
-    """For each member, how many of the announced blocks it has passed."""
-    joined: set[int] = field(default_factory=set)
-    """All that ever did."""
-    ended: set[int] = field(default_factory=set)
-    patient: bool = False
-    largest: int = 0
-    typical: int = 0
-    """About what the blocks of late were, at most."""
-    in_flight: int = 0
-    failed: bool = False
-
-    @property
-    def over(self) -> bool:
-        return self.head >= len(self.course.chain_of)
-
-    @property
-    def waits_for_members(self) -> bool:
-        return len(self.joined) < self.course.members and self.base == 0
-
-    @property
-    def num_taken(self) -> int:
-        """Announced blocks that all who joined have passed."""
-        return min(self.passed.values(), default=0)
-
-    def fresh(self, index: int) -> _Unit:
-        """A unit that nobody has begun."""
-        pools = self.course.chains[self.course.chain_of[index]]
-        unit = _Unit(index, pools, self.course.skip if index == self.course.unit else 0)
-        unit.reset()
-        return unit
-
-
-@dataclass
-class _Process:
-    number: int
-    pool: Hashable
-    ready: bool = False
-    work: _Work | None = None
-    retired: bool = False
-    holds: set[int] = field(default_factory=set)
 
 
 class Schedule:
@@ -255,10 +49,10 @@ class Schedule:
         self._max_deaths = max_deaths
         self._numbers = count(1)
         self._bounds: dict[Hashable, Bounds] = {READERS: Bounds(0, num_processes)}
-        self._processes: dict[int, _Process] = {}
-        self._streams: dict[int, _Stream] = {}
-        self._works: dict[int, _Work] = {}
-        self._blocks: dict[int, _Block] = {}
+        self._processes: dict[int, ProcessState] = {}
+        self._streams: dict[int, StreamState] = {}
+        self._works: dict[int, WorkState] = {}
+        self._blocks: dict[int, BlockState] = {}
         self._bad_starts: dict[Hashable, int] = {}
         self._commands: list[Command] = []
 
@@ -269,7 +63,9 @@ class Schedule:
     # Streams and members
 
     def opened(self, course: Course, bounds: dict[Hashable, Bounds]) -> int:
-        stream = _Stream(next(self._numbers), course, head=course.unit, next_unit=course.unit, patient=course.patient)
+        stream = StreamState(
+            next(self._numbers), course, head=course.unit, next_unit=course.unit, patient=course.patient
+        )
         self._bounds |= bounds
         self._streams[stream.number] = stream
         return stream.number
@@ -444,7 +240,7 @@ class Schedule:
         found, self._commands = self._commands, []
         return found
 
-    def _advance(self, stream: _Stream) -> None:
+    def _advance(self, stream: StreamState) -> None:
         """Announce what has come of the head, and go on to the next unit once that is all."""
         while not stream.over and not stream.failed:
             unit = stream.units.get(stream.head)
@@ -474,7 +270,7 @@ class Schedule:
         for stream in self._streams.values():
             for pool in {pool for pools in stream.course.chains for pool in pools}:
                 self._launch(pool, self._bounds[pool].least - len(self._live(pool)))
-        idle: dict[Hashable, list[_Process]] = {}
+        idle: dict[Hashable, list[ProcessState]] = {}
         for process in self._processes.values():
             if process.ready and process.work is None and not process.retired:
                 idle.setdefault(process.pool, []).append(process)
@@ -487,7 +283,7 @@ class Schedule:
             for process in processes[: len(self._live(pool)) - self._bounds[pool].most]:
                 self._retire(process)
 
-    def _assigned(self, stream: _Stream, idle: dict[Hashable, list[_Process]]) -> bool:
+    def _assigned(self, stream: StreamState, idle: dict[Hashable, list[ProcessState]]) -> bool:
         for unit, stage in self._unserved(stream):
             if idle.get(unit.pools[stage]):
                 self._assign(stream, unit, stage, idle[unit.pools[stage]].pop())
@@ -508,14 +304,14 @@ class Schedule:
             starting = sum(not process.ready for process in live)
             self._launch(pool, min(self._bounds[pool].most - len(live), num - starting))
 
-    def _has_hope(self, stream: _Stream, pool: Hashable) -> bool:
+    def _has_hope(self, stream: StreamState, pool: Hashable) -> bool:
         """Whether a process of the pool will come free by itself: one that waits for room, or for others, may not."""
         return any(
             work is None or (work.stream == stream.number and not work.over and work.wants is None and not work.needs)
             for work in (process.work for process in self._live(pool))
         )
 
-    def _unserved(self, stream: _Stream) -> Iterator[tuple[_Unit, int]]:
+    def _unserved(self, stream: StreamState) -> Iterator[tuple[UnitState, int]]:
         """Units and stages that could be worked on, those that come first first."""
         if stream.failed:
             return
@@ -536,11 +332,11 @@ class Schedule:
         if index < len(stream.course.chain_of) and (index == stream.head or self._fits(stream, stream.largest)):
             yield stream.fresh(index), 0
 
-    def _assign(self, stream: _Stream, unit: _Unit, stage: int, process: _Process) -> None:
+    def _assign(self, stream: StreamState, unit: UnitState, stage: int, process: ProcessState) -> None:
         if unit.index not in stream.units:
             stream.units[unit.index] = unit
             stream.next_unit = unit.index + 1
-        work = _Work(next(self._numbers), stream.number, unit.index, stage, process.number)
+        work = WorkState(next(self._numbers), stream.number, unit.index, stage, process.number)
         unit.works[stage] = process.work = self._works[work.number] = work
         skip = unit.skip if stage == len(unit.pools) - 1 else 0
         self._commands.append(Assign(process.number, work.number, stream.number, unit.index, stage, skip))
@@ -580,7 +376,7 @@ class Schedule:
             if work.wants is None and work.lent is None and not work.over:
                 self._lend_ahead(work)
 
-    def _lend_ahead(self, work: _Work) -> None:
+    def _lend_ahead(self, work: WorkState) -> None:
         """Where there is plenty of room, a process need not ask and wait."""
         stream = self._streams[work.stream]
         charge = stream.typical
@@ -588,13 +384,13 @@ class Schedule:
             work.wants = charge
             self._lend(stream, work, charge)
 
-    def _fits(self, stream: _Stream, charge: int, reserve: int = 0) -> bool:
+    def _fits(self, stream: StreamState, charge: int, reserve: int = 0) -> bool:
         free = self.limit - self.in_flight - charge
         # A stream that nobody takes from leaves some room for those that are taken from.
         fair = stream.in_flight + charge <= 3 * (free + charge)
         return free >= reserve and fair and self.num_blocks < self._max_blocks
 
-    def _awaited(self, stream: _Stream, work: _Work) -> bool:
+    def _awaited(self, stream: StreamState, work: WorkState) -> bool:
         """Whether those who take what this work gives have nothing left to take."""
         unit = stream.units[work.unit]
         if work.stage < len(unit.pools) - 1:
@@ -602,16 +398,16 @@ class Schedule:
             return not unit.outputs[work.stage] and (following is None or following.fed is None)
         return stream.base + len(stream.announced) == stream.num_taken
 
-    def _spare(self, stream: _Stream) -> bool:
+    def _spare(self, stream: StreamState) -> bool:
         """Whether blocks are kept for members to come; those of a stream that is in a hurry go."""
         if stream.patient and stream.waits_for_members:
             return True
         self._forget(stream)
         return False
 
-    def _lend(self, stream: _Stream, work: _Work, charge: int) -> None:
+    def _lend(self, stream: StreamState, work: WorkState, charge: int) -> None:
         assert work.wants is not None
-        block = _Block(next(self._numbers), work.wants, charge, stream.number, writer=work.process)
+        block = BlockState(next(self._numbers), work.wants, charge, stream.number, writer=work.process)
         stream.largest = max(stream.largest, charge)
         self._blocks[block.number] = block
         self.in_flight += charge
@@ -623,27 +419,27 @@ class Schedule:
 
     # Parts of events
 
-    def _announce(self, stream: _Stream, member: int, block: _Block) -> None:
+    def _announce(self, stream: StreamState, member: int, block: BlockState) -> None:
         block.holders.add(member)
         self._commands.append(Announce(stream.number, member, block.number, block.unit, block.offset))
 
-    def _taken(self, stream: _Stream) -> None:
+    def _taken(self, stream: StreamState) -> None:
         """Some blocks may have been passed by all who joined."""
         if not stream.waits_for_members:
             self._forget(stream)
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: StreamState) -> None:
         while stream.announced and stream.base < stream.num_taken:
             stream.base += 1
             self._unwanted(self._blocks[stream.announced.popleft()])
 
-    def _unwanted(self, block: _Block) -> None:
+    def _unwanted(self, block: BlockState) -> None:
         block.wanted = False
         if block.writer is None:
             self._uncount(block)
         self._maybe_free(block)
 
-    def _recharge(self, block: _Block, nbytes: int) -> None:
+    def _recharge(self, block: BlockState, nbytes: int) -> None:
         """It has become smaller than the room that was lent ahead."""
         charge = min(max(nbytes, SMALLEST_CHARGE), block.charge)
         stream = self._streams.get(block.stream)
@@ -655,7 +451,7 @@ class Schedule:
         if stream is not None:
             stream.typical = max(charge, stream.typical * 7 // 8)
 
-    def _uncount(self, block: _Block) -> None:
+    def _uncount(self, block: BlockState) -> None:
         if block.counted:
             block.counted = False
             self.in_flight -= block.charge
@@ -663,13 +459,13 @@ class Schedule:
                 self._streams[block.stream].in_flight -= block.charge
             self.num_blocks -= 1
 
-    def _maybe_free(self, block: _Block) -> None:
+    def _maybe_free(self, block: BlockState) -> None:
         if not block.wanted and not block.holders and block.writer is None and block.number in self._blocks:
             self._uncount(block)
             del self._blocks[block.number]
             self._commands.append(Free(block.number))
 
-    def _abandon(self, unit: _Unit) -> None:
+    def _abandon(self, unit: UnitState) -> None:
         """Nothing that was made of the unit, and has not been announced, is wanted any more."""
         for work in unit.works:
             if work is not None and not work.over:
@@ -685,20 +481,20 @@ class Schedule:
                 self._unwanted(self._blocks[number])
             outputs.clear()
 
-    def _pass_fed(self, work: _Work) -> None:
+    def _pass_fed(self, work: WorkState) -> None:
         if work.fed is not None:
             number, work.fed = work.fed, None
             if number in self._blocks:
                 self._unwanted(self._blocks[number])
 
-    def _current(self, process: int, work: int) -> _Work | None:
+    def _current(self, process: int, work: int) -> WorkState | None:
         found = self._works[work]
         if found.over:
             self._commands.append(Drop(process, work))
             return None
         return found
 
-    def _end_work(self, work: _Work) -> None:
+    def _end_work(self, work: WorkState) -> None:
         """Its process has nothing more to do with it."""
         self._works.pop(work.number, None)
         self._pass_fed(work)
@@ -710,10 +506,10 @@ class Schedule:
         if process is not None:
             process.work = None
 
-    def _num_works(self, stream: _Stream) -> int:
+    def _num_works(self, stream: StreamState) -> int:
         return sum(work.stream == stream.number and not work.over for work in self._works.values())
 
-    def _live(self, pool: Hashable) -> list[_Process]:
+    def _live(self, pool: Hashable) -> list[ProcessState]:
         return [process for process in self._processes.values() if process.pool == pool and not process.retired]
 
     def _launch(self, pool: Hashable, num: int) -> None:
@@ -721,7 +517,7 @@ class Schedule:
             if self._bad_starts.get(pool, 0) >= MAX_STARTS:
                 self._give_up(pool)
                 return
-            process = _Process(next(self._numbers), pool)
+            process = ProcessState(next(self._numbers), pool)
             self._processes[process.number] = process
             self._commands.append(Launch(process.number, pool))
 
@@ -731,13 +527,13 @@ class Schedule:
             if not stream.failed and any(pool in pools for pools in stream.course.chains):
                 self._fail(stream, Fail(stream.number, None, MAX_STARTS))
 
-    def _fail(self, stream: _Stream, failure: Fail) -> None:
+    def _fail(self, stream: StreamState, failure: Fail) -> None:
         stream.failed = True
         for unit in stream.units.values():
             self._abandon(unit)
         stream.units.clear()
         self._commands.append(failure)
 
-    def _retire(self, process: _Process) -> None:
+    def _retire(self, process: ProcessState) -> None:
         process.retired = True
         self._commands.append(Retire(process.number))

@@ -27,7 +27,7 @@ import msgspec
 
 from paceline._core import system
 from paceline.data.context import DataContext
-from paceline.data.exec import schedule as s
+from paceline.data.exec import commands as c
 from paceline.data.exec.arena import Layout
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.fleet import Fleet, Process
@@ -35,6 +35,7 @@ from paceline.data.exec.lower import Facts, lowered_for
 from paceline.data.exec.pipeline import Executor, Pipeline
 from paceline.data.exec.remote import Lines
 from paceline.data.exec.running import Member, Peer, Running, course_of, jobs_of
+from paceline.data.exec.schedule import Schedule
 from paceline.data.exec.stats import Meter, Record, StreamStats
 from paceline.data.exec.stock import Stock
 from paceline.data.exec.wire import Message, Received, Wire
@@ -67,7 +68,7 @@ class Service:
         context = context or DataContext.get_current()
         num_processes = context.num_processes
         limit = min(context.budget, BLOCKS_AHEAD * num_processes * context.target_max_block_size)
-        self._schedule = s.Schedule(limit, num_processes, max_deaths=context.max_unit_failures)
+        self._schedule = Schedule(limit, num_processes, max_deaths=context.max_unit_failures)
         self._stock = Stock(limit)
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -511,40 +512,40 @@ class Service:
 
     # What is decided
 
-    def _obey(self, command: s.Command) -> None:
+    def _obey(self, command: c.Command) -> None:
         match command:
-            case s.Launch(process=number, pool=pool):
+            case c.Launch(process=number, pool=pool):
                 self._fleet.start(number, pool)
-            case s.Retire(process=number):
+            case c.Retire(process=number):
                 self._fleet.retire(number)
-            case s.Assign():
+            case c.Assign():
                 self._assign(command)
-            case s.Lend(process=number, work=work, block=block, nbytes=nbytes):
+            case c.Lend(process=number, work=work, block=block, nbytes=nbytes):
                 arena = self._stock.take(nbytes).number
                 self._blocks[block] = (arena, None)
                 message = {"do": "lend", "work": work, "arena": arena, "nbytes": nbytes}
                 self._say(self._fleet[number], message, arena=arena)
-            case s.Feed(process=number, work=work, block=block):
+            case c.Feed(process=number, work=work, block=block):
                 arena, layout = self._blocks[block]
                 message = {"do": "feed", "work": work, "block": block, "arena": arena, "layout": layout}
                 self._say(self._fleet[number], message, arena=arena)
-            case s.FeedEnd(process=number, work=work):
+            case c.FeedEnd(process=number, work=work):
                 self._say(self._fleet[number], {"do": "feed end", "work": work})
-            case s.Drop(process=number, work=work):
+            case c.Drop(process=number, work=work):
                 if number in self._fleet:  # it may have died since
                     self._say(self._fleet[number], {"do": "drop", "work": work})
-            case s.Announce():
+            case c.Announce():
                 self._announce(command)
-            case s.End(member=number):
+            case c.End(member=number):
                 if number in self._members:
                     member = self._members[number]
                     self._say(member.peer, {"say": "end", "stream": member.key})
-            case s.Fail():
+            case c.Fail():
                 self._fail(command)
-            case s.Free(block=block):
+            case c.Free(block=block):
                 self._stock.give_back(self._blocks.pop(block)[0])
 
-    def _assign(self, command: s.Assign) -> None:
+    def _assign(self, command: c.Assign) -> None:
         process, running = self._fleet[command.process], self._running[command.stream]
         process.at = (command.stream, command.unit)
         task = running.pipeline.tasks[command.unit]
@@ -572,7 +573,7 @@ class Service:
             return
         self._say(process, message, data)
 
-    def _announce(self, command: s.Announce) -> None:
+    def _announce(self, command: c.Announce) -> None:
         member = self._members.get(command.member)
         if member is None:
             return
@@ -588,7 +589,7 @@ class Service:
         }
         self._say(member.peer, message, arena=arena)
 
-    def _fail(self, command: s.Fail) -> None:
+    def _fail(self, command: c.Fail) -> None:
         running = self._running.get(command.stream)
         if running is None:
             return

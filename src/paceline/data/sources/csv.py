@@ -150,7 +150,7 @@ def _said(file: File, options: Options, before: int) -> Iterator[None]:
             found = _COLUMN.search(str(error))
             if found is None:
                 raise
-            with options.opened(file) as reader:  # with types of its own, so that it can be opened
+            with replace(options, convert=None).opened(file) as reader:  # with all columns, and types of its own
                 names = reader.schema.names
             name = names[int(found[1])]
             raise ValueError(f"column {name!r}, after row {before}: {found[2]}\n\n{_HINT}") from error

@@ -7,6 +7,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -62,16 +64,52 @@ def footers(files: Sequence[File]) -> list[Any]:
         return list(pool.map(footer, files))
 
 
-def group_bytes(metadata: Any, index: int, columns: set[str], schema: Any) -> int:
-    """About how much memory some columns of a row group take, once read."""
-    group = metadata.row_group(index)
-    total = 0
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What the footers of some files tell; looked at once for all datasets that are made of one."""
+
+    files: tuple[File, ...]
+
+    @cached_property
+    def footers(self) -> list[Any]:
+        return footers(self.files)
+
+    @cached_property
+    def schemas(self) -> list[Any]:
+        """Of each file; those that are alike are one object."""
+        found: list[Any] = []
+        for file, metadata in zip(self.files, self.footers, strict=True):
+            with reading(file, PARQUET):
+                schema = metadata.schema.to_arrow_schema().remove_metadata()
+            if found and schema.equals(found[-1], check_metadata=True):
+                schema = found[-1]
+            elif len(set(schema.names)) < len(schema.names):
+                twice = next(name for name in schema.names if schema.names.count(name) > 1)
+                raise ValueError(f"{file} has two columns called {twice!r}: a dataset needs a name for each")
+            found.append(schema)
+        return found
+
+    @cached_property
+    def sizes(self) -> list[list[dict[str, int]]]:
+        """About how much memory each column of each row group of each file takes, once read."""
+        return [
+            [column_bytes(metadata.row_group(index), schema) for index in range(metadata.num_row_groups)]
+            for metadata, schema in zip(self.footers, self.schemas, strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.files}
+
+
+def column_bytes(group: Any, schema: Any) -> dict[str, int]:
+    """By column, about how much memory a row group takes, once read."""
+    sizes = dict.fromkeys(schema.names, 0)
     for number in range(group.num_columns):
         chunk = group.column(number)
-        top = chunk.path_in_schema.partition(".")[0]
-        if chunk.path_in_schema in columns or top in columns:
-            total += max(chunk.total_uncompressed_size, _fixed_width(schema, chunk.path_in_schema) * group.num_rows)
-    return total
+        path = chunk.path_in_schema
+        name = path if path in sizes else path.partition(".")[0]
+        sizes[name] += max(chunk.total_uncompressed_size, _fixed_width(schema, path) * group.num_rows)
+    return sizes
 
 
 def _fixed_width(schema: Any, name: str) -> int:
@@ -85,7 +123,6 @@ def _fixed_width(schema: Any, name: str) -> int:
 def group_bounds(file: File, metadata: Any, index: int, schema: Any, target: Any) -> Callable[[str], Bounds]:
     """What is known of the columns in a row group, for `can_hold`. `target` is the schema that rows are brought to."""
     group = metadata.row_group(index)
-    chunks = {group.column(number).path_in_schema: number for number in range(group.num_columns)}
     partition = dict(file.partition)
 
     def bounds(name: str) -> Bounds:
@@ -96,9 +133,11 @@ def group_bounds(file: File, metadata: Any, index: int, schema: Any, target: Any
         if name not in schema.names:  # other files have it
             return Bounds(nulls=True, values=False)
         kind = schema.field(name).type
-        if name not in chunks or family_of(kind) is None or family_of(kind) != family_of(target.field(name).type):
+        if family_of(kind) is None or family_of(kind) != family_of(target.field(name).type):
             return Bounds()
-        return _bounds(group.column(chunks[name]).statistics, kind, group.num_rows)
+        chunks = (group.column(number) for number in range(group.num_columns))
+        chunk = next(chunk for chunk in chunks if chunk.path_in_schema == name)
+        return _bounds(chunk.statistics, kind, group.num_rows)
 
     return bounds
 

@@ -9,24 +9,25 @@ from typing import Any
 
 import pyarrow as pa
 
+from paceline._storage.trouble import in_short
 from paceline.data.block import Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
-from paceline.data.sources.footers import PARQUET, footers, group_bounds, group_bytes
+from paceline.data.files import File
+from paceline.data.sources.footers import Contents, group_bounds
 from paceline.data.sources.pruning import can_hold
-from paceline.data.sources.row_groups import RowGroups, Scan, runs
+from paceline.data.sources.row_groups import RowGroups, Scan, filtered, runs
 from paceline.data.sources.schemas import PATH, as_schema, partition_fields, unified
 
 UNIT_BYTES = 32 << 20
 """Row groups go into one unit up to here. A larger one is a unit by itself: it can only be read from its beginning."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parquet:
     """The source of `read_parquet`."""
 
     name: str
-    files: tuple[File, ...]
+    contents: Contents
     columns: tuple[str, ...] | None = None
     filter: Any = None
     include_paths: bool = False
@@ -36,6 +37,10 @@ class Parquet:
     """Row groups in which one of these holds for no row are left out."""
     num_units: int | None = None
     """About how many units there should be; None: what suits their size."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return self.contents.files
 
     def units(self) -> Sequence[RowGroups]:
         return self._units
@@ -66,33 +71,26 @@ class Parquet:
                 shown = ", ".join(map(repr, known)) or "none"
                 raise ValueError(f"{argument} names {name!r}, which is no column of {self.name}; there are: {shown}")
         self.schema()
+        if self.filter is not None:
+            try:
+                filtered(self._full.empty_table(), self.filter)
+            except (pa.ArrowException, TypeError) as error:
+                raise ValueError(f"filter={self.filter!r} does not fit the columns: {in_short(error)}") from error
         return self
 
     @cached_property
-    def _footers(self) -> list[Any]:
-        return footers(self.files)
-
-    @cached_property
-    def _schemas(self) -> list[Any]:
-        schemas = []
-        for file, metadata in zip(self.files, self._footers, strict=True):
-            with reading(file, PARQUET):
-                schema = metadata.schema.to_arrow_schema().remove_metadata()
-            if len(set(schema.names)) < len(schema.names):
-                twice = next(name for name in schema.names if schema.names.count(name) > 1)
-                raise ValueError(f"{file} has two columns called {twice!r}: a dataset needs a name for each")
-            schemas.append(schema)
-        return schemas
+    def _partition(self) -> list[Any]:
+        return partition_fields(self.files)
 
     @cached_property
     def _beside(self) -> list[Any]:
         """The columns that come from where a file is."""
-        return [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+        return [*self._partition, *([pa.field(PATH, pa.string())] if self.include_paths else [])]
 
     @cached_property
     def _known(self) -> list[str]:
         """All columns that there are."""
-        names = dict.fromkeys(name for schema in self._schemas for name in schema.names)
+        names = dict.fromkeys(name for schema in self.contents.schemas for name in schema.names)
         return list(names | dict.fromkeys(field.name for field in self._beside))
 
     @cached_property
@@ -119,9 +117,15 @@ class Parquet:
         """The schema that the rows of every file are brought to, before the columns beside are added."""
         beside = {field.name for field in self._beside}
         wanted = [name for name in self._needed if name not in beside]
-        parts = [pa.schema([field for field in schema if field.name in wanted]) for schema in self._schemas]
-        found = unified(self.files, parts)
+        found = self._unified(set(wanted))
         return pa.schema([found.field(name) for name in wanted])
+
+    def _unified(self, names: set[str]) -> Any:
+        """The types of some columns, over all files."""
+        distinct = {id(schema): number for number, schema in reversed(list(enumerate(self.contents.schemas)))}
+        numbers = sorted(distinct.values())
+        parts = [[field for field in self.contents.schemas[number] if field.name in names] for number in numbers]
+        return unified([self.files[number] for number in numbers], [pa.schema(part) for part in parts])
 
     @cached_property
     def _full(self) -> Any:
@@ -129,34 +133,30 @@ class Parquet:
 
     @cached_property
     def _units(self) -> tuple[RowGroups, ...]:
-        counted = set(self._with_filtered(self.columns if self.columns is not None else self._known))
-        sizes = [
-            [group_bytes(metadata, group, counted, schema) for group in range(metadata.num_row_groups)]
-            for metadata, schema in zip(self._footers, self._schemas, strict=True)
-        ]
+        counted = self._with_filtered(self.columns if self.columns is not None else self._known)
+        sizes = [[_sum(group, counted) for group in groups] for groups in self.contents.sizes]
         limit = UNIT_BYTES
         if self.num_units is not None:
             limit = max(1, -(-sum(map(sum, sizes)) // self.num_units))
+        scans = {id(schema): self._scan(schema) for schema in self.contents.schemas}
         return tuple(
             unit
-            for file, metadata, schema, each in zip(self.files, self._footers, self._schemas, sizes, strict=True)
-            for unit in self._units_of(file, metadata, schema, each, limit)
+            for index, schema in enumerate(self.contents.schemas)
+            for unit in self._units_of(index, sizes[index], limit, scans[id(schema)])
         )
 
-    def _units_of(
-        self, file: File, metadata: Any, schema: Any, sizes: Sequence[int], limit: int
-    ) -> Iterator[RowGroups]:
-        scan = self._scan(schema)
-        read = set(scan.read)
+    def _units_of(self, index: int, sizes: Sequence[int], limit: int, scan: Scan) -> Iterator[RowGroups]:
+        """The units of one file."""
+        file, metadata, by_column = self.files[index], self.contents.footers[index], self.contents.sizes[index]
         for run, _ in runs(range(metadata.num_row_groups), sizes, limit):
-            groups = tuple(group for group in run if self._may_match(file, metadata, group, schema))
+            groups = tuple(group for group in run if self._may_match(index, group))
             if groups:
                 yield RowGroups(
                     file=file,
                     name=_called(file, run, metadata.num_row_groups),
                     groups=groups,
+                    sizes=tuple(_sum(by_column[group], scan.read) for group in groups),
                     num_stored=sum(metadata.row_group(group).num_rows for group in groups),
-                    num_bytes=sum(group_bytes(metadata, group, read, schema) for group in groups),
                     scan=scan,
                 )
 
@@ -168,30 +168,37 @@ class Parquet:
             columns=self._names,
             read=read,
             target=None if own.equals(self._stored, check_metadata=True) else self._stored,
-            partition=tuple(field for field in partition_fields(self.files) if field.name in self._needed),
+            partition=tuple(field for field in self._partition if field.name in self._needed),
             include_paths=self.include_paths and PATH in self._needed,
             filter=self.filter,
         )
 
-    def _may_match(self, file: File, metadata: Any, group: int, schema: Any) -> bool:
+    def _may_match(self, index: int, group: int) -> bool:
+        """Whether a row group of a file can have a row that is wanted."""
+        metadata = self.contents.footers[index]
         if not metadata.row_group(group).num_rows:
             return False
-        conditions = [*self.predicates, *([self.filter] if isinstance(self.filter, Expr) else [])]
-        if not conditions:
+        if not self._conditions:
             return True
-        bounds = group_bounds(file, metadata, group, schema, self._promoted)
-        return all(can_hold(condition, bounds) for condition in conditions)
+        bounds = group_bounds(self.files[index], metadata, group, self.contents.schemas[index], self._promoted)
+        return all(can_hold(condition, bounds) for condition in self._conditions)
+
+    @cached_property
+    def _conditions(self) -> list[Expr]:
+        return [*self.predicates, *([self.filter] if isinstance(self.filter, Expr) else [])]
 
     @cached_property
     def _promoted(self) -> Any:
         """The types of the columns that conditions look at, which need not be among those that are handed on."""
-        conditions = [*self.predicates, *([self.filter] if isinstance(self.filter, Expr) else [])]
-        wanted = {name for condition in conditions for name in condition.columns()}
-        parts = [pa.schema([field for field in schema if field.name in wanted]) for schema in self._schemas]
-        return unified(self.files, parts)
+        wanted = {name for condition in self._conditions for name in condition.columns()}
+        return self._unified(wanted)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def _sum(sizes: dict[str, int], names: Sequence[str]) -> int:
+    return sum(sizes.get(name, 0) for name in names)
 
 
 def _called(file: File, run: Sequence[int], num_groups: int) -> str:

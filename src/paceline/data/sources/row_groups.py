@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from paceline.data.block import Block
 from paceline.data.expressions import Expr, values_of
 from paceline.data.files import File, reading
-from paceline.data.sources.footers import PARQUET, footer, group_bytes
+from paceline.data.sources.footers import PARQUET, footer
 from paceline.data.sources.schemas import block_of, conformed, with_file_columns
 
 PIECE_BYTES = 16 << 20
@@ -21,7 +21,7 @@ WHOLE_BYTES = 64 << 20
 """A row group up to here is read in one go, which is faster; a larger one as a stream."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # an expression has no truth value, so it cannot be compared
 class Scan:
     """How the rows of a file become the rows of the dataset."""
 
@@ -38,11 +38,12 @@ class Scan:
 
     def blocks(self, table: Any, file: File) -> Iterator[Block]:
         if self.target is not None:
-            table = conformed(table, self.target)
+            with reading(file, PARQUET):
+                table = conformed(table, self.target)
         if self.partition or self.include_paths:
             table = with_file_columns(table, file, self.partition, self.include_paths)
         if self.filter is not None:
-            table = _filtered(table, self.filter)
+            table = filtered(table, self.filter)
         if tuple(table.schema.names) != self.columns:
             table = table.select(list(self.columns))
         if not table.num_rows:
@@ -53,7 +54,7 @@ class Scan:
             yield block.slice(start, start + rows)
 
 
-def _filtered(table: Any, condition: Any) -> Any:
+def filtered(table: Any, condition: Any) -> Any:
     if isinstance(condition, Expr):
         return table.filter(values_of(condition, block_of(table.select(sorted(condition.columns())))))
     # Not `table.filter`, which hands the rows to threads, and takes them back in the order in which those are done.
@@ -63,40 +64,40 @@ def _filtered(table: Any, condition: Any) -> Any:
     return Declaration("filter", FilterNodeOptions(condition), inputs=[rows]).to_table(use_threads=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowGroups:
     """A unit: neighbouring row groups of one file, less those in which no row can be wanted."""
 
     file: File
     name: str
     groups: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """About how many bytes each of them takes, once read."""
     num_stored: int
     """Rows in them, before any is filtered out."""
-    num_bytes: int
     scan: Scan
 
     @property
     def num_rows(self) -> int | None:
         return self.num_stored if self.scan.filter is None else None
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes)
+
     def read(self) -> Iterator[Block]:
         metadata = footer(self.file)
         self._check(metadata)
+        local = self.file.local
         with reading(self.file, PARQUET):
-            opened = self._opened(metadata)
-        with opened:
-            schema = opened.schema_arrow
-            needed = set(self.scan.read)
-            sizes = [group_bytes(metadata, group, needed, schema) for group in self.groups]
-            for groups, size in runs(self.groups, sizes, PIECE_BYTES):
+            source = pa.memory_map(local) if local is not None else self.file.open()
+        with source:
+            with reading(self.file, PARQUET):
+                # From a store, what lies near to each other is asked for at once and ahead.
+                opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=local is None)
+            for groups, size in runs(self.groups, self.sizes, PIECE_BYTES):
                 for table in self._tables(opened, groups, size):
                     yield from self.scan.blocks(table, self.file)
-
-    def _opened(self, metadata: Any) -> Any:
-        if self.file.local is not None:
-            return pq.ParquetFile(self.file.local, memory_map=True, metadata=metadata)
-        # From a store, what lies near to each other is asked for at once and ahead.
-        return pq.ParquetFile(self.file.open(), metadata=metadata, pre_buffer=True)
 
     def _tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
         columns = list(self.scan.read)

@@ -1,0 +1,98 @@
+"""Barriers in real data processes: rows meet from one process to another, as they do without processes."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exec_plans import Dying, EvenOnly, Failing, NumbersSource, Scaled, numbers
+
+from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, aggregated, partially
+from paceline.data.barriers import (
+    GroupBy,
+    GroupRows,
+    Materialize,
+    RandomShuffle,
+    Repartition,
+    Sort,
+    Zip,
+    limited,
+    sliced,
+)
+from paceline.data.exec.exchange import resolved
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.pipeline import lowered
+from paceline.data.exec.processes import ProcessExecutor
+from paceline.data.plan import Map, Read, Union
+from paceline.data.transform import Pool
+
+NUMBERS = Read(NumbersSource(tuple(numbers(6, (70, 30)))))
+POOLED = Map(Map(NUMBERS, Scaled(by=2)), Scaled(by=3, pool=Pool(1, 2)))
+TOGETHER = AggregateFn(
+    init=lambda key: (key, ()),
+    accumulate_row=lambda state, row: (state[0], (*state[1], row["number"])),
+    merge=lambda left, right: (left[0], left[1] + right[1]),
+    finalize=str,
+    name="together",
+)
+
+PLANS = {
+    "a shuffle": RandomShuffle(NUMBERS, 3),
+    "a shuffle after a pool": RandomShuffle(POOLED, 3),
+    "a shuffle of a dataset and itself": RandomShuffle(Union((NUMBERS, NUMBERS)), 3),
+    "a sort of texts": Sort(NUMBERS, ("text",), (True,)),
+    "groups": GroupBy(Map(NUMBERS, Scaled(by=2)), ("by_2",), (Count(), Mean("number"), TOGETHER)),
+    "rows by group": GroupRows(NUMBERS, ("text",)),
+    "zip": Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
+    "repartition": Repartition(NUMBERS, 11),
+    "a limit after a filter": limited(Map(NUMBERS, EvenOnly()), 77),
+    "a slice after a pool": sliced(Map(POOLED, EvenOnly()), 20, 101),
+    "kept rows": Map(Materialize(POOLED), EvenOnly()),
+    "one after the other": Sort(RandomShuffle(Repartition(POOLED, 4), 1), ("number",), (True,)),
+}
+
+
+def rows(plan, executor, epoch=0):
+    pipeline = lowered(plan, epoch, lambda barrier, at: resolved(barrier, at, executor))
+    return [
+        {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+        for delivered in executor.run(pipeline)
+        for row in delivered.block.rows()
+    ]
+
+
+@pytest.mark.parametrize("budget", [None, 3000], ids=["in memory", "mostly in files"])
+def test_what_comes_is_what_comes_without_processes(service, data_context, tmp_path, budget):
+    data_context.target_max_block_size = 4000
+    data_context.execution_options.resource_limits.object_store_memory = budget
+    executor = ProcessExecutor(service)
+    for name, plan in PLANS.items():
+        assert rows(plan, executor, 1) == rows(plan, InlineExecutor(), 1), name
+    gc.collect()
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+def test_all_rows_are_aggregated_where_they_are(service):
+    made = (Count(), Mean("number"), Unique("text"), TOGETHER)
+    pipeline = lowered(partially(POOLED, made), 0, lambda barrier, epoch: [])
+    found = aggregated(ProcessExecutor(service).run(pipeline), made)
+    assert found == aggregated(InlineExecutor().run(pipeline), made)
+    assert (found["count()"], len(found["unique(text)"])) == (len(rows(NUMBERS, InlineExecutor())), 600)
+
+
+@pytest.mark.parametrize("budget", [None, 3000], ids=["in memory", "mostly in files"])
+def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path: Path, budget):
+    data_context.target_max_block_size = 500
+    data_context.execution_options.resource_limits.object_store_memory = budget
+    at = [unit.first for unit in numbers(6, (70, 30))][2] + 80  # when some of its unit is set aside already
+    dying = Map(NUMBERS, Dying(at=at, notes=str(tmp_path), times=2))
+    assert rows(RandomShuffle(dying, 3), ProcessExecutor(service)) == rows(PLANS["a shuffle"], InlineExecutor())
+    assert len(list(tmp_path.glob("died-*"))) == 2
+
+
+def test_a_failure_on_the_way_is_told_and_leaves_nothing(service, data_context, tmp_path: Path):
+    data_context.execution_options.resource_limits.object_store_memory = 3000
+    with pytest.raises(ValueError, match="cannot do 4000"):
+        rows(RandomShuffle(Map(NUMBERS, Failing(at=numbers(6, (70, 30))[4].first)), 3), ProcessExecutor(service))
+    gc.collect()
+    assert list((tmp_path / "spill").iterdir()) == []
