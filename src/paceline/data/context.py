@@ -28,7 +28,7 @@ class ExecutionOptions:
 @dataclass
 class DataContext:
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
-    target_max_block_size: int = 32 << 20
+    target_max_block_size: int = 128 << 20
     """A block that grows beyond so many bytes is cut."""
     inline_below: int = 4 << 20
     """A dataset that is known to be smaller is run in this process: starting others would take longer."""
