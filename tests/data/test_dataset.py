@@ -73,6 +73,13 @@ def test_a_schema_is_found_in_later_rows_where_the_first_give_none() -> None:
     assert dataset.columns() == ["x"]
 
 
+def test_an_iterator_knows_schema_and_rows_without_shuffling_first() -> None:
+    iterator = many().random_shuffle().map(lambda row: {"x": row["id"]}).iterator()
+    assert iterator.schema().names == ["x"]
+    assert iterator._feeds.num_rows() == 30
+    assert len(READ) == 1
+
+
 def test_types_are_those_of_the_columns() -> None:
     dataset = listed([{"image": np.zeros((2, 4, 4), "u1"), "label": ["a", "b"], "price": np.ones(2, "f4")}])
     assert dataset.schema().types == [TensorType(np.dtype("u1"), (4, 4)), pa.string(), pa.float32()]

@@ -8,7 +8,6 @@ there are then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,15 +65,6 @@ class DataIterator:
                 )
         if cursor is not None:
             self.go_to(cursor)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        options: dict[str, Any] = {
-            "cursor": self.cursor(),
-            "global_batch_size": self._global_batch_size,
-            "name": self._name,
-            "default_device": self._default_device,
-        }
-        return partial(type(self), self._feeds, self._split, **options), ()
 
     # Where it stands
 

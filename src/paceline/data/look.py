@@ -115,20 +115,23 @@ def aggregate(plan: Node, aggregates: Sequence[AggregateFn]) -> dict[str, Any]:
         return aggregated(states, aggregates)
 
 
-def schema_of(plan: Node) -> Schema | None:
-    """From the sources where they know it; else from the first block of the first unit. None: there are no rows."""
+def schema_of(plan: Node, executor: Executor | None = None) -> Schema | None:
+    """From the sources where they know it; else from the first block of the first unit. None: there are no rows.
+
+    Groups and zipped rows have to be computed; the executor is for that.
+    """
     types = known_types(plan)
     if types is not None and None not in types.values():
         return Schema(list(types), list(types.values()))
     plan = _unordered(plan)
     if not any(isinstance(node, Map) and node.transform.pool for node in walk(plan)):
-        pipeline = lowered_for(plan, 0, executor_for(plan))
+        pipeline = lowered_for(plan, 0, executor or executor_for(plan))
         for task in pipeline.tasks:
             rows = islice((block for block in task.unit.read() if block.num_rows), 1)
             block = _first(rows, task.unit.name, pipeline.chains[task.chain])
             if block is not None:
                 return block.schema
-    found = first_rows(LocalFeeds(plan), 1)
+    found = first_rows(LocalFeeds(plan, executor), 1)
     return found.schema if found.columns else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.data.block import Schema
 from paceline.data.exec.pipeline import Executor, Pipeline, lowered
 from paceline.data.optimize import optimized
-from paceline.data.plan import Barrier, Node, Read, walk
+from paceline.data.plan import Barrier, Node
 from paceline.data.source import Unit
 
 
@@ -43,15 +43,11 @@ class Facts:
         return outline(self.plan).fingerprint
 
     def num_rows(self) -> int | None:
-        if any(isinstance(node, Barrier) and not getattr(node, "keeps_rows", False) for node in walk(self.plan)):
-            return None
-        return outline(self.plan).num_rows
+        from paceline.data.look import known_rows
+
+        return known_rows(self.plan)
 
     def schema(self) -> Schema | None:
-        if isinstance(self.plan, Read) and (known := self.plan.source.schema()) is not None:
-            return known
-        deliveries = self.executor.run(lowered_for(self.plan, 0, self.executor))
-        try:
-            return next((delivered.block.schema for delivered in deliveries), None)
-        finally:
-            deliveries.close()  # type: ignore[attr-defined]
+        from paceline.data.look import schema_of
+
+        return schema_of(self.plan, self.executor)
