@@ -270,9 +270,9 @@ def test_every_kind_of_column_comes_back() -> None:
                 np.testing.assert_equal(mine[name], value, err_msg=name)
 
 
-def test_a_dataset_beside_itself_keeps_all_its_rows() -> None:
-    plan = reading([Block({"id": np.arange(3)})])
-    assert ids(Materialize(Union((plan, plan, plan)))) == [0, 1, 2] * 3
+def test_units_of_one_name_keep_their_rows_apart() -> None:
+    parts = tuple(reading([Block({"id": np.arange(first, first + 3)})]) for first in (0, 3, 6, 9))
+    assert ids(Materialize(Union(parts))) == [*range(12)]
 
 
 def test_no_rows_stay_no_rows() -> None:

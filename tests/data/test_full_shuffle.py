@@ -53,10 +53,13 @@ def test_the_order_is_the_same_whatever_the_memory_and_whoever_is_first(
     assert order(plan, executor=BackwardsExecutor()).tolist() == wanted.tolist()
 
 
-def test_the_blocks_of_a_unit_do_not_matter() -> None:
+def test_the_blocks_of_a_unit_do_not_matter(data_context: DataContext) -> None:
     block = Block({"id": np.arange(100)})
     whole, many = reading([block]), reading([[block.slice(begin, begin + 7) for begin in range(0, 100, 7)]])
-    assert order(RandomShuffle(whole, 1)).tolist() == order(RandomShuffle(many, 1)).tolist()
+    wanted = order(RandomShuffle(whole, 1)).tolist()
+    assert order(RandomShuffle(many, 1)).tolist() == wanted
+    data_context.target_max_block_size = 100  # each block is set aside by itself
+    assert order(RandomShuffle(many, 1)).tolist() == wanted
 
 
 def test_seed_and_epoch_make_another_order() -> None:

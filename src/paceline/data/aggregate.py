@@ -177,8 +177,7 @@ def _moments(groups: Groups, count: Array, mean: Array, squares: Array) -> list[
         # Measured from the first of the group, so that what is added up is small.
         origin = mean[groups.starts]
         means = origin + total(count * (mean - origin[groups.ids])) / np.maximum(counts, 1)
-        distances = np.where(count > 0, mean - means[groups.ids], 0.0)
-        return [counts, means, total(squares + count * distances**2)]
+        return [counts, means, total(squares + count * (mean - means[groups.ids]) ** 2)]
 
 
 class _OfValues(_OfColumn):
