@@ -22,11 +22,17 @@ from paceline.data.position import Cursor, Delivered, Split, furthest, gone
 class Cut:
     """One batch of one worker."""
 
-    block: Block
+    parts: tuple[Block, ...]
+    """Its rows, as they lie in what was delivered: none, where this worker has no part of a last, small chunk."""
     cursor: Cursor
     """Where the epoch stands once all workers have used their batches of this number."""
     partial: bool
     """The last one of the epoch, with fewer rows than the others."""
+
+    @property
+    def block(self) -> Block:
+        """The rows in one: without a copy if they lay in one."""
+        return self.parts[0] if len(self.parts) == 1 else Block.concat(self.parts)
 
 
 class Cutter:
@@ -80,15 +86,15 @@ class Cutter:
         """
         return self._cursor(self._row_after(num_rows * self._split.parts))
 
-    def _rows(self, size: int) -> Block:
+    def _rows(self, size: int) -> tuple[Block, ...]:
         """This worker's rows of the next ones that are held."""
         if self._chunk_rows is not None:
             return self._taken(size, *self._split.part(size))
         rows = self._taken(size, 0, size)
         parts = self._split.parts
-        return rows if parts == 1 else rows.take(np.arange(self._split.rank, size, parts))
+        return rows if parts == 1 else (Block.concat(rows).take(np.arange(self._split.rank, size, parts)),)
 
-    def _taken(self, size: int, begin: int, stop: int) -> Block:
+    def _taken(self, size: int, begin: int, stop: int) -> tuple[Block, ...]:
         """Takes rows off what is held, and gives those from `begin` to `stop`."""
         found, passed = [], 0
         while passed < size:
@@ -103,7 +109,7 @@ class Cutter:
             else:
                 self._held[0] = (block, low + num, high)
         self._num_held -= size
-        return found[0] if len(found) == 1 else Block.concat(found)
+        return tuple(found)
 
     # Where it stands
 

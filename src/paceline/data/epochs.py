@@ -6,7 +6,7 @@ A batch counts as used from the moment it is handed out; what was only prepared 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +43,11 @@ class Form:
     """Brings batches to where they are used, in order, in the thread that takes them."""
     num_ahead: int = 0
     """So many are made in a thread before they are asked for; 0: each when it is asked for."""
+    made_of_parts: Callable[[Sequence[Block]], Batch] | None = None
+    """The same as `made`, for rows that do not lie in one block: they are copied once, to where they are needed."""
+
+    def of(self, cut: Cut) -> Batch:
+        return self.made(cut.block) if self.made_of_parts is None else self.made_of_parts(cut.parts)
 
 
 class Epochs:
@@ -63,6 +68,10 @@ class Epochs:
         """Where what this worker does next begins: after an iteration that was left early, with the next epoch."""
         cursor = self.cursor()
         return next_epoch(cursor, cursor.total) if self._iteration.left else cursor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process the rest of the epoch is next: the iteration itself stays here."""
+        return {**self.__dict__, "_iteration": _Iteration(self.next_cursor(), begun=False)}
 
     def go_to(self, cursor: Cursor) -> None:
         """The next iteration gives what is left of the cursor's epoch. One that goes on meanwhile counts no more."""
@@ -160,7 +169,7 @@ class _Again:
 def _formed(cuts: Iterator[Cut], form: Form, name: str) -> Generator[tuple[Cursor, Batch]]:
     """Batches as they are handed out, each with where the epoch then stands."""
     # A worker may have no part of a last, small chunk.
-    made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.made(cut.block)) for cut in cuts if cut.block.num_rows)
+    made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.of(cut)) for cut in cuts if cut.parts)
     with ExitStack() as opened:
         opened.callback(_close, made)
         if form.num_ahead:

@@ -168,6 +168,9 @@ class DataIterator:
         check_whole("prefetch_batches", prefetch_batches, 0)
         travels = target.type == "cuda" and prefetch_batches > 0
 
+        def staged(parts: Sequence[Block]) -> Batch:
+            return form.staged([_numbers(part, dtypes) for part in parts], dtypes, target)
+
         def made(block: Block) -> Batch:
             batch = _numbers(block, dtypes)
             batch = form.tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
@@ -179,7 +182,9 @@ class DataIterator:
         cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         in_thread = collate_fn is not None or target.type != "cpu"
         placed = (lambda batches: form.moved_ahead(batches, target)) if travels else None
-        return self._epochs.batches(cutting, Form(made, placed, prefetch_batches if in_thread else 0))
+        made_of_parts = staged if travels and collate_fn is None else None
+        num_ahead = prefetch_batches if in_thread else 0
+        return self._epochs.batches(cutting, Form(made, placed, num_ahead, made_of_parts))
 
     def iter_jax_batches(
         self,
