@@ -222,7 +222,7 @@ class Quantile(_OfValues):
 
 
 class Unique(_OfValues):
-    """The different values, in the order in which they came."""
+    """The different values, in no particular order."""
 
     label = "unique"
     needs_numbers = False
