@@ -6,6 +6,7 @@ Everything is asked for and answered over one socket, in one thread. When the se
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import socket
@@ -19,6 +20,7 @@ import cloudpickle
 import msgspec
 import pyarrow as pa
 
+from paceline._core import system
 from paceline._core.process import flush_stdio, forget_inherited_exits, reseed, take_over_stdio
 from paceline.data.block import Block
 from paceline.data.context import DataContext
@@ -29,6 +31,7 @@ from paceline.data.exec.wire import Message, Received, Wire
 from paceline.data.transform import Scope, Transform
 
 _JOBS_KEPT = 16
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _NOTHING_LENT: Message = {"work": 0, "nbytes": -1}
 
 
@@ -38,6 +41,7 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     forget_inherited_exits()
     reseed()
     _keep_to_one_thread()
+    _keep_memory()
     with mmap.mmap(job_fd, 0, prot=mmap.PROT_READ) as context:
         os.close(job_fd)
         DataContext._current = cloudpickle.loads(context)
@@ -221,3 +225,11 @@ def _keep_to_one_thread() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+def _keep_memory() -> None:
+    """The memory of one block serves the next: to give it back and get it again costs a page fault for each page."""
+    libc: Any = ctypes.CDLL(None)
+    if system.on_linux() and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)
