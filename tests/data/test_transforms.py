@@ -165,9 +165,10 @@ def test_a_batch_may_be_written_to_and_nothing_else_changes() -> None:
         return batch
 
     for given_ in ({"x": source}, pa.table({"x": source})):
-        dataset = listed([given_]).map_batches(written)
-        assert [row["x"] for row in dataset.take_all()] == [0, 2, 4, 6]
-        assert source.tolist() == [0, 1, 2, 3]
+        for zero_copy_batch in (True, False):
+            dataset = listed([given_]).map_batches(written, zero_copy_batch=zero_copy_batch)
+            assert [row["x"] for row in dataset.take_all()] == [0, 2, 4, 6]
+            assert source.tolist() == [0, 1, 2, 3]
 
 
 def test_a_batch_without_copies_is_the_memory_it_came_in() -> None:

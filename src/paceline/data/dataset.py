@@ -48,7 +48,7 @@ class Dataset:
         batch_size: int | Literal["default"] | None = None,
         compute: Compute | None = None,
         batch_format: AnyFormat = "default",
-        zero_copy_batch: bool = False,
+        zero_copy_batch: bool = True,
         fn_args: Iterable[Any] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
         fn_constructor_args: Iterable[Any] | None = None,
@@ -62,7 +62,8 @@ class Dataset:
 
         `batch_size=None` is a block as it comes; a batch never spans two units (such as files). A batch is a dict of
         arrays ("numpy", the default), a DataFrame or an Arrow table, and so is what the function returns or yields.
-        Arrays may be written to, unless `zero_copy_batch`. Under `on_error="skip"` a batch that fails is halved until
+        Arrays are those that were read, without a copy; a function that writes to them is called again with copies,
+        which `zero_copy_batch=False` gives at once. Under `on_error="skip"` a batch that fails is halved until
         the rows that fail stand alone; they are left out, and recorded in `stats()`.
         """
         if batch_size == "default":

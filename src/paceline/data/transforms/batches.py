@@ -50,12 +50,15 @@ def batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[tuple[i
 
 def batch_of(block: Block, batch_format: BatchFormat, *, writable: bool) -> Any:
     """The rows as the user's function sees them; what it may write to is nobody else's."""
-    if batch_format != "numpy" or not writable:
+    if batch_format != "numpy":
         return block.to_batch(batch_format)
     seen = block.to_numpy()
     for name, array in seen.items():
-        if array is block.columns[name] or not array.flags.writeable:
+        if writable and (array is block.columns[name] or not array.flags.writeable):
             seen[name] = np.array(array)
+        elif not writable:
+            seen[name] = array.view()
+            seen[name].flags.writeable = False
     return seen
 
 
@@ -68,8 +71,17 @@ class MapBatches(UserTransform):
     METHOD = "map_batches"
 
     def run(self, blocks: Iterator[Block], calls: Calls) -> Iterator[Block]:
+        writes = not self.zero_copy
+
         def results(block: Block) -> Iterator[Any]:
-            given = calls.fn(batch_of(block, self.batch_format, writable=not self.zero_copy))
+            nonlocal writes
+            try:
+                given = calls.fn(batch_of(block, self.batch_format, writable=writes))
+            except ValueError as error:
+                if writes or "read-only" not in str(error):
+                    raise
+                writes = True  # Nothing was changed, so it can be called again, with a batch of its own.
+                given = calls.fn(batch_of(block, self.batch_format, writable=True))
             if isinstance(given, Iterator):
                 yield from given
             else:
