@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.data.scratch import concatenated
+
 Column = Any
 """A `numpy.ndarray` whose first dimension is the rows, or a `pyarrow.ChunkedArray`."""
 
@@ -148,7 +150,7 @@ def joined(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
     if all(isinstance(values, np.ndarray) for values in columns):
         arrays: list[np.ndarray[Any, Any]] = [values for values in columns if values is not None]
         if len({array.shape[1:] for array in arrays}) == 1 and _promotable({array.dtype for array in arrays}):
-            return np.concatenate(arrays)
+            return concatenated(arrays)
     elif not any(isinstance(values, np.ndarray) and values.ndim > 1 for values in columns):
         try:
             return _appended(columns, lengths)
