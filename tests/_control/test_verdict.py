@@ -32,6 +32,7 @@ def seen(below, called=""):
         (("torch._tensor.backward", "torch.autograd.graph._engine_run_backward"), "", "collective", "backward"),
         (("torch.nn.parallel.distributed.forward", "torch.nn.functional.linear"), "", "other", None),
         (("torch.utils.data.dataloader.__next__", "selectors.select"), "", "loader", None),
+        (("paceline.data.epochs._batches", "paceline.data.exec.wire.hear", "socket.recv_fds"), "", "rows", ""),
         ((), "loss.item", "gpu", "loss.item"),
         (("torch.cuda.synchronize",), "", "gpu", "torch.cuda.synchronize"),
         (
@@ -64,6 +65,17 @@ def test_a_dataset_of_the_user_that_blocks_is_in_the_data_loader():
     )
     found = stance(0, Sampled(1, 0, 1, frames, "file.read"), None, "", 45.0)
     assert (found.doing, found.where) == ("loader", "data.py:7 in __getitem__")
+
+
+def test_ranks_that_get_no_rows_are_told_and_one_that_takes_none_is_to_blame():
+    waiting = [at(rank, "rows") for rank in range(2)]
+    assert verdict(waiting, ABOUT).sentence == (
+        "ranks 0 and 1 have stood for rows of a dataset at train.py:44 in train_fn for 45 s, and nothing arrives"
+    )
+    asleep = at(1, "other", "train.py:50 in train_fn", "time.sleep")
+    told = verdict([waiting[0], asleep], ABOUT)
+    assert told.rank == 1
+    assert "rank 0 waits for it for rows of a dataset" in told.sentence
 
 
 def test_outside_the_users_function_there_is_no_line_to_name():

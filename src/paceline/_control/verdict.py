@@ -13,7 +13,7 @@ from paceline._engine.messages import Frame, Sampled
 
 Doing = Literal["collective", "gpu", "barrier", "report", "storage", "loader", "rows", "stopped", "mute", "other"]
 
-WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report")
+WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report", "rows")
 """A rank that does one of these may be kept by another: it is not the one to blame while there is somebody else."""
 
 _CONTEXT = "paceline._worker.context"
@@ -170,8 +170,6 @@ def _stands(group: Sequence[Stance], about: Surroundings) -> str:
             return f"{have} stood {span} storing the checkpoint{seq} at {about.storage}{_at(one)}"
         case "loader":
             return f"{have} stood in the data loader{_at(one)} {span}"
-        case "rows":
-            return f"{have} waited for rows of a dataset{_at(one)} {span}"
     call = f" ({one.call})" if one.call else ""
     return f"{have} {'computed' if one.computes else 'stood'}{_at(one)}{call} {span}"
 
@@ -197,6 +195,7 @@ def _in(one: Stance) -> str:
         "gpu": f"for a GPU{call}",
         "barrier": "in paceline's barrier or broadcast",
         "report": "in report()",
+        "rows": "for rows of a dataset",
     }
     return f"{places[one.doing]}{_at(one)}"
 
