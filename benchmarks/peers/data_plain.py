@@ -37,7 +37,7 @@ def main(rank, barrier, directory, name, files, epochs, loader):
 
 if __name__ == "__main__":
     directory, name, files, epochs, loader = sys.argv[1:]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier = context.Barrier(2)
     arguments = (barrier, directory, name, files, int(epochs), int(loader))
     processes = [context.Process(target=main, args=(rank, *arguments)) for rank in range(2)]

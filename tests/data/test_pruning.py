@@ -65,8 +65,8 @@ def _conditions(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[
     )
 
 
-UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError)
-"""How Arrow says that it does not compare such things at all."""
+UNFIT = (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError)
+"""How an expression, or Arrow, says that it does not compare such things at all."""
 
 
 @settings(max_examples=200, deadline=None)

@@ -77,23 +77,34 @@ def test_an_allowance_counts_for_all_units_together(tmp_path: Path) -> None:
     held.close()
 
 
-def test_processes_that_write_at_once_leave_each_other_whole(tmp_path: Path) -> None:
-    count, step, writing = 4000, 1 << 20, []
-    ready, start = os.pipe()
-    with (tmp_path / "rows").open("w+b") as file:
-        for first in range(2):  # each makes the file longer, in turns with the other
-            if (pid := os.fork()) == 0:
-                os.close(start)
-                os.read(ready, 1)
-                for place in range(first, count, 2):
-                    packed.written(file.fileno(), place * step, Block({"x": np.full(3, place)}))
-                os._exit(0)
-            writing.append(pid)
-        os.close(start)
-        os.close(ready)
-        assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
-        found = [packed.read(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
-    assert found == [[place] * 3 for place in range(count)]
+WRITERS = """
+import os, sys
+import numpy as np
+from paceline.data.block import Block
+from paceline.data.exec import packed
+
+count, step, writing = 4000, 1 << 20, []
+ready, start = os.pipe()
+with open(sys.argv[1], "w+b") as file:
+    for first in range(2):  # each makes the file longer, in turns with the other
+        if (pid := os.fork()) == 0:
+            os.close(start)
+            os.read(ready, 1)
+            for place in range(first, count, 2):
+                packed.written(file.fileno(), place * step, Block({"x": np.full(3, place)}))
+            os._exit(0)
+        writing.append(pid)
+    os.close(start)
+    os.close(ready)
+    assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
+    found = [packed.read(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
+assert found == [[place] * 3 for place in range(count)]
+"""
+
+
+def test_processes_that_write_at_once_leave_each_other_whole(run_script, tmp_path: Path) -> None:
+    ended = run_script(WRITERS, str(tmp_path / "rows"))
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
@@ -192,17 +203,31 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert files(root) == []
 
 
-def test_a_fork_removes_nothing(tmp_path: Path) -> None:
-    stores, held = spill.opened(1, 0, str(tmp_path))
-    with stores.writer(0) as writer:
-        piece = writer.write(Block({"x": np.arange(10)}))
-    pid = os.fork()
-    if pid == 0:
-        held.close()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert piece.load().num_rows == 10
+FORKED = """
+import os, sys
+import numpy as np
+from paceline.data.block import Block
+from paceline.data.exec import spill
+
+stores, held = spill.opened(1, 0, sys.argv[1])
+with stores.writer(0) as writer:
+    piece = writer.write(Block({"x": np.arange(10)}))
+pid = os.fork()
+if pid == 0:
     held.close()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert piece.load().num_rows == 10
+held.close()
+assert os.listdir(sys.argv[1]) == []
+"""
+
+
+def test_a_fork_removes_nothing(run_script, tmp_path: Path) -> None:
+    place = tmp_path / "spilled"
+    place.mkdir()
+    ended = run_script(FORKED, str(place))
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_other_directories_are_left_alone(tmp_path: Path) -> None:
