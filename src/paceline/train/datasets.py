@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline._engine.local.launch import prewarm
 from paceline._engine.messages import Shard
 from paceline._worker.context import Context
 
@@ -73,8 +74,10 @@ def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedD
     shards = config.shards(tuple(datasets))
     if not datasets:
         return None
+    from paceline.data.exec.fleet import PRELOAD
     from paceline.data.from_others import as_dataset
 
+    prewarm(*PRELOAD)
     plans = {name: as_dataset(value, f"datasets[{name!r}]")._plan for name, value in datasets.items()}
     return AskedData(plans, shards, config.execution_options)
 

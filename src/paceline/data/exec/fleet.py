@@ -19,7 +19,15 @@ from paceline.data.context import DataContext
 from paceline.data.exec.wire import Received, Wire
 
 MODULE = "paceline.data.exec.process"
-PRELOAD = ("pyarrow", "pyarrow.parquet", "pyarrow.compute", MODULE)
+PRELOAD = (
+    "pyarrow",
+    "pyarrow.parquet",
+    "pyarrow.compute",
+    MODULE,
+    "paceline.data.exec.remote",
+    "paceline.data.iterator",
+)
+"""What data processes need, and the workers who take their rows."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
