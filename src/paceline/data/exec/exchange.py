@@ -48,6 +48,11 @@ from paceline.data.keys import Keys
 from paceline.data.plan import Barrier, Node, Read
 from paceline.data.source import Unit
 
+_ENOUGH_PARTS = 16
+_LEAST_PART = 8 << 20
+_CHUNK = 32 << 20
+"""So many bytes of rows are arranged at a time."""
+
 
 def resolved(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
     """The units of a barrier, for an epoch. They keep what they read from for as long as somebody has them."""
@@ -100,7 +105,9 @@ class _Exchanged:
 
     @property
     def num_parts(self) -> int:
-        return max(1, -(-self.num_bytes // DataContext.get_current().target_max_block_size))
+        """As few as can be, once there are enough to keep all processes busy to the end."""
+        largest = DataContext.get_current().target_max_block_size
+        return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _LEAST_PART))
 
     def unit(self, name: str, pieces: Sequence[Piece], arrangement: Arrangement | None = None) -> Gathered:
         num_rows = sum(piece.num_rows for piece in pieces)
@@ -125,7 +132,7 @@ class _Run:
         tasks = _told_apart(pipeline.tasks)
         stores, held = spill.opened(len(tasks), context.budget // 2, context.spill_path)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
-        scatter = Scatter(stores, places, arrangement, context.target_max_block_size, at_most)
+        scatter = Scatter(stores, places, arrangement, min(_CHUNK, context.target_max_block_size), at_most)
         pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
         chunks: list[Chunk] = []
         try:
