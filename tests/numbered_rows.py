@@ -11,6 +11,7 @@ import numpy as np
 from paceline.data.block import Block, Schema
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.pipeline import Pipeline, Task
+from paceline.data.mixing import Mixing
 from paceline.data.order import permutation
 from paceline.data.position import Delivered
 from paceline.data.transform import Scope, Transform
@@ -91,6 +92,9 @@ class Rows:
 
     def num_rows(self) -> int | None:
         return self.pipeline(0).num_rows
+
+    def mixing(self) -> Mixing:
+        return Mixing(units=tuple((task.unit.first, task.unit.num_rows) for task in self.pipeline(0).tasks))
 
     def schema(self) -> Schema | None:
         return next((block.schema for task in self.pipeline(0).tasks for block in task.unit.read()), None)

@@ -76,3 +76,15 @@ def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run: Run) ->
     told = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
     assert [line.split()[3] for line in told] == ["0:", "1:", "2:"], "each epoch once"
     assert second.count("ddp/checkpoint_000003\n") >= 1
+
+
+def test_train_ddp_with_data_learns_from_files_and_counts_every_validation_row_once(run: Run) -> None:
+    options = ("--num-workers", "4", "--epochs", "3", "--samples", "2000")
+    code, printed = run("train_ddp_with_data.py", *options)
+    assert code == 0, printed
+    told = [line for line in printed.splitlines() if line.startswith("[rank 0] epoch ")]
+    assert [line.split()[3] for line in told] == ["0:", "1:", "2:"]
+    assert "is complete after 3 reports" in printed
+    assert "'seen': 401.0" in printed, "the validation set has 401 rows, for four workers"
+    accuracy = [float(line.split()[-1].rstrip("%")) for line in told]
+    assert accuracy[-1] > max(accuracy[0], 30), "it learns"

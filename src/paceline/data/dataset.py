@@ -357,7 +357,12 @@ class Dataset:
 
     def stats(self) -> str:
         """What the last runs took, stage by stage."""
-        return self._own_feeds().stats() or "the dataset has not been run yet"
+        feeds = self._own_feeds()
+        told = feeds.stats()
+        if not told:
+            return "the dataset has not been run yet"
+        quality = feeds.mixing().quality()
+        return told if quality is None else f"{told}\nshuffle: {quality:.2f} of 1"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """The first rows; no more is read than they take."""

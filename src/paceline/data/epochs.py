@@ -61,6 +61,11 @@ class Epochs:
     def fingerprint(self) -> str:
         return self._feeds.fingerprint()
 
+    @property
+    def window(self) -> int:
+        """Within how many rows they change places, in the epoch that was begun last."""
+        return self._iteration.cursor.window
+
     def cursor(self) -> Cursor:
         return replaced(self._iteration.standing(), fingerprint=self.fingerprint)
 

@@ -12,6 +12,7 @@ from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.lower import Facts, lowered_for, outline
 from paceline.data.exec.pipeline import Executor, Pipeline
 from paceline.data.exec.stats import Meter, Record, StreamStats
+from paceline.data.mixing import Mixing
 from paceline.data.plan import Node
 from paceline.data.position import Delivered
 
@@ -31,6 +32,10 @@ class Feeds(Protocol):
         ...
 
     def schema(self) -> Schema | None: ...
+
+    def mixing(self) -> Mixing:
+        """What shuffles do to the order of rows."""
+        ...
 
     def stats(self) -> str: ...
 
@@ -63,6 +68,9 @@ class LocalFeeds:
 
     def schema(self) -> Schema | None:
         return self._facts().schema()
+
+    def mixing(self) -> Mixing:
+        return self._facts().mixing()
 
     def stats(self) -> str:
         return str(self.seen())

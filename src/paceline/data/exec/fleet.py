@@ -15,7 +15,9 @@ import cloudpickle
 
 from paceline._core import system
 from paceline._engine.local import launch
+from paceline._engine.local.devices import this_machine
 from paceline.data.context import DataContext
+from paceline.data.exec.gpus import visible
 from paceline.data.exec.wire import Received, Wire
 
 MODULE = "paceline.data.exec.process"
@@ -61,6 +63,7 @@ class Fleet:
         self._selector = selector
         self._launcher: launch.Launcher | None = launch.launcher(PRELOAD)
         self._watched: set[int] = set()
+        self._slots: dict[int, tuple[Hashable, int]] = {}
         self._processes: dict[int, Process] = {}
         self._num_oom_kills = system.num_oom_kills()
         self._context = system.anonymous_file("paceline-data")
@@ -88,7 +91,7 @@ class Fleet:
         ours, theirs = socket.socketpair()
         log = _terminal()
         try:
-            environment = launch.inherited(**_ONE_THREAD)
+            environment = launch.inherited(**_ONE_THREAD, **self._devices(pool, number))
             self._launcher.launch(number, environment, (theirs.fileno(), log, self._context), MODULE)
         finally:
             theirs.close()
@@ -97,6 +100,16 @@ class Fleet:
         process = self._processes[number] = Process(number, pool, Wire(ours))
         self._selector.register(ours, selectors.EVENT_READ, process)
         self._watch()
+
+    def _devices(self, pool: Hashable, number: int) -> dict[str, str]:
+        """The GPUs of a process whose pool has some: those of a slot that no other process of it has."""
+        if not isinstance(pool, tuple) or not pool[2]:
+            return {}
+        self._slots = {other: held for other, held in self._slots.items() if other in self._processes}
+        taken = {slot for of, slot in self._slots.values() if of == pool}
+        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        self._slots[number] = (pool, slot)
+        return {"CUDA_VISIBLE_DEVICES": visible(this_machine().gpus, pool[2], slot)}
 
     def pid(self, number: int) -> int:
         return self._launcher.pid(number) if self._launcher is not None else 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline.data.block import Schema
 from paceline.data.exec.pipeline import Executor, Pipeline, lowered
+from paceline.data.mixing import Mixing, mixing_of
 from paceline.data.optimize import optimized
 from paceline.data.plan import Barrier, Node
 from paceline.data.source import Unit
@@ -46,6 +47,9 @@ class Facts:
         from paceline.data.look import known_rows
 
         return known_rows(self.plan)
+
+    def mixing(self) -> Mixing:
+        return mixing_of(self.plan, [task.unit for task in outline(self.plan).tasks])
 
     def schema(self) -> Schema | None:
         from paceline.data.look import schema_of

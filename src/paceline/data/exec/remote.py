@@ -28,6 +28,7 @@ from paceline.data.exec import arena
 from paceline.data.exec.failure import Failure
 from paceline.data.exec.stats import StreamStats
 from paceline.data.exec.wire import Message, Received, Wire
+from paceline.data.mixing import Mixing
 from paceline.data.position import Delivered
 
 _ENDED = "the service that gives the rows has ended"
@@ -240,6 +241,10 @@ class RemoteFeeds:
     def schema(self) -> Schema | None:
         schema: Schema | None = self._lines.ask(self._dataset, "schema")
         return schema
+
+    def mixing(self) -> Mixing:
+        mixing: Mixing = self._lines.ask(self._dataset, "mixing")
+        return mixing
 
     def stats(self) -> str:
         return str(self.seen())

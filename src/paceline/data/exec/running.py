@@ -10,8 +10,10 @@ import msgspec
 import xxhash
 
 from paceline._core.errors import DataError
+from paceline._engine.local.devices import this_machine
 from paceline.data.exec.commands import READERS, Bounds, Course, Fail
 from paceline.data.exec.failure import Failure, failure
+from paceline.data.exec.gpus import check_gpus
 from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.stats import Meter, Record
 from paceline.data.exec.wire import Wire
@@ -88,6 +90,10 @@ class Running:
 
 
 def jobs_of(pipeline: Pipeline) -> tuple[tuple[Job, ...], ...]:
+    num_gpus = len(this_machine().gpus)
+    for chain in range(len(pipeline.chains)):
+        for stage in pipeline.stages(chain):
+            check_gpus(stage.name, stage.pool, num_gpus)
     return tuple(
         tuple(
             _job(tuple(stage.transforms), stage.name if index else _title(stage.name), stage.pool)
@@ -105,7 +111,7 @@ def course_of(
     for chain in jobs:
         pools: list[Hashable] = []
         for index, job in enumerate(chain):
-            pool: Hashable = (index, job.name) if job.pool is not None else READERS
+            pool: Hashable = (index, job.name, job.pool.num_gpus) if job.pool is not None else READERS
             if job.pool is not None:
                 bounds[pool] = Bounds(job.pool.least, job.pool.most)
             pools.append(pool)
