@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import hypothesis
 import psutil
 import pytest
 
@@ -32,6 +33,11 @@ __all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
 
 GRACE_S = 5.0
 """How long processes, threads and shared memory may take to go once a test has ended."""
+
+# What CI says of a commit must not depend on chance; everywhere else each run looks at other examples.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 SHM = Path("/dev/shm")
 MARK = "PACELINE_TEST_SESSION"

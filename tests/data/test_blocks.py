@@ -122,6 +122,11 @@ def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: lis
         assert one == other or widened
 
 
+def test_texts_and_bytes_that_are_joined_stay_what_they_are() -> None:
+    for values in ([b"a", "a"], ["a", b"a"], ["a", None, b"a"]):
+        assert rows_of(Block.concat([Block({"x": [value]}) for value in values])) == values
+
+
 @given(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=5), st.sampled_from([(), (2,), (2, 3), (0,)]))
 @settings(max_examples=60, deadline=None)
 def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(

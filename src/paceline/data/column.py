@@ -319,6 +319,10 @@ def _promotable(dtypes: set[np.dtype[Any]]) -> bool:
     return kinds <= {"i", "u", "f"} or kinds in ({"M"}, {"m"})
 
 
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def _appended(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
     """Through Arrow, which knows how to go on with nulls and with types that hold each other's values."""
     filled = [
@@ -329,5 +333,7 @@ def _appended(columns: Sequence[Column | None], lengths: Sequence[int]) -> Colum
         filled = [
             values.cast(v.value_type) if pa.types.is_dictionary(v := values.type) else values for values in filled
         ]
+    if len({_is_text(values.type) for values in filled if not pa.types.is_null(values.type)}) > 1:
+        raise pa.ArrowInvalid("Arrow would take texts for the bytes of them")
     tables = [pa.table({"": values}) for values in filled]
     return untensored(pa.concat_tables(tables, promote_options="permissive").column(0))
