@@ -42,6 +42,18 @@ def test_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
     assert shared_zygote() is zygote
 
 
+def test_what_is_asked_for_after_an_heir_was_forked_is_imported_in_it_too(tmp_path):
+    imported(tmp_path, "a")
+    zygote = shared_zygote()
+    zygote.ripen(("antigravity_is_not_there",))
+    zygote._heir.recv(1, socket.MSG_PEEK)
+
+    class Backend(BackendConfig):
+        preload = ("this",)
+
+    assert imported(tmp_path, "b", Backend()) == [True, True]
+
+
 def test_an_heir_that_died_leaves_the_zygote_serving(tmp_path):
     import os
     import signal

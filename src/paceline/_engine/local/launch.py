@@ -103,7 +103,9 @@ class ZygoteProcess:
         new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
         if new:
             self._preloaded.update(new)
-            _send(self._socket, {"do": "preload", "modules": new, "path": sys.path})
+            for end in (self._socket, self._heir):
+                if end is not None:  # An heir was forked before this was asked for, and would serve without it.
+                    _send(end, {"do": "preload", "modules": new, "path": sys.path})
 
     def ripen(self, modules: tuple[str, ...]) -> None:
         """Let a fork of it import more, and serve in its stead once it has: nobody waits for these imports."""
