@@ -15,10 +15,10 @@ READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format bench chaos reliability clean
+.PHONY: help demo test test-ray lint types format bench chaos reliability clean
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
 	@echo "  make test ARGS='-n 2 -k journal'  hand arguments to pytest"
@@ -28,7 +28,11 @@ demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: $(DEV_READY)  ## run all tests but the long ones
-	@$(RUN) -m pytest -m "not chaos" $(ARGS)
+	@$(RUN) -m pytest -m "not chaos and not ray" $(ARGS)
+	@$(MAKE) --no-print-directory test-ray
+
+test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster
+	@$(RUN) -m pytest -m "ray and not chaos" tests/ray $(ARGS)
 
 lint: $(DEV_READY)  ## check style and formatting
 	@$(RUN) -m ruff check .

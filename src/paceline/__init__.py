@@ -8,7 +8,7 @@ The map of the package:
     paceline.testing        faults, a fake engine and a fake clock, for tests of scripts and of Paceline itself
     paceline.cli            the command `paceline`; each of its commands is a module of paceline._commands
     paceline._control       the life of a run: events in, commands out, a journal of it all
-    paceline._engine        where workers live: `local` forks them on this machine
+    paceline._engine        where workers live: `local` forks them on this machine, `ray` has them on a cluster
     paceline._worker        what runs inside a worker process
     paceline._storage       checkpoints on disk: staged, committed, verified, retained
     paceline._core          clock, codec, settings, operating system; imports nothing of ours
@@ -23,7 +23,22 @@ __version__ = "0.1.0"
 
 _SUBMODULES = ("data", "testing", "train")
 
-__all__ = ["__version__", *_SUBMODULES]
+__all__ = ["__version__", "init", *_SUBMODULES]
+
+
+def init(engine: str | None = None, address: str | None = None) -> None:
+    """Say where the runs of this script live: `engine="local"`, this machine, or `engine="ray"`, a Ray cluster.
+
+    `address` is that of the cluster, as `ray.init` takes it. It is connected to at once, so that a wrong one is told
+    here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already.
+    """
+    from paceline._core import choice
+
+    choice.remember(engine, address)
+    if choice.chosen().engine == "ray":
+        from paceline._engine.ray.connect import connected
+
+        connected(address)
 
 
 def __getattr__(name: str) -> Any:

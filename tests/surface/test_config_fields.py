@@ -18,6 +18,7 @@ FIELDS = {
         "accelerator_type=None",
         "elastic_resize_monitor_interval_s=60.0",
         "global_batch_size=None",
+        "label_selector=None",
     ],
     "paceline.train.RunConfig": [
         "name=None",
@@ -26,6 +27,9 @@ FIELDS = {
         "checkpoint_config=CheckpointConfig()",
         "callbacks=()",
         "storage_filesystem=None",
+        "engine=None",
+        "worker_runtime_env=None",
+        "detached=False",
     ],
     "paceline.train.FailureConfig": [
         "max_failures=0",

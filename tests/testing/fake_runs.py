@@ -127,7 +127,7 @@ def drive(
             contextlib.suppress(DriverLost),
             opened(home, seams, say=lambda text: None) as (found, depot),
         ):
-            with contextlib.closing(seams.engine(None)) as faulty:
+            with contextlib.closing(seams.around(seams.engine(None))) as faulty:
                 controller = Controller(
                     found.run,
                     journal=found.journal,

@@ -218,6 +218,9 @@ class Controller:
         if self._watch is None:
             return None
         now = self._clock.now()
+        if self._engine.waits:
+            self._watch.began(self.run.size, now)
+            return None
         match self._watch.tick(self.run, now, self._clock.wall()):
             case Ask(number=number, unanswered=unanswered):
                 for rank in unanswered:

@@ -36,6 +36,10 @@ class Settings:
     """Where files of a run that is kept in a store lie before they are uploaded."""
     storage_patience_s: float = 120.0
     """How long a call to a store may go without moving a byte."""
+    engine: str | None = None
+    """`local` or `ray`, where the script does not say."""
+    ray_address: str | None = None
+    """Ray's own `RAY_ADDRESS`: where a cluster is."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -52,6 +56,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         lease_ttl_s=_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
+        engine=_one_of(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
+        ray_address=environ.get("RAY_ADDRESS") or None,
     )
 
 
@@ -95,7 +101,7 @@ def _flag(environ: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _one_of(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
     text = environ.get(name) or default
-    if text not in allowed:
+    if text and text not in allowed:
         raise ValueError(f"{name}={text!r} is not one of {', '.join(allowed)}")
     return text
 

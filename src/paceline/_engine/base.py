@@ -69,6 +69,11 @@ class Engine(Protocol):
         """What the system knows of a worker's process; None where it does not say."""
         ...
 
+    @property
+    def waits(self) -> bool:
+        """For places on a cluster: no worker has begun, and none is silent."""
+        ...
+
     def wake(self) -> None:
         """Let `wait` return. The only method that other threads and signal handlers may call."""
         ...

@@ -245,6 +245,9 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     num_threads: int
     devices: tuple[int, ...] = ()
     """Indices, among the visible ones, of the accelerators given to this worker."""
+    num_nodes: int = 1
+    node_address: str = "127.0.0.1"
+    """Where the workers on other machines reach this one."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     initial: str | None = None
     """A checkpoint from outside the run, to begin from while the run has none of its own."""

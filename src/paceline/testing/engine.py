@@ -96,6 +96,8 @@ class FakeEngine:
         self.conditions: dict[int, Condition] = {}
         """What the system would say of a rank's process, for `condition` to answer."""
 
+    waits = False
+
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         return most if self.num_places is None else min(self.num_places, most)
 

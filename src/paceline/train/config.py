@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from paceline._control.events import HangAction
+from paceline._core.choice import check_engine
 from paceline._core.settings import default_storage_path
 from paceline._storage.home import Home, is_remote
 from paceline.train.callbacks import UserCallback
@@ -76,6 +77,8 @@ class ScalingConfig:
     accelerator_type: str | None = None
     elastic_resize_monitor_interval_s: float = 60.0
     global_batch_size: int | None = None
+    label_selector: Mapping[str, str] | None = None
+    """On a cluster, the labels that the node of a worker has to have."""
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, list | tuple):
@@ -102,6 +105,12 @@ class ScalingConfig:
             raise ValueError(f"use_gpu={self.use_gpu!r} is not True or False")
         if self.placement_strategy not in _STRATEGIES:
             raise ValueError(f"placement_strategy={self.placement_strategy!r} is not one of {', '.join(_STRATEGIES)}")
+        labels = self.label_selector
+        if labels is not None and (
+            not isinstance(labels, Mapping)
+            or not all(isinstance(text, str) for pair in labels.items() for text in pair)
+        ):
+            raise ValueError(f"label_selector={labels!r} is not a dict of labels such as {{'zone': 'a'}}")
         resources = self.resources_per_worker
         if resources is not None:
             if not isinstance(resources, Mapping):
@@ -257,8 +266,21 @@ class RunConfig:
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     callbacks: Sequence[UserCallback] = ()
     storage_filesystem: Any = None
+    engine: str | None = None
+    """`"local"`, this machine, or `"ray"`, a cluster; None: see `paceline.init`."""
+    worker_runtime_env: Mapping[str, Any] | None = None
+    """On a cluster, the environment of the workers' processes, as Ray's `runtime_env` has it."""
+    detached: bool = False
+    """On a cluster, drive the run there, so that it goes on when this script or its machine is gone."""
 
     def __post_init__(self) -> None:
+        check_engine("engine", self.engine)
+        if self.worker_runtime_env is not None and not isinstance(self.worker_runtime_env, Mapping):
+            raise ValueError(
+                f"worker_runtime_env={self.worker_runtime_env!r} is not a dict such as {{'env_vars': ...}}"
+            )
+        if not isinstance(self.detached, bool):
+            raise ValueError(f"detached={self.detached!r} is not True or False")
         object.__setattr__(self, "name", self.name if self.name is not None else _new_name())
         object.__setattr__(self, "storage_path", _storage_path(self.storage_path, self.storage_filesystem))
         _check_filesystem(self.storage_filesystem)

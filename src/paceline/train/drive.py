@@ -26,7 +26,6 @@ from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import ControllerError, PreemptionError
 from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
-from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin, CheckpointRecord, WorkerFailed
 from paceline._storage.depot import Depot
@@ -40,11 +39,12 @@ from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
+from paceline.train.datasets import AskedData
 from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_job
 from paceline.train.result import Result, result_of
+from paceline.train.site import Site
 from paceline.train.terminal import Terminal, counted
 from paceline.train.validation import Validate, ValidationConfig
 
@@ -53,7 +53,10 @@ from paceline.train.validation import Validate, ValidationConfig
 class Seams:
     """What a run acts through."""
 
-    engine: Callable[[InlineLauncher | None], Engine] = LocalEngine
+    engine: Callable[[InlineLauncher | None], Engine] | None = None
+    """None: that of the place where the run's workers live."""
+    around: Callable[[Engine], Engine] = lambda engine: engine
+    """What is put around the engine."""
     files: Files = field(default_factory=LocalFiles)
     clock: Clock = field(default_factory=SystemClock)
     watchers: tuple[Callable[[Callable[[], None]], Observer], ...] = ()
@@ -71,8 +74,7 @@ class Asked:
     run_config: RunConfig
     about: TrainRunContext
     scaling: ScalingConfig
-    place: Callable[[int], tuple[Share, ...]]
-    """What each of so many workers gets."""
+    site: Site
     inline: bool
     """In this process, for a debugger."""
     initial: Checkpoint | None
@@ -96,7 +98,7 @@ class AskedValidation:
 
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    with served(asked.data) as data_address:
+    with asked.site.served(asked.data) as data_address:
         return _driven(asked, depot, found, terminal, seams, data_address)
 
 
@@ -108,8 +110,10 @@ def _driven(
     observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
-    engine = seams.engine(inline)
-    validations = _validations(asked, asked.validation, depot.layout, seams) if asked.validation is not None else None
+    engine = _engine(asked, seams, terminal, inline)
+    validations = (
+        _validations(asked, asked.validation, depot.layout, seams, terminal) if asked.validation is not None else None
+    )
     controller = Controller(
         found.run,
         journal=found.journal,
@@ -215,7 +219,7 @@ def _watch(asked: Asked, layout: Layout) -> Watch:
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_address: str) -> Group:
     _, _, backend = asked.parts
     workers = []
-    for rank, share in enumerate(asked.place(command.size)):
+    for rank, share in enumerate(asked.site.shares(command.size)):
         begin = Begin(
             run_name=layout.root.name,
             run_path=str(layout.root),
@@ -247,7 +251,21 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
     )
 
 
-def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seams: Seams) -> Validations:
+def _engine(
+    asked: Asked,
+    seams: Seams,
+    terminal: Terminal,
+    inline: InlineLauncher | None = None,
+    beside: Needs | None = None,
+) -> Engine:
+    if seams.engine is not None:
+        return seams.around(seams.engine(inline))
+    return seams.around(asked.site.engine(inline, terminal.say, beside))
+
+
+def _validations(
+    asked: Asked, validation: AskedValidation, layout: Layout, seams: Seams, terminal: Terminal
+) -> Validations:
     config, given = validation.config, validation.given
     _, _, backend = asked.parts
 
@@ -278,7 +296,10 @@ def _validations(asked: Asked, validation: AskedValidation, layout: Layout, seam
         raised = bool(failed.failure.traceback)
         return config.retries(exception_of(failed.failure, failed.pickled) if raised else None)
 
-    validator = Validator(lambda: seams.engine(None), group, config.timeout_s, config.max_retries, is_retried)
+    def engine() -> Engine:
+        return _engine(asked, seams, terminal, beside=Needs(config.num_cpus, config.num_gpus))
+
+    validator = Validator(engine, group, config.timeout_s, config.max_retries, is_retried)
     return Validations(validator, seams.clock)
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from paceline._control.run import Run
 from paceline._core import settings
-from paceline._engine.local.devices import Share, share_beside, shares, this_machine
 from paceline._storage.depot import Depot
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
@@ -19,6 +18,7 @@ from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, AskedValidation, Seams, driven, opened
 from paceline.train.job import called_with, pickled_job
 from paceline.train.result import Result, result_of
+from paceline.train.site import Site, site_of
 from paceline.train.terminal import Terminal, counted
 from paceline.train.validation import ValidationConfig
 
@@ -79,8 +79,8 @@ class DataParallelTrainer:
         was reached. Ctrl-C once stops at the next report and returns; twice stops now.
         """
         scaling = self.scaling_config
-        place = _placing(scaling)
-        given = place(scaling.sizes[0])
+        site = site_of(scaling, self.run_config)
+        site.check()
         home = self.run_config.home
         layout = home.layout
         preflight.check_limits(scaling.sizes[-1])
@@ -98,11 +98,11 @@ class DataParallelTrainer:
                 self.backend_config,
             ),
             scaling=scaling,
-            place=place,
+            site=site,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
             filesystem=_pickled_filesystem(self.run_config.storage_filesystem),
-            validation=_validation(self.validation_config, given),
+            validation=_validation(self.validation_config, site),
             data=self._data,
         )
         chosen = settings.load()
@@ -121,7 +121,7 @@ class DataParallelTrainer:
             num_here = self.run_config.checkpoint_config.num_to_keep if home.address is None else 1
             if tight := preflight.check_space(layout, found.run, num_here):
                 terminal.say(tight)
-            _announce(terminal, depot, found.run, scaling, place)
+            _announce(terminal, depot, found.run, site)
             return driven(asked, depot, found, terminal, self._seams)
 
 
@@ -138,10 +138,10 @@ def _pickled_filesystem(filesystem: Any) -> bytes | None:
     return data
 
 
-def _validation(config: ValidationConfig | None, given: tuple[Share, ...]) -> AskedValidation | None:
+def _validation(config: ValidationConfig | None, site: Site) -> AskedValidation | None:
     if config is None:
         return None
-    share = share_beside(this_machine(), given, num_cpus=config.num_cpus, num_gpus=config.num_gpus)
+    share = site.share_beside(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
     return AskedValidation(config, config.pickled(), share)
 
 
@@ -156,30 +156,7 @@ def fitted_by(fit: Callable[[Any], Result]) -> Iterator[None]:
         DataParallelTrainer.fit = before  # type: ignore[method-assign]
 
 
-def _placing(scaling: ScalingConfig) -> Callable[[int], tuple[Share, ...]]:
-    def place(size: int) -> tuple[Share, ...]:
-        return shares(
-            this_machine(),
-            size,
-            cpus_per_worker=scaling.num_cpus_per_worker,
-            gpus_per_worker=scaling.num_gpus_per_worker,
-        )
-
-    return place
-
-
-def _announce(
-    terminal: Terminal, depot: Depot, run: Run, scaling: ScalingConfig, place: Callable[[int], tuple[Share, ...]]
-) -> None:
-    least, most = scaling.sizes[0], scaling.sizes[-1]
-    if least < most:
-        workers, threads = f"{least} to {counted(most, 'worker')}", "as many as there is room for"
-    else:
-        num_cores = this_machine().num_cores
-        workers = counted(most, "worker")
-        threads = counted(place(most)[0].num_threads, "thread") + (" each" if most > 1 else "")
-        if most > num_cores:
-            threads += f"; more than the {num_cores} cores here, so they take turns"
+def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
     begins = "continues" if run.attempt else "begins"
     where = f", from {run.latest.name}" if run.latest else ""
-    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {workers} on this machine ({threads}), in {depot.uri}")
+    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {site.described()}, in {depot.uri}")

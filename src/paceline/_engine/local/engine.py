@@ -69,6 +69,8 @@ class LocalEngine:
         self._ripen: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
 
+    waits = False
+
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         return capacity(this_machine(), needs, least, most)
 

@@ -70,6 +70,10 @@ class FaultyEngine:
         room = self._inner.capacity(needs, least, most)
         return room if self._room is None else min(room, self._room)
 
+    @property
+    def waits(self) -> bool:
+        return self._inner.waits
+
     def start(self, group: Group) -> None:
         self._out.clear()
         self._mute.clear()
@@ -223,6 +227,9 @@ class FaultyEngine:
                 self._ends += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
 
     def _signal(self, rank: int, number: int) -> None:
+        if (signalled := getattr(self._inner, "signal", None)) is not None:
+            signalled(rank, number)  # the process is on a machine of its own
+            return
         pid = cast(Any, self._inner).pid(rank)
         if pid > 0:  # 0 would be our own process group.
             try:

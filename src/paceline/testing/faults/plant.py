@@ -49,7 +49,8 @@ def faulty_seams(faults: Faults, seams: Seams, run_path: Path) -> Seams:
     driver = _Driver(faults, faults.memory(run_path), run_path)
     sleep = getattr(seams.clock, "advance", time.sleep)
     return Seams(
-        engine=lambda inline: driver.engine_around(seams.engine(inline), seams.clock),
+        engine=seams.engine,
+        around=lambda inner: driver.engine_around(inner, seams.clock),
         files=faulty_files(seams.files, faults, driver.fired, run_path, driver.acted, sleep),
         clock=seams.clock,
     )

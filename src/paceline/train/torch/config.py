@@ -79,12 +79,13 @@ class TorchConfig(BackendConfig):
 
         begin = context.begin
         timeout = datetime.timedelta(seconds=self.timeout_s)
-        host = "127.0.0.1"
+        host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
         store = None
         if begin.rank == 0:
             store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
-        told = context.join(str(store.port).encode() if store is not None else b"")
-        port = int(told)
+        told = context.join(f"{host} {store.port}".encode() if store is not None else b"")
+        host, number = told.decode().split()
+        port = int(number)
         if store is None:
             store = dist.TCPStore(host, port, world_size=None, is_master=False, timeout=timeout, wait_for_workers=False)
         return host, port, store
@@ -103,6 +104,18 @@ def _environment(context: Context, host: str, port: int) -> dict[str, str]:
         "NODE_RANK": str(begin.node_rank),
         "ACCELERATE_TORCH_DEVICE": f"cuda:{begin.devices[0]}" if begin.devices else "cpu",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        # All workers of a run are on this machine; looking the host name up is the classic way to hang.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0"),
+        # Named, as looking the host name up is the classic way to hang.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or _interface(context),
     }
+
+
+def _interface(context: Context) -> str:
+    """The network interface at which the other workers reach this one; the loopback where all are on one machine."""
+    begin = context.begin
+    if begin.num_nodes > 1:
+        import psutil
+
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(each.address == begin.node_address for each in addresses):
+                return str(name)
+    return "lo" if sys.platform == "linux" else "lo0"

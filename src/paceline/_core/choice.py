@@ -1,0 +1,68 @@
+"""Which engine runs a script, and why: what was asked for, and what the surroundings say.
+
+A script asks with `RunConfig(engine=...)` or `paceline.init(engine=...)`; an operator with `PACELINE_ENGINE`. Without
+either it is Ray where Ray is already in use, or where `RAY_ADDRESS` names a cluster, and else this machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import settings, system
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Choice:
+    engine: str = "local"
+    reason: str = "it is the default"
+    address: str | None = None
+    """Of the cluster; None: the one in use, or that of `RAY_ADDRESS`, or a new one."""
+
+
+_init = Choice(engine="")
+
+
+def check_engine(argument: str, engine: Any) -> None:
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"{argument}={engine!r} is not one of {', '.join(map(repr, ENGINES))}")
+
+
+def remember(engine: str | None, address: str | None) -> None:
+    """What `paceline.init` was told."""
+    global _init
+    check_engine("engine", engine)
+    if address is not None and not isinstance(address, str):
+        raise ValueError(f"address={address!r} is not the address of a cluster, such as '10.0.0.1:6379' or 'auto'")
+    if address is not None and engine == "local":
+        raise ValueError(f"address={address!r} names a cluster, and engine='local' is this machine alone")
+    if engine is None and address is not None:
+        engine = "ray"
+    _init = Choice(engine or "", "paceline.init() says so", address)
+
+
+def chosen(asked: str | None = None) -> Choice:
+    """`asked`: what `RunConfig(engine=...)` says."""
+    known = settings.load()
+    address = _init.address
+    if asked is not None:
+        return Choice(asked, f"RunConfig(engine={asked!r}) says so", address)
+    if _init.engine:
+        return _init
+    if known.engine is not None:
+        return Choice(known.engine, f"PACELINE_ENGINE={known.engine}", address)
+    if system.in_worker:
+        return Choice(reason="this is a worker")
+    if ray_is_in_use():
+        return Choice("ray", "Ray is initialised in this process")
+    if known.ray_address is not None:
+        return Choice("ray", f"RAY_ADDRESS={known.ray_address}", known.ray_address)
+    return Choice()
+
+
+def ray_is_in_use() -> bool:
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and hasattr(ray, "is_initialized") and bool(ray.is_initialized())

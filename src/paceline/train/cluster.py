@@ -1,0 +1,58 @@
+"""A run whose workers live on a Ray cluster."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from paceline._core.choice import Choice
+from paceline._engine.base import Engine, Needs
+from paceline._engine.local.devices import Share
+from paceline._engine.local.inline import InlineLauncher
+from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.placement import Wanted
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.datasets import AskedData, served
+from paceline.train.site import Say
+from paceline.train.terminal import counted
+
+
+class ClusterSite:
+    def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
+        self._scaling = scaling
+        self._config = config
+        self._choice = choice
+        self._wanted = wanted(scaling, config)
+
+    def check(self) -> None:
+        connected(self._choice.address)
+
+    def described(self) -> str:
+        least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
+        workers = counted(most, "worker") if least == most else f"{least} to {counted(most, 'worker')}"
+        return f"{workers} on the Ray cluster at {gcs_address()} ({self._choice.reason})"
+
+    def shares(self, size: int) -> tuple[Share, ...]:
+        """The engine says what each has, once it has a place."""
+        return (Share(1, (), {}),) * size
+
+    def share_beside(self, *, num_cpus: float, num_gpus: float) -> Share:
+        return Share(max(1, int(num_cpus)), (), {})
+
+    def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
+        if beside is None:
+            return RayEngine(self._wanted, say, self._choice.address)
+        resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
+        return RayEngine(Wanted(resources, runtime_env=self._wanted.runtime_env), say, self._choice.address)
+
+    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
+        return served(data)
+
+
+def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:
+    """What a worker asks of the cluster."""
+    resources = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
+    resources |= scaling.additional_resources_per_worker
+    if scaling.accelerator_type is not None:
+        resources[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
+    return Wanted(resources, scaling.placement_strategy, scaling.label_selector, config.worker_runtime_env)

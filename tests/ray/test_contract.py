@@ -1,0 +1,31 @@
+"""The Ray engine keeps the contract of all engines."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+
+from paceline._core.clock import SystemClock
+from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.placement import Wanted
+
+_spec = importlib.util.spec_from_file_location(
+    "engine_contract", Path(__file__).parents[1] / "contracts" / "test_engine.py"
+)
+assert _spec is not None and _spec.loader is not None
+engines = sys.modules["engine_contract"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(engines)
+
+
+class TestRayWorkers(engines.TestForkedWorkers):
+    def engine(self):
+        return RayEngine(Wanted({"CPU": 1}))
+
+
+class TestSpawnedRayWorkers(TestRayWorkers):
+    start_method = "spawn"
+
+
+class TestFaultyRayWorkers(TestRayWorkers):
+    def engine(self):
+        return engines.faulty(super().engine(), SystemClock(), self.path)
