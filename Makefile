@@ -32,7 +32,7 @@ test: $(DEV_READY)  ## run all tests but the long ones
 	@$(MAKE) --no-print-directory test-ray
 
 test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster
-	@$(RUN) -m pytest -m "ray and not chaos" tests/ray $(ARGS)
+	@$(RUN) -m pytest -m "ray and not chaos" tests/cluster $(ARGS)
 
 lint: $(DEV_READY)  ## check style and formatting
 	@$(RUN) -m ruff check .

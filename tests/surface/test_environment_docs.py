@@ -45,7 +45,7 @@ def test_the_documented_defaults_are_the_defaults() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_a_documented_variable_has_an_effect(name: str) -> None:
-    for value in ("0", "1", "2", "spawn", "elsewhere"):
+    for value in ("0", "1", "2", "spawn", "ray", "elsewhere"):
         try:
             if settings.load({name: value}) != settings.load({}):
                 return

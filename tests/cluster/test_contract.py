@@ -4,7 +4,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-
 from paceline._core.clock import SystemClock
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import Wanted
@@ -12,7 +11,8 @@ from paceline._engine.ray.placement import Wanted
 _spec = importlib.util.spec_from_file_location(
     "engine_contract", Path(__file__).parents[1] / "contracts" / "test_engine.py"
 )
-assert _spec is not None and _spec.loader is not None
+assert _spec is not None
+assert _spec.loader is not None
 engines = sys.modules["engine_contract"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(engines)
 
