@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ HERE = Path(__file__).parent
 NODE = {"num_cpus": 2, "object_store_memory": 150_000_000}
 NUM_NODES = 2
 GRACE_S = 10.0
+CLUSTER = "PACELINE_TEST_CLUSTER"
+"""What all processes of the cluster carry in their environment."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,6 +44,7 @@ class Nodes:
         )
         self._process.wait()  # what serves is a fork of it
         self.address = ""
+        self.name = environ[CLUSTER]
         self.added: list[str] = []
 
     def add(self, **node: Any) -> str:
@@ -75,6 +79,7 @@ def nodes() -> Iterator[Nodes]:
     environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
     # Without these a node that is gone is noticed after half a minute, and idle processes linger.
     environ |= {
+        CLUSTER: uuid.uuid4().hex,
         "RAY_health_check_initial_delay_ms": "0",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
@@ -104,11 +109,11 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
     before = list(connected.added)
     yield connected
-    problems = _left()
+    problems = _left(connected.name)
     deadline = time.monotonic() + GRACE_S
     while problems and time.monotonic() < deadline:
         time.sleep(0.05)
-        problems = _left()
+        problems = _left(connected.name)
     for node in set(connected.added) - set(before):
         connected.remove(node)
     while len(connected.added) < NUM_NODES:
@@ -117,25 +122,26 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
         pytest.fail("the test left something on the cluster:\n  " + "\n  ".join(problems), pytrace=False)
 
 
-def _left() -> list[str]:
+def _left(name: str) -> list[str]:
     import ray
     from ray.util.placement_group import placement_group_table
 
     if not ray.is_initialized():
         return ["Ray is not initialised any more"]
     groups = [name for name, each in placement_group_table().items() if each["state"] != "REMOVED"]
-    return [f"placement group {name}" for name in groups] + [f"process {told}" for told in _processes()]
+    return [f"placement group {name}" for name in groups] + [f"process {told}" for told in _processes(name)]
 
 
-def _processes() -> list[str]:
-    """Actors of ours, zygotes and workers below the nodes of the cluster."""
+def _processes(name: str) -> list[str]:
+    """Actors of ours, zygotes and workers on the nodes of the cluster."""
     found = []
     for process in psutil.process_iter():
         try:
             told = " ".join(process.cmdline())
-            below = any(parent.name() == "raylet" for parent in process.parents())
+            if process.pid == os.getpid() or process.environ().get(CLUSTER) != name:
+                continue
         except psutil.Error:
             continue
-        if below and ("ray::Shell" in told or "paceline" in told):
+        if "ray::Shell" in told or "paceline" in told:
             found.append(f"{process.pid}: {told[:200]}")
     return found
