@@ -41,7 +41,8 @@ class ClusterSite:
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         if beside is None:
-            return RayEngine(self._wanted, say, self._choice.address)
+            elastic = self._scaling.elasticity_enabled
+            return RayEngine(self._wanted, say, self._choice.address, elastic=elastic)
         resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
         return RayEngine(Wanted(resources, runtime_env=self._wanted.runtime_env), say, self._choice.address)
 
