@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.connect import connected, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
@@ -44,9 +46,8 @@ class ClusterSite:
         return Share(max(1, int(num_cpus)), (), {})
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
-        if beside is None:
-            return RayEngine(self._wanted, say, self._choice.address)
-        return RayEngine(self._beside(beside), say, self._choice.address)
+        asked = self._wanted if beside is None else self._beside(beside)
+        return RayEngine(replace(asked, env={**self._threads(), **asked.env}), say, self._choice.address)
 
     def served(self, data: AskedData | None) -> AbstractContextManager[str]:
         return served(data)
@@ -55,6 +56,11 @@ class ClusterSite:
         """What one process beside the workers asks for: it may lie anywhere."""
         resources = {"CPU": needs.num_cpus, "GPU": needs.num_gpus}
         return Wanted(resources, runtime_env=self._wanted.runtime_env, env=self._wanted.env)
+
+    def _threads(self) -> dict[str, str]:
+        """What the user has set here holds for workers; in an actor it is Ray that has set it."""
+        told = os.environ.get("OMP_NUM_THREADS")
+        return {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def _check_room(self, beside: Wanted | None = None) -> None:
         found = problem(self._wanted, self._scaling.sizes[0], looked(), beside)

@@ -66,7 +66,7 @@ def seated(spec: WorkerSpec, rank: int, places: Sequence[Where], wanted: Wanted)
     beside = [index for index, each in enumerate(places) if each.node_id == place.node_id]
     # All that the run has on the node is visible to each of its workers there, as collective libraries expect.
     gpus = sorted({gpu for index in beside for gpu in places[index].gpus}, key=_device) if place.gpus else []
-    threads = wanted.env.get(_THREADS) or _from_runtime_env(wanted)
+    threads = _from_runtime_env(wanted) or wanted.env.get(_THREADS, "")
     num_threads = _num_threads(threads, place, len(beside), wanted)
     begin = replace(
         spec.begin,
@@ -81,8 +81,8 @@ def seated(spec: WorkerSpec, rank: int, places: Sequence[Where], wanted: Wanted)
     env = {
         **spec.env,
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        _THREADS: threads or str(num_threads),
         **wanted.env,
+        _THREADS: threads or str(num_threads),
     }
     return WorkerSpec(begin, spec.log, env)
 

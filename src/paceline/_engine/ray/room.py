@@ -65,7 +65,7 @@ def problem(wanted: Wanted, size: int, cluster: Cluster, beside: Wanted | None =
     if beside is None or any(_fits_on(node, nodes, wanted, size, beside) for node in nodes):
         return None
     return (
-        f"a validation with {_amounts(beside.bundle)} can never be had beside {asked(wanted, size)}. "
+        f"a validation with {_amounts(beside.resources)} can never be had beside {asked(wanted, size)}. "
         f"The cluster has {described(cluster.nodes, beside)}\n\n"
         "hint: lower num_workers, or what ValidationConfig(ray_remote_kwargs=...) asks for"
     )
@@ -75,9 +75,9 @@ def waiting(wanted: Wanted, size: int, cluster: Cluster) -> str:
     """What is waited for while workers have no places."""
     has = f"the cluster has {described(cluster.nodes, wanted)}"
     taken = _taken(wanted, cluster.nodes)
-    busy = f", of which {taken} {'is' if taken.startswith('1 ') else 'are'} taken by others" if taken else ""
+    busy = f", of which others have {taken}" if taken else ""
     scaler = "; the autoscaler is asked for more" if cluster.grows else ""
-    return f"waiting for room: {asked(wanted, size)} are asked for; {has}{busy}{scaler}"
+    return f"waiting for room: {asked(wanted, size)} {'are' if size > 1 else 'is'} asked for; {has}{busy}{scaler}"
 
 
 def room(wanted: Wanted, size: int, nodes: Iterable[Node]) -> int:
@@ -120,14 +120,18 @@ def asked(wanted: Wanted, size: int) -> str:
 
 
 def described(nodes: Iterable[Node], wanted: Wanted) -> str:
-    """`2 nodes with 2 CPU; 1 node with 8 CPU, 1 GPU (zone=a)`: what is of interest to those who want something."""
+    """`2 nodes with 2 CPU each; 1 node with 8 CPU, 1 GPU (zone=a)`: what is of interest to those who want something."""
     labels = {label for selector in wanted.selectors(len(wanted.label_selector or "") or 1) for label in selector}
     kinds = Counter(_described(node, wanted, labels) for node in nodes)
-    told = [f"{count} node{'s' if count > 1 else ''} with {what}" for what, count in kinds.items()]
+    told = [
+        f"{f'{count} nodes' if count > 1 else '1 node'} with {what or 'nothing'}{' each' if count > 1 else ''}{where}"
+        for (what, where), count in kinds.items()
+    ]
     return "; ".join(told) or "no nodes"
 
 
-def _described(node: Node, wanted: Wanted, labels: set[str]) -> str:
+def _described(node: Node, wanted: Wanted, labels: set[str]) -> tuple[str, str]:
+    """Its resources, and its labels."""
     shown = {
         name: amount
         for name, amount in node.total.items()
@@ -135,7 +139,7 @@ def _described(node: Node, wanted: Wanted, labels: set[str]) -> str:
     }
     order = sorted(shown, key=lambda name: (name not in _ALWAYS_TOLD, name))
     pairs = {label: value for label, value in sorted(node.labels.items()) if label in labels}
-    return _amounts({name: shown[name] for name in order}) + (f" ({_pairs(pairs)})" if pairs else "")
+    return _amounts({name: shown[name] for name in order}), f" ({_pairs(pairs)})" if pairs else ""
 
 
 def _hint(wanted: Wanted, size: int, nodes: list[Node]) -> str:
@@ -194,7 +198,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
         for name, amount in resources.items()
         if amount
     ]
-    return ", ".join(told) or "nothing"
+    return ", ".join(told)
 
 
 def _pairs(labels: Mapping[str, str]) -> str:
