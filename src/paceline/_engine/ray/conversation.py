@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ from paceline._engine.messages import (
 )
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.crew import Crew, Seat, Unroomed
-from paceline._engine.ray.nodes import Look, draining, failure_of, first_line, looked, loss_of, notices
+from paceline._engine.ray.nodes import Survey, draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import Wanted, seated
 from paceline._engine.ray.shell import Said, Start
 
@@ -42,6 +42,8 @@ _STOP_S = 10.0
 """How long an actor may take to end its worker, before it is ended itself."""
 _WATCH_S = 1.0
 """How often it is looked for nodes that are being drained."""
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -114,6 +116,14 @@ class Conversation:
     def seat(self, rank: int) -> Seat | None:
         now = self._now
         return now.seats[rank] if now is not None and rank < len(now.seats) else None
+
+    def ask(self, look: Callable[[], T], timeout_s: float) -> T:
+        """Have something looked at that may block, for so long at most."""
+
+        async def found() -> T:
+            return await asyncio.to_thread(look)
+
+        return asyncio.run_coroutine_threadsafe(found(), self._loop).result(timeout_s)
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -297,12 +307,12 @@ class Conversation:
                 await self.crew.where(seat)
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
-        look = Look() if asked_for or seat.spoken else await asyncio.to_thread(looked, self._ray)
+        survey = Survey() if asked_for or seat.spoken else await asyncio.to_thread(surveyed, self._ray)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
         if not asked_for and not seat.spoken:
             drained = seat.where.node_id in self._draining
-            failure = failure_of(loss_of(error), seat.rank, seat.where, look, drained=drained, at=at)
+            failure = failure_of(loss_of(error), seat.rank, seat.where, survey, drained=drained, at=at)
             self._tell(WorkerFailed(now.number, seat.rank, failure))
         if not isinstance(error, self._ray.exceptions.ActorDiedError):
             self._ray.kill(seat.actor)  # What cannot be heard is not to go on.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from paceline._engine.ray.nodes import Look, first_line, looked, loss_of
+from paceline._engine.ray.look import looked
+from paceline._engine.ray.nodes import Survey, first_line, loss_of, surveyed
 from paceline._engine.ray.placement import Wanted, order_of
+from paceline._engine.ray.room import waiting
 from paceline._engine.ray.shell import Shell, Where
 
 _CLOSE_S = 5.0
@@ -24,6 +27,7 @@ _LOOK_S = 0.2
 _FATE_S = 60.0
 """How long an actor that cannot be reached is given, until the cluster says what became of it."""
 _ROOM_EVERY_S = 1.0
+_SAY_EVERY_S = 30.0
 
 NOWHERE = Where("", "", "", 0, 1)
 
@@ -48,23 +52,32 @@ class Seat:
         return not self.stopped
 
 
+@dataclass
+class _Wait:
+    """For places: when the cluster is looked at next, and when something is said."""
+
+    size: int
+    look_at: float = field(default_factory=lambda: time.monotonic() + _ROOM_EVERY_S)
+    say_at: float = 0.0
+
+
 class Unroomed(Exception):
     """There is room for fewer workers than were asked for, and the run can do with fewer."""
 
 
 def chosen(
-    size: int, placed: Mapping[int, str], kept: Mapping[int, str], look: Look
+    size: int, placed: Mapping[int, str], kept: Mapping[int, str], survey: Survey
 ) -> list[int] | Literal["wait", "anew"]:
     """The bundles that `size` workers are put on; or whether to wait for them, or to place all anew.
 
     `placed` has the node of each bundle of the placement group, `kept` that of those whose actor is alive.
     """
-    usable = [bundle for bundle, node in placed.items() if look.is_good(node)]
+    usable = [bundle for bundle, node in placed.items() if survey.is_good(node)]
     if len(usable) >= size:
         warm_first = sorted(usable, key=lambda bundle: (kept.get(bundle) != placed[bundle], bundle))
         return sorted(warm_first[:size])
     # Bundles of a node that is drained are not moved before it is gone.
-    if len(placed) == size and not any(node in look.draining for node in placed.values()):
+    if len(placed) == size and not any(node in survey.draining for node in placed.values()):
         return "wait"
     return "anew"
 
@@ -87,6 +100,7 @@ class Crew:
         self._listen = listen
         self._say = say
         self._room = room
+        self._home = ray.get_runtime_context().get_node_id()
         self._group: Any = None
         self._total = 0
         self._seats: dict[int, Seat] = {}
@@ -94,27 +108,27 @@ class Crew:
 
     async def placed(self, size: int, preload: tuple[str, ...]) -> list[Seat]:
         """Actors for so many workers, in the order of their ranks."""
-        since = time.monotonic()
+        wait = _Wait(size)
         while True:
             if self._group is None or self._total < size:
                 await self.dismissed()
                 self._made(size)
-            look, placed = await asyncio.to_thread(self._looked, self._group)
-            await self._parted(look)
+            survey, placed = await asyncio.to_thread(self._surveyed, self._group)
+            await self._parted(survey)
             kept = {bundle: seat.where.node_id for bundle, seat in self._seats.items()}
-            bundles = chosen(size, placed, kept, look)
+            bundles = chosen(size, placed, kept, survey)
             if bundles == "anew":
                 await self.dismissed()
             elif bundles == "wait":
-                since = await self._waited(size, since)
+                await self._waited(wait)
             elif await self._manned(bundles, preload):
                 seats = [self._seats[bundle] for bundle in bundles]
-                return [seats[index] for index in order_of([seat.where for seat in seats])]
+                return [seats[index] for index in order_of([seat.where for seat in seats], self._home)]
 
-    def usable(self, look: Look) -> int:
-        """How many workers the places that are held have room for."""
+    def held(self) -> Counter[str]:
+        """How many places are held on each node. On any thread."""
         group = self._group
-        return 0 if group is None else sum(look.is_good(node) for node in self._bundles(group).values())
+        return Counter() if group is None else Counter(filter(None, self._bundles(group).values()))
 
     async def dismissed(self) -> None:
         """Let the actors and their places go."""
@@ -123,9 +137,9 @@ class Crew:
         if group is not None:
             await self._let_go(seats, group)
 
-    async def _parted(self, look: Look) -> None:
+    async def _parted(self, survey: Survey) -> None:
         """Let those actors go that are lost, or will be with their node."""
-        gone = [seat for seat in self._seats.values() if seat.lost or not look.is_good(seat.where.node_id)]
+        gone = [seat for seat in self._seats.values() if seat.lost or not survey.is_good(seat.where.node_id)]
         for seat in gone:
             del self._seats[seat.bundle]
         await self._let_go(gone)
@@ -152,21 +166,29 @@ class Crew:
             await asyncio.wait(listening, timeout=timeout_s)
 
     def _made(self, size: int) -> None:
-        self._group = self._ray.util.placement_group([self._wanted.bundle] * size, strategy=self._wanted.strategy)
+        labels: dict[str, Any] = {}
+        if self._wanted.label_selector:
+            labels["bundle_label_selector"] = self._wanted.selectors(size)
+        bundles = [self._wanted.bundle] * size
+        self._group = self._ray.util.placement_group(bundles, strategy=self._wanted.strategy, **labels)
         self._total = size
 
-    async def _waited(self, size: int, since: float) -> float:
-        """Wait for places; since when that is waited for."""
+    async def _waited(self, wait: _Wait) -> None:
+        """Wait a moment for places; say what is waited for, if it takes long."""
         began = time.monotonic()
         await asyncio.to_thread(self._group.wait, _LOOK_S)
-        if time.monotonic() - began < _LOOK_S / 10:
+        now = time.monotonic()
+        if now - began < _LOOK_S / 10:
             await asyncio.sleep(_LOOK_S / 10)  # It was placed once, and is not now.
-        if self._room is not None and time.monotonic() - since > _ROOM_EVERY_S:
-            since = time.monotonic()
-            room = await asyncio.to_thread(self._room, size)
-            if room < size:
-                raise Unroomed(f"there is room for {room} of {size} workers")
-        return since
+        if now < wait.look_at:
+            return
+        wait.look_at = now + _ROOM_EVERY_S
+        room = await asyncio.to_thread(self._room, wait.size) if self._room is not None else wait.size
+        if room < wait.size:
+            raise Unroomed(f"there is room for {room} of {wait.size} workers")
+        if now >= wait.say_at:
+            wait.say_at = now + _SAY_EVERY_S
+            self._say(waiting(self._wanted, wait.size, await asyncio.to_thread(looked)))
 
     async def _manned(self, bundles: Sequence[int], preload: tuple[str, ...]) -> bool:
         """Put actors on those bundles that have none; False where some were lost on the way with their node."""
@@ -182,9 +204,11 @@ class Crew:
                 seat.where = answer
                 seat.listening = asyncio.get_running_loop().create_task(self._listen(seat))
         if problems:
-            look, placed = await asyncio.to_thread(self._looked, self._group)
+            survey, placed = await asyncio.to_thread(self._surveyed, self._group)
             for seat, problem in problems:
-                if not isinstance(problem, self._ray.exceptions.RayError) or look.is_good(placed.get(seat.bundle, "")):
+                if not isinstance(problem, self._ray.exceptions.RayError) or survey.is_good(
+                    placed.get(seat.bundle, "")
+                ):
                     raise problem
         return not any(self._seats[bundle].lost for bundle in bundles)
 
@@ -200,8 +224,8 @@ class Crew:
                     raise
                 await asyncio.sleep(_LOOK_S)
 
-    def _looked(self, group: Any) -> tuple[Look, dict[int, str]]:
-        return looked(self._ray), self._bundles(group)
+    def _surveyed(self, group: Any) -> tuple[Survey, dict[int, str]]:
+        return surveyed(self._ray), self._bundles(group)
 
     def _bundles(self, group: Any) -> dict[int, str]:
         """The node of each bundle; empty for one that has none."""
@@ -216,11 +240,8 @@ class Crew:
     def _hired(self, bundle: int, preload: tuple[str, ...]) -> Seat:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        asked = dict(self._wanted.bundle)
         options: dict[str, Any] = {
-            "num_cpus": asked.pop("CPU", 0),
-            "num_gpus": asked.pop("GPU", 0),
-            "resources": asked,
+            **self._wanted.options,
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         }

@@ -19,8 +19,9 @@ from paceline._engine.base import Group, Needs
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray.connect import connected
 from paceline._engine.ray.conversation import Conversation
-from paceline._engine.ray.nodes import Look, looked
+from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.room import capacity
 
 _ASK_S = 2.0
 
@@ -29,11 +30,12 @@ Say = Callable[[str], None]
 
 class RayEngine:
     def __init__(
-        self, wanted: Wanted, say: Say = lambda _: None, address: str | None = None, *, elastic: bool = False
+        self, wanted: Wanted, say: Say = lambda _: None, address: str | None = None, *, least: int | None = None
     ) -> None:
         """`say` is told what is waited for; `address` that of the cluster, where Ray is not initialised yet.
 
-        `elastic`: the run can do with fewer workers, so a group that there is no room for any more has failed.
+        `least`: the fewest workers that the run can do with, where that is fewer than it may have. Then a group that
+        there is no room for any more has failed; else it waits.
         """
         self._ray = connected(address)
         self._wanted = wanted
@@ -43,11 +45,19 @@ class RayEngine:
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._running = False
-        room = self._room if elastic else None
+        self._least = least
+        self._num_places = 0
+        room = self._room if least is not None else None
         self._conversation = Conversation(self._ray, wanted, self._token, self._hear, say, room)
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
-        return self._room(most)
+        """By what each worker asks for in whole, of which `needs` are a part."""
+        try:
+            cluster, held = self._conversation.ask(lambda: (looked(), self._conversation.crew.held()), _ASK_S)
+        except (self._ray.exceptions.RayError, TimeoutError):
+            return self._num_places  # A head that does not answer takes no place away.
+        self._num_places = capacity(self._wanted, cluster, held, least, most)
+        return self._num_places
 
     @property
     def waits(self) -> bool:
@@ -118,16 +128,4 @@ class RayEngine:
         self.wake()
 
     def _room(self, most: int) -> int:
-        look = looked(self._ray)
-        return min(most, self._conversation.crew.usable(look) + _free(look, self._wanted))
-
-
-def _free(look: Look, wanted: Wanted) -> int:
-    """How many workers fit on what nobody has taken."""
-    from ray._private.state import available_resources_per_node as free_on
-
-    fits = 0
-    for node_id, free in free_on().items():  # type: ignore[no-untyped-call]
-        if look.is_good(node_id):
-            fits += min(int(free.get(name, 0) / amount + 1e-9) for name, amount in wanted.bundle.items())
-    return fits
+        return capacity(self._wanted, looked(), self._conversation.crew.held(), self._least or most, most)

@@ -1,6 +1,6 @@
 """The nodes of a cluster: what is known of them, who is to be told of one that will be taken away, how an end is put.
 
-Pure, but for `looked`. Ray's public interface lists nodes and what they died of, and says of a lost actor whether it
+Pure, but for `surveyed`. Ray's public interface lists nodes and what they died of, and says of a lost actor whether it
 was preempted; which nodes are being drained, and until when, only its state accessor says.
 """
 
@@ -24,7 +24,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Look:
+class Survey:
     """The cluster at one moment."""
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class Notice:
     """The driver is on it too."""
 
 
-def looked(ray: Any) -> Look:
+def surveyed(ray: Any) -> Survey:
     """Ask the cluster; takes milliseconds, and blocks while the cluster's head does not answer."""
     nodes = {
         node["NodeID"]: Node(node["NodeManagerAddress"], node["Alive"], node.get("DeathReasonMessage", ""))
         for node in ray.nodes()
     }
-    return Look(nodes, draining())
+    return Survey(nodes, draining())
 
 
 def draining() -> dict[str, float]:
@@ -102,14 +102,14 @@ def loss_of(error: BaseException) -> Loss:
     return Loss(type(error).__name__, str(error), bool(getattr(error, "preempted", False)))
 
 
-def failure_of(loss: Loss, rank: int, where: Where, look: Look, *, drained: bool, at: float) -> Failure:
+def failure_of(loss: Loss, rank: int, where: Where, survey: Survey, *, drained: bool, at: float) -> Failure:
     """What a lost actor says of its worker; `drained`: its node was known to be taken away."""
-    kind, message = _told(loss, where, look, drained)
+    kind, message = _told(loss, where, survey, drained)
     return Failure(rank, kind, message, at=at, pid=0, host=where.host)
 
 
-def _told(loss: Loss, where: Where, look: Look, drained: bool) -> tuple[FailureKind, str]:
-    node = look.nodes.get(where.node_id)
+def _told(loss: Loss, where: Where, survey: Survey, drained: bool) -> tuple[FailureKind, str]:
+    node = survey.nodes.get(where.node_id)
     place = f"node {where.address} ({where.node_id})"
     if loss.kind == "OutOfMemoryError":
         return "memory", f"killed by Ray, since its {place} ran low on memory{_memory(loss.text)}"
