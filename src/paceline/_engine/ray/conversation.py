@@ -22,6 +22,7 @@ from paceline._core import settings
 from paceline._engine.base import Group
 from paceline._engine.messages import (
     Failure,
+    FailureKind,
     FromWorker,
     PreemptionTold,
     StopAt,
@@ -34,8 +35,9 @@ from paceline._engine.messages import (
 )
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.crew import Crew, Seat, Unroomed
+from paceline._engine.ray.escort import Refused, heard
 from paceline._engine.ray.nodes import Survey, draining, failure_of, first_line, loss_of, notices, surveyed
-from paceline._engine.ray.placement import Wanted, seated
+from paceline._engine.ray.placement import seated
 from paceline._engine.ray.shell import Said, Start
 
 _STOP_S = 10.0
@@ -75,19 +77,16 @@ class Conversation:
     def __init__(
         self,
         ray: Any,
-        wanted: Wanted,
-        token: str,
+        crew: Crew,
         tell: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
-        room: Callable[[int], int] | None,
     ) -> None:
-        """`tell` takes what the controller has to know, `say` what a person may want to. `room`: see `Crew`."""
+        """`tell` takes what the controller has to know, `say` what a person may want to."""
         self._ray = ray
-        self._wanted = wanted
-        self._token = token
+        self.crew = crew
+        self._token = crew.token
         self._tell = tell
         self._say = say
-        self.crew = Crew(ray, wanted, token, self._listen, say, room)
         self.waits = False
         """For places: no worker has been started."""
         self._now: _Attempt | None = None
@@ -164,7 +163,7 @@ class Conversation:
     async def _begin(self, now: _Attempt) -> None:
         try:
             job = await asyncio.to_thread(self._ray.put, now.group.job)
-            self._launch(now, await self.crew.placed(len(now.group.workers), now.group.preload), job)
+            self._launch(now, await self._placed(now.group), job)
         except asyncio.CancelledError:
             await self.crew.dismissed()
             self._over(now)
@@ -172,11 +171,19 @@ class Conversation:
             now.placing = False
             self._fail(now, f"the workers were not started: {short}")
             self._over(now)
+        except Refused as refused:
+            now.placing = False
+            self._fail(now, str(refused), refused.kind, again=False)
+            await self.crew.dismissed()
+            self._over(now)
         except Exception as error:  # noqa: BLE001  told as a failure of the engine
             now.placing = False
             self._fail(now, f"the workers could not be started: {first_line(loss_of(error))}")
             await self.crew.dismissed()
             self._over(now)
+
+    async def _placed(self, group: Group) -> list[Seat]:
+        return await self.crew.placed(len(group.workers), group.preload, self._listen)
 
     def _launch(self, now: _Attempt, seats: list[Seat], job: Any) -> None:
         places = [seat.where for seat in seats]
@@ -184,7 +191,8 @@ class Conversation:
         group = now.group
         for rank, seat in enumerate(seats):
             seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
-            spec = seated(group.workers[rank], rank, places, self._wanted)
+            spec = seated(group.workers[rank], rank, places, self.crew.wanted)
+            seat.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
             start = Start(spec.begin, str(spec.log), spec.env, group.preload, group.preload_later, group.start_method)
             self._heed(seat, seat.actor.start.remote(self._token, encode(start), job))
@@ -271,6 +279,7 @@ class Conversation:
 
     def _hear(self, seat: Seat, said: Said) -> None:
         seat.pid = said.pid or seat.pid
+        heard(said, seat.log)
         for payload in said.messages:
             message = decode_from_worker(payload)
             seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
@@ -332,8 +341,8 @@ class Conversation:
 
         self._do(answered())
 
-    def _fail(self, now: _Attempt, message: str) -> None:
-        failure = Failure(0, "engine", message, at=time.time(), host=socket.gethostname())
+    def _fail(self, now: _Attempt, message: str, kind: FailureKind = "engine", *, again: bool = True) -> None:
+        failure = Failure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
         self._tell(WorkerFailed(now.number, 0, failure))
 
     def _broken(self, error: Exception) -> None:

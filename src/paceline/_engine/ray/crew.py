@@ -12,8 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from paceline._engine.ray.escort import Escort
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.nodes import Survey, first_line, loss_of, surveyed
 from paceline._engine.ray.placement import Wanted, order_of
@@ -41,6 +43,7 @@ class Seat:
     where: Where = NOWHERE
     rank: int = -1
     pid: int = 0
+    log: Path = Path()
     spoken: bool = False
     """Its worker has said that it returned or failed; its end is no news."""
     stopped: bool = True
@@ -59,6 +62,9 @@ class _Wait:
     size: int
     look_at: float = field(default_factory=lambda: time.monotonic() + _ROOM_EVERY_S)
     say_at: float = 0.0
+
+
+Listen = Callable[[Seat], Coroutine[Any, Any, None]]
 
 
 class Unroomed(Exception):
@@ -87,17 +93,16 @@ class Crew:
         self,
         ray: Any,
         wanted: Wanted,
+        escort: Escort,
         token: str,
-        listen: Callable[[Seat], Coroutine[Any, Any, None]],
         say: Callable[[str], None],
         room: Callable[[int], int] | None = None,
     ) -> None:
-        """`listen` makes the coroutine that hears a seat. `room` is how many workers out of so many there is room for
-        now; given where the run can do with fewer."""
+        """`room` is how many workers out of so many there is room for now; given where the run can do with fewer."""
         self._ray = ray
-        self._wanted = wanted
-        self._token = token
-        self._listen = listen
+        self.wanted = wanted
+        self.token = token
+        self._escort = escort
         self._say = say
         self._room = room
         self._home = ray.get_runtime_context().get_node_id()
@@ -106,8 +111,8 @@ class Crew:
         self._seats: dict[int, Seat] = {}
         """By bundle."""
 
-    async def placed(self, size: int, preload: tuple[str, ...]) -> list[Seat]:
-        """Actors for so many workers, in the order of their ranks."""
+    async def placed(self, size: int, preload: tuple[str, ...], listen: Listen) -> list[Seat]:
+        """Actors for so many workers, in the order of their ranks; `listen` hears each, for as long as it lives."""
         wait = _Wait(size)
         while True:
             if self._group is None or self._total < size:
@@ -121,7 +126,7 @@ class Crew:
                 await self.dismissed()
             elif bundles == "wait":
                 await self._waited(wait)
-            elif await self._manned(bundles, preload):
+            elif await self._manned(bundles, placed, preload, listen):
                 seats = [self._seats[bundle] for bundle in bundles]
                 return [seats[index] for index in order_of([seat.where for seat in seats], self._home)]
 
@@ -167,10 +172,10 @@ class Crew:
 
     def _made(self, size: int) -> None:
         labels: dict[str, Any] = {}
-        if self._wanted.label_selector:
-            labels["bundle_label_selector"] = self._wanted.selectors(size)
-        bundles = [self._wanted.bundle] * size
-        self._group = self._ray.util.placement_group(bundles, strategy=self._wanted.strategy, **labels)
+        if self.wanted.label_selector:
+            labels["bundle_label_selector"] = self.wanted.selectors(size)
+        bundles = [self.wanted.bundle] * size
+        self._group = self._ray.util.placement_group(bundles, strategy=self.wanted.strategy, **labels)
         self._total = size
 
     async def _waited(self, wait: _Wait) -> None:
@@ -188,9 +193,11 @@ class Crew:
             raise Unroomed(f"there is room for {room} of {wait.size} workers")
         if now >= wait.say_at:
             wait.say_at = now + _SAY_EVERY_S
-            self._say(waiting(self._wanted, wait.size, await asyncio.to_thread(looked)))
+            self._say(waiting(self.wanted, wait.size, await asyncio.to_thread(looked)))
 
-    async def _manned(self, bundles: Sequence[int], preload: tuple[str, ...]) -> bool:
+    async def _manned(
+        self, bundles: Sequence[int], placed: Mapping[int, str], preload: tuple[str, ...], listen: Listen
+    ) -> bool:
         """Put actors on those bundles that have none; False where some were lost on the way with their node."""
         new = {bundle: self._hired(bundle, preload) for bundle in bundles if bundle not in self._seats}
         self._seats |= new  # So that they are let go, whatever happens.
@@ -202,22 +209,31 @@ class Crew:
                 problems.append((seat, answer))
             else:
                 seat.where = answer
-                seat.listening = asyncio.get_running_loop().create_task(self._listen(seat))
         if problems:
-            survey, placed = await asyncio.to_thread(self._surveyed, self._group)
+            survey = await asyncio.to_thread(surveyed, self._ray)
             for seat, problem in problems:
-                if not isinstance(problem, self._ray.exceptions.RayError) or survey.is_good(
-                    placed.get(seat.bundle, "")
-                ):
-                    raise problem
+                if survey.is_good(placed[seat.bundle]):
+                    raise await self._explained(problem, seat)
+        came = [seat for seat in new.values() if not seat.lost]
+        await self._escort.check(self.token, [(seat.actor, seat.where) for seat in came])
+        for seat in came:
+            seat.listening = asyncio.get_running_loop().create_task(listen(seat))
         return not any(self._seats[bundle].lost for bundle in bundles)
+
+    async def _explained(self, problem: BaseException, seat: Seat) -> BaseException:
+        """Whether an actor would not come up the next time either."""
+        errors = self._ray.exceptions
+        raised = isinstance(problem, errors.ActorDiedError) and "creation task" in str(problem)
+        if raised or isinstance(problem, errors.RuntimeEnvSetupError | errors.RayTaskError):
+            return await self._escort.explained(problem, self._group, seat.bundle)
+        return problem
 
     async def where(self, seat: Seat) -> Where:
         """Where an actor lies; raises once the cluster says that it is lost, and not before."""
         deadline = time.monotonic() + _FATE_S
         while True:
             try:
-                answer: Where = await seat.actor.where.remote(self._token)
+                answer: Where = await seat.actor.where.remote(self.token, self._escort.files())
                 return answer
             except self._ray.exceptions.ActorUnavailableError:
                 if time.monotonic() > deadline:
@@ -241,10 +257,9 @@ class Crew:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {
-            **self._wanted.options,
+            **self.wanted.options,
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         }
-        if self._wanted.runtime_env is not None:
-            options["runtime_env"] = dict(self._wanted.runtime_env)
-        return Seat(self._ray.remote(Shell).options(**options).remote(self._token, preload), bundle)
+        shell = self._ray.remote(Shell).options(**options, **self._escort.options)
+        return Seat(shell.remote(self.token, preload, self._escort.kit), bundle)

@@ -19,6 +19,8 @@ from paceline._engine.base import Group, Needs
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray.connect import connected
 from paceline._engine.ray.conversation import Conversation
+from paceline._engine.ray.crew import Crew
+from paceline._engine.ray.escort import Escort
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
 from paceline._engine.ray.room import capacity
@@ -30,7 +32,13 @@ Say = Callable[[str], None]
 
 class RayEngine:
     def __init__(
-        self, wanted: Wanted, say: Say = lambda _: None, address: str | None = None, *, least: int | None = None
+        self,
+        wanted: Wanted,
+        say: Say = lambda _: None,
+        address: str | None = None,
+        *,
+        escort: Escort | None = None,
+        least: int | None = None,
     ) -> None:
         """`say` is told what is waited for; `address` that of the cluster, where Ray is not initialised yet.
 
@@ -48,7 +56,8 @@ class RayEngine:
         self._least = least
         self._num_places = 0
         room = self._room if least is not None else None
-        self._conversation = Conversation(self._ray, wanted, self._token, self._hear, say, room)
+        crew = Crew(self._ray, wanted, escort if escort is not None else Escort(), self._token, say, room)
+        self._conversation = Conversation(self._ray, crew, self._hear, say)
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         """By what each worker asks for in whole, of which `needs` are a part."""
