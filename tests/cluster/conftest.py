@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 HERE = Path(__file__).parent
+sys.path += [str(HERE.parent / "chaos"), str(HERE.parent / "contracts")]  # programs that run on every engine
 NODE = {"num_cpus": 2, "object_store_memory": 150_000_000}
 NUM_NODES = 2
 GRACE_S = 10.0
