@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,28 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
         connected.add()
     if problems:
         pytest.fail("the test left something on the cluster:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+@pytest.fixture(scope="package")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """What a function of `oracle` comes to on this machine when nothing happens, computed once for each."""
+    import cloudpickle
+    import oracle
+
+    known: dict[Any, Any] = {}
+
+    def get(kind: Any, function: Any, steps: int = oracle.STEPS) -> Any:
+        key = (kind, function, steps)
+        if key not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PACELINE_ENGINE", "local")
+                result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
+            known[key] = oracle.expected(result, steps)
+        return known[key]
+
+    cloudpickle.register_pickle_by_value(oracle)  # workers cannot import the modules of a test
+    yield get
+    cloudpickle.unregister_pickle_by_value(oracle)
 
 
 def _left(name: str) -> list[str]:

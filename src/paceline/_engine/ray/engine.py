@@ -27,6 +27,7 @@ from paceline._engine.messages import (
     Failure,
     FailureKind,
     FromWorker,
+    PreemptionTold,
     ToWorker,
     WorkerFailed,
     WorkerReturned,
@@ -81,6 +82,7 @@ class RayEngine:
         self._wanted = wanted
         self._say = say
         self._token = secrets.token_hex(16)
+        self._node_id = self._ray.get_runtime_context().get_node_id()
         self._heard: deque[FromWorker | WorkersStopped] = deque()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
@@ -253,12 +255,21 @@ class RayEngine:
                 seat.pid = said.pid or seat.pid
                 for payload in said.messages:
                     message = decode_from_worker(payload)
+                    if isinstance(message, PreemptionTold):
+                        message = self._noticed(seat, message)
                     seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
                     self._tell(message)
                 if said.stopped is not None:
                     self._stopped(seat)
         except self._ray.exceptions.RayError as error:
             self._lost(seat, error)
+
+    def _noticed(self, seat: Seat, told: PreemptionTold) -> PreemptionTold:
+        """A worker knows of its own process only: here is who else is on its node, and whether the driver is."""
+        assert self._crew is not None
+        node = seat.where.node_id
+        ranks = tuple(each.rank for each in self._crew.seats if each.where.node_id == node)
+        return msgspec.structs.replace(told, ranks=ranks, whole=node == self._node_id)
 
     def _lost(self, seat: Seat, error: Exception) -> None:
         seat.lost = True
