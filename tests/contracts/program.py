@@ -45,14 +45,14 @@ def function(config):
     model = prepare_model(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     last = train.get_checkpoint()
-    step, epoch = 0, 0
+    step, first = 0, 0
     if last is not None:
         state = last.to_dict()
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
-        step, epoch = state["step"], state["epoch"]
-    for epoch in range(epoch, EPOCHS):
+        step, first = state["step"], state["epoch"]
+    for epoch in range(first, EPOCHS):
         for rows, (taken, batch) in zip(rows_of(config), loader, strict=True):
             loss = ((model(batch).squeeze(1) - batch.sum(dim=1) - rows["value"].mean()) ** 2).mean()
             optimizer.zero_grad()

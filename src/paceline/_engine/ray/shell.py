@@ -22,7 +22,7 @@ import msgspec
 from paceline._core import system
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
-from paceline._engine.local.launch import prewarm
+from paceline._engine.local.launch import keep_apart, prewarm
 from paceline._engine.messages import Begin, FromWorker, WorkersStopped, decode_to_worker, encode
 from paceline._engine.ray.connect import imported
 
@@ -70,6 +70,7 @@ class Shell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.Queue[Said] = asyncio.Queue()
         self._thread: threading.Thread | None = None
+        keep_apart()
         prewarm(*preload)
 
     async def where(self, token: str) -> Where:
