@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,13 +36,18 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted, order_of, seated
+from paceline._engine.ray.room import capacity, waiting
 from paceline._engine.ray.shell import Said, Shell, Start, Where
 
 _CLOSE_S = 5.0
 """How long the end of the actors is waited for when the engine closes."""
 _ASK_S = 2.0
 _LOOK_S = 0.2
+_QUIET_S = 1.0
+"""How long places are waited for without a word."""
+_SAY_EVERY_S = 30.0
 
 Say = Callable[[str], None]
 
@@ -69,6 +74,8 @@ class Crew:
 
     group: Any
     seats: list[Seat] = field(default_factory=list)
+    nodes: Counter[str] = field(default_factory=Counter)
+    """How many of its places are on each node; none as long as it has none."""
 
     @property
     def is_whole(self) -> bool:
@@ -88,6 +95,7 @@ class RayEngine:
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._crew: Crew | None = None
+        self._room = 0
         self._attempt = 0
         self._starting: asyncio.Task[None] | None = None
         self._running = False
@@ -101,7 +109,15 @@ class RayEngine:
     # What the controller calls
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
-        return most
+        """By what each worker asks for in whole, of which `needs` are a part."""
+        looking = asyncio.run_coroutine_threadsafe(asyncio.to_thread(looked), self._loop)
+        try:
+            cluster = looking.result(_ASK_S)
+        except (self._ray.exceptions.RayError, TimeoutError):
+            return self._room  # A head that does not answer takes no place away.
+        held = self._crew.nodes if self._crew is not None else Counter[str]()
+        self._room = capacity(self._wanted, cluster, held, least, most)
+        return self._room
 
     @property
     def waits(self) -> bool:
@@ -219,26 +235,36 @@ class RayEngine:
             await self._dismissed()
         if self._crew is not None:
             return self._crew
-        group = self._ray.util.placement_group([self._wanted.bundle] * size, strategy=self._wanted.strategy)
-        self._crew = crew = Crew(group)
-        while not await asyncio.to_thread(group.wait, _LOOK_S):
-            pass
-        actors = [self._actor(group, bundle, preload) for bundle in range(size)]
+        self._crew = crew = Crew(self._asked_for(size))
+        say_at = self._loop.time() + _QUIET_S
+        while not await asyncio.to_thread(crew.group.wait, _LOOK_S):
+            if self._loop.time() >= say_at:
+                cluster = await asyncio.to_thread(looked)
+                self._say(waiting(self._wanted, size, cluster))
+                say_at = self._loop.time() + _SAY_EVERY_S
+        table = self._ray.util.placement_group_table(crew.group)
+        crew.nodes = Counter(table["bundles_to_node_id"].values())
+        actors = [self._actor(crew.group, bundle, preload) for bundle in range(size)]
         places: list[Where] = await asyncio.gather(*(actor.where.remote(self._token) for actor in actors))
-        for index in order_of(places):
+        for index in order_of(places, self._ray.get_runtime_context().get_node_id()):
             seat = Seat(actors[index], index, places[index])
             seat.listening = self._loop.create_task(self._listen(seat))
             crew.seats.append(seat)
         return crew
 
+    def _asked_for(self, size: int) -> Any:
+        """The placement group of so many workers."""
+        labels: dict[str, Any] = {}
+        if self._wanted.label_selector:
+            labels["bundle_label_selector"] = self._wanted.selectors(size)
+        bundles = [self._wanted.bundle] * size
+        return self._ray.util.placement_group(bundles, strategy=self._wanted.strategy, **labels)
+
     def _actor(self, group: Any, bundle: int, preload: tuple[str, ...]) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        asked = dict(self._wanted.bundle)
         options: dict[str, Any] = {
-            "num_cpus": asked.pop("CPU", 0),
-            "num_gpus": asked.pop("GPU", 0),
-            "resources": asked,
+            **self._wanted.options,
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
         }
