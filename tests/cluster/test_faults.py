@@ -66,23 +66,29 @@ def test_hangs_of_every_kind_are_told_by_what_the_node_says_and_restarted(tmp_pa
     assert "holds the GIL" in gil
 
 
-def test_a_notice_ends_the_run_where_it_comes_to_the_drivers_node_and_an_attempt_elsewhere(tmp_path, undisturbed):
-    faults = Faults().preempt(0, 20.0, ("step", 3)).preempt(1, 20.0, ("step", 7)).oom(0, ("step", 11))
-    trainer = oracle.trainer_of(
-        DataParallelTrainer,
-        oracle.small,
-        tmp_path,
-        12,
-        scaling=ScalingConfig(2, placement_strategy="STRICT_SPREAD"),
-    )
-    with pytest.raises(PreemptionError):
-        faults.applied_to(trainer).fit()
-    result = faults.applied_to(trainer).fit()
+def test_a_notice_ends_the_run_where_it_comes_to_the_drivers_node_and_an_attempt_elsewhere(
+    tmp_path, cluster, undisturbed
+):
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    elsewhere = next(node for node in cluster.added if node != here)
+    faults = Faults().preempt(1, 20.0, ("step", 3)).oom(0, ("step", 7))
+
+    def fit(node):
+        scaling = ScalingConfig(2, label_selector={"ray.io/node-id": node})
+        trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path / node, scaling=scaling)
+        return faults.applied_to(trainer).fit()
+
+    result = fit(elsewhere)
     assert faults.unfired(result.path) == []
-    oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small, 12))
-    notices = [event for event in oracle.history(result.path) if isinstance(event, PreemptionTold)]
-    assert [notice.ranks for notice in notices] == [(0,), (1,)]
-    assert {notice.whole for notice in notices} == {False, True}
+    with pytest.raises(PreemptionError) as caught:
+        fit(here)
+    for path, whole in ((result.path, False), (caught.value.result.path, True)):
+        (notice,) = (event for event in oracle.history(path) if isinstance(event, PreemptionTold))
+        assert (notice.ranks, notice.whole) == ((0, 1), whole), "all who are on the node"
+    oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
+    oracle.assert_same(fit(here).path, undisturbed(DataParallelTrainer, oracle.small))
 
 
 def test_messages_lost_late_doubled_or_in_another_order_change_nothing(tmp_path, undisturbed):
