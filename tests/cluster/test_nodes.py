@@ -1,4 +1,4 @@
-"""Workers, actors and nodes that are lost, nodes that come and nodes that are drained: what is told, and what goes on."""
+"""Workers, actors and nodes that are lost, nodes that come, nodes that are drained: what is told, what goes on."""
 
 import os
 import signal

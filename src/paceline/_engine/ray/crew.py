@@ -222,6 +222,8 @@ class Crew:
 
     async def _explained(self, problem: BaseException, seat: Seat) -> BaseException:
         """Whether an actor would not come up the next time either."""
+        if not isinstance(problem, Exception):
+            return problem
         errors = self._ray.exceptions
         raised = isinstance(problem, errors.ActorDiedError) and "creation task" in str(problem)
         if raised or isinstance(problem, errors.RuntimeEnvSetupError | errors.RayTaskError):
