@@ -47,12 +47,12 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: ScalingConfig(label_selector="a"), "label_selector='a' is neither a dict of labels"),
         (
             lambda: ScalingConfig(label_selector={"zone": "a b"}),
-            "'a b' is not what label 'zone' may be asked to be: 'a'",
+            "'a b' is not what label 'zone' may be asked to be",
         ),
         (lambda: ScalingConfig(label_selector={"-": "a"}), "'-' is not the name of a label"),
         (
             lambda: ScalingConfig(2, label_selector=[{"a": "b"}]),
-            "label_selector has 1 dicts for num_workers=2: give one",
+            "label_selector has 1 dicts for num_workers=2",
         ),
         (lambda: ScalingConfig((1, 2), label_selector=[{}, {}]), r"for num_workers=\(1, 2\): give one dict for each"),
         (lambda: CheckpointConfig(num_to_keep=0), "num_to_keep=0 is not 1 or more, or None"),
