@@ -66,6 +66,12 @@ def gcs_address() -> str:
     return address
 
 
+def is_driver() -> bool:
+    """Whether this process is no task or actor of the cluster: what is in its environment is the user's."""
+    runtime = imported().get_runtime_context()
+    return runtime.get_task_id() is None and runtime.get_actor_id() is None
+
+
 @contextlib.contextmanager
 def quietly() -> Any:
     """Ray's own loggers keep still below errors for as long as a block lasts."""
