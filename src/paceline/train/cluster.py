@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from paceline._core import settings
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
@@ -11,6 +12,7 @@ from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.presence import Anchored, Presence
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData, served
 from paceline.train.site import Say
@@ -40,10 +42,12 @@ class ClusterSite:
         return Share(max(1, int(num_cpus)), (), {})
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
-        if beside is None:
-            return RayEngine(self._wanted, say, self._choice.address)
-        resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
-        return RayEngine(Wanted(resources, runtime_env=self._wanted.runtime_env), say, self._choice.address)
+        wanted = self._wanted
+        if beside is not None:
+            resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
+            wanted = Wanted(resources, runtime_env=self._wanted.runtime_env)
+        engine = RayEngine(wanted, say, self._choice.address)
+        return Anchored(engine, Presence(gcs_address(), settings.load().cluster_patience_s))
 
     def served(self, data: AskedData | None) -> AbstractContextManager[str]:
         return served(data)
