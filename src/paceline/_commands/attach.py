@@ -46,10 +46,11 @@ def _attached(asked: argparse.Namespace) -> int:
     desk = home.desk()
     token, note = desk.token(), desk.note()
     if token is None or note is None:
-        return _by_journal(asked.run, "it was not detached, so there is nothing to attach to")
+        return _by_journal(asked.run, "was not detached, so there is nothing to attach to")
     if note.ended is not None:
-        text = note.ended.text
-        return _say(f"the run has ended: {text}", note.ended.code) if text else _by_journal(asked.run, "it has ended")
+        if note.ended.code:
+            return _say(f"the run has ended: {note.ended.text}", note.ended.code)
+        return _by_journal(asked.run, "was stopped", 0)
     from paceline._engine.ray.connect import connected, gcs_address
     from paceline._engine.ray.follow import Following, GoneError
     from paceline._engine.ray.presence import ClusterLostError, Presence
@@ -60,18 +61,18 @@ def _attached(asked: argparse.Namespace) -> int:
     try:
         connected(address)
     except ConnectionError:
-        return _by_journal(asked.run, f"no cluster answers at {address}, so its controller is gone")
+        return _by_journal(asked.run, f"has no controller any more: no cluster answers at {address}")
     with contextlib.closing(Presence(gcs_address(), chosen.cluster_patience_s)) as presence:
         link = link_to(home, token, presence)
         if link is None:
-            return _by_journal(asked.run, f"its controller is not on the cluster at {address} any more")
+            return _by_journal(asked.run, f"has no controller any more on the cluster at {address}")
         following = Following(link, write, _told, presence)
         if asked.stop:
             following.ask_to_stop(now=False)
         try:
             outcome = following.outcome()
         except (GoneError, ClusterLostError) as problem:
-            return _by_journal(asked.run, str(problem).partition("\n")[0])
+            return _by_journal(asked.run, f"cannot be followed: {problem}".partition("\n")[0])
     try:
         unpacked(outcome)
     except BaseException as error:  # noqa: BLE001  what a script would have ended with
@@ -81,8 +82,8 @@ def _attached(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _by_journal(run: str, why: str) -> int:
-    """What is known of a run that nobody can be asked about."""
+def _by_journal(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
+    """What is known of a run that nobody can be asked about; `why` follows the run's name where it is not complete."""
     from paceline._control.recover import history_of
     from paceline._storage.depot import DiskDepot
     from paceline._storage.home import Home
@@ -98,10 +99,10 @@ def _by_journal(run: str, why: str) -> int:
         return _say(f"run {depot.layout.root.name} is complete after {counted(found.num_reports, 'report')}", 0)
     since = f"{found.latest.name} (report {found.latest.seq})" if found.latest is not None else "the beginning"
     return _say(
-        f"run {depot.layout.root.name} is not complete after {counted(found.num_reports, 'report')}, and {why}\n\n"
+        f"run {depot.layout.root.name} has made {counted(found.num_reports, 'report')} and {why}\n\n"
         "hint: run its script again with the same RunConfig(storage_path=..., name=...) "
         f"to continue from {since}",
-        NOT_FOLLOWED,
+        code,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import secrets
 import threading
@@ -114,12 +115,10 @@ class Following:
         self._listen()
         lost = False
         while True:
-            try:
-                news = self._inbox.get(timeout=_RETRY_S)
-            except queue.Empty:
+            news = self._news()
+            if news is None:
                 self._presence.raise_if_lost()
-                continue
-            if isinstance(news, bool):
+            elif isinstance(news, bool):
                 self._asked.append(news)
                 self._stop(news)
             elif isinstance(news, Exception):
@@ -141,18 +140,26 @@ class Following:
                     break
         return self._presence.asked(self._taken)
 
+    def _news(self) -> Said | Exception | bool | None:
+        try:
+            return self._inbox.get(timeout=_RETRY_S)
+        except queue.Empty:
+            return None
+
     def leave(self) -> None:
         """Follow no further; the work goes on."""
         self._link.actor.leave.remote(self._link.token, self._who)
 
     def _listen(self) -> None:
-        threading.Thread(target=self._hear, name="paceline-follow", daemon=True).start()
+        threading.Thread(target=lambda: asyncio.run(self._hear()), name="paceline-follow", daemon=True).start()
 
-    def _hear(self) -> None:
+    async def _hear(self) -> None:
+        # Asynchronous, for what waits so is let go when the process ends. Otherwise, where the cluster is lost, Ray
+        # would then look for another one to ask.
         follow = self._link.actor.follow.options(num_returns="streaming")
         try:
-            for ref in follow.remote(self._link.token, self._who, self._life, self._until):
-                self._inbox.put(msgspec.json.decode(self._ray.get(ref), type=Said))
+            async for ref in follow.remote(self._link.token, self._who, self._life, self._until):
+                self._inbox.put(msgspec.json.decode(await ref, type=Said))
         except (self._ray.exceptions.RayError, PermissionError) as error:
             self._inbox.put(error)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from paceline._core.system import Condition
 from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import FromWorker, ToWorker, WorkerFailed, WorkersStopped
+from paceline._engine.ray.connect import forsaken
 
 T = TypeVar("T")
 
@@ -88,6 +89,7 @@ class Presence:
     def _look(self) -> None:
         while not self._closing.wait(_LOOK_EVERY_S):
             if not self.answers() and time.monotonic() - self.answered > self._patience_s:
+                forsaken()
                 self.lost = True
                 return
 
