@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import pickle
 import signal
 import socket
@@ -37,11 +36,13 @@ from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.detached import MAX_BYTES, Followers
 from paceline._engine.ray.follow import Following, GoneError, Link, begun, found
 from paceline._engine.ray.presence import ClusterLostError, Presence
+from paceline._engine.ray.travel import Luggage, lacking, settle, settle_environment
 from paceline._storage.desk import Ended, Note
 from paceline._storage.files import LocalFiles
 from paceline._storage.home import Home
 from paceline.train import preflight
 from paceline.train.carried import culprit
+from paceline.train.cluster import ClusterSite
 from paceline.train.drive import Asked, Seams, make_root, played
 from paceline.train.result import Result, result_of
 from paceline.train.terminal import Terminal
@@ -59,10 +60,12 @@ def fitted_elsewhere(asked: Asked) -> Result:
     with preflight.undone_if_refused(home.layout):
         make_root(LocalFiles(), home.layout)
         token = desk.made_token()
-    work = DetachedRun(token, pickled, settings.variables_for_elsewhere(), os.getcwd(), tuple(sys.path))
+    assert isinstance(asked.site, ClusterSite)
+    luggage = asked.site.luggage
+    work = DetachedRun(token, luggage, pickled, settings.variables_for_elsewhere())
     with contextlib.closing(Presence(gcs_address(), chosen.cluster_patience_s)) as presence:
         try:
-            link = begun(name_of(home), token, pickle.dumps(work), asked.run_config.worker_runtime_env, presence)
+            link = begun(name_of(home), token, pickle.dumps(work), luggage.runtime_env, presence)
             _say_whose(link, home, terminal.say)
             following = Following(link, write, terminal.say, presence)
             with _CtrlC(following):
@@ -96,21 +99,22 @@ class DetachedRun:
     """What the actor runs."""
 
     token: str
+    luggage: Luggage
     asked: bytes
     """What is to be driven, pickled: it is unpickled in the surroundings that the script had."""
     variables: dict[str, str]
-    directory: str
-    path: tuple[str, ...]
 
     def __call__(self, followers: Followers) -> bytes:
         return packed(lambda: self._driven(followers))
 
     def _driven(self, followers: Followers) -> Result:
+        kit = self.luggage.kit
         settings.take_from_elsewhere(self.variables)
-        if os.path.isdir(self.directory):
-            os.chdir(self.directory)
-        sys.path += [entry for entry in self.path if entry not in sys.path]
+        settle_environment(kit)
+        settle(kit, lacking(kit), self.luggage.data)
         asked: Asked = pickle.loads(self.asked)  # noqa: S301  from the script, as the actor's class itself
+        assert isinstance(asked.site, ClusterSite)
+        asked.site.luggage = self.luggage
         home = asked.run_config.home
         desk = home.desk()
         if desk.token() != self.token:
@@ -217,7 +221,8 @@ def _pickled(asked: Asked) -> bytes:
     _, _, backend = asked.parts
     try:
         # The function itself is in the job, and nobody calls it there.
-        data = _dumped(replace(asked, parts=(_unused, None, backend)))
+        assert isinstance(asked.site, ClusterSite)
+        data = _dumped(replace(asked, parts=(_unused, None, backend), site=asked.site.moved()))
     except Exception as problem:
         data_plans = asked.data.plans if asked.data is not None else {}
         found = culprit(
