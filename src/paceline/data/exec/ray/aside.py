@@ -1,0 +1,86 @@
+"""Rows of a barrier set aside in the object store, which spills to disk by itself.
+
+What lies there are the blocks that Ray Data made, so a node that is lost costs the work of making its blocks again. To
+decide where new units begin and end, only the columns that say so are fetched. Then every chunk is cut where it lies,
+so that a unit fetches its own rows and no others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from paceline._engine.ray.connect import imported
+from paceline.data.block import Block
+from paceline.data.exec.exchange import Exchanged
+from paceline.data.exec.ray.carry import Lot
+from paceline.data.exec.ray.values import packed, unpacked
+from paceline.data.exec.scatter import Aside
+
+_AT_A_TIME = 2
+"""Small tasks on each node. They ask for no cores: who waits for these rows may have them all."""
+
+
+@dataclass(frozen=True)
+class InStore(Exchanged):
+    def columns(self, names: Sequence[str]) -> list[Block]:
+        ray = imported()
+        task = ray.remote(_columns).options(num_cpus=0, max_retries=-1)
+        refs = _bounded(lambda lot: [task.remote(lot.ref, list(names))], self._lots())
+        return [unpacked(ray.get(ref)) for [ref] in refs]
+
+    def divided(self, cuts: Sequence[Sequence[int]]) -> list[list[Aside]]:
+        num_parts = len(cuts[0]) - 1 if cuts else 0
+        if num_parts < 2:
+            return super().divided(cuts)
+        # What has no rows is no object: a chunk has rows for few of many parts where they are sorted already.
+        spans = [[span for span in pairwise(ends) if span[0] < span[1]] for ends in cuts]
+        task = imported().remote(_parts).options(num_cpus=0, max_retries=-1)
+
+        def cut(work: tuple[Lot, list[tuple[int, int]]]) -> list[Any]:
+            lot, found = work
+            refs = task.options(num_returns=len(found)).remote(lot.ref, found)
+            return refs if len(found) > 1 else [refs]
+
+        parts: list[list[Aside]] = [[] for _ in range(num_parts)]
+        done = _bounded(cut, zip(self._lots(), spans, strict=True))
+        for ends, refs in zip(cuts, done, strict=True):
+            waiting = deque(refs)
+            for part in range(num_parts):
+                if ends[part] < ends[part + 1]:
+                    parts[part].append(Lot(waiting.popleft(), 0, ends[part + 1] - ends[part]))
+        return parts
+
+    def _lots(self) -> Iterator[Lot]:
+        for chunk in self.chunks:
+            assert isinstance(chunk.piece, Lot)
+            yield chunk.piece
+
+
+def _bounded(start: Any, works: Any) -> list[list[Any]]:
+    """What came of all works, in their order; so many at a time."""
+    ray = imported()
+    most = _AT_A_TIME * max(1, sum(1 for node in ray.nodes() if node["Alive"]))
+    found: list[list[Any]] = []
+    running: list[Any] = []
+    for work in works:
+        if len(running) >= most:
+            _, running = ray.wait(running, fetch_local=False)
+        found.append(start(work))
+        running.append(found[-1][0])
+    if running:
+        ray.wait(running, num_returns=len(running), fetch_local=False)
+    return found
+
+
+def _columns(value: Any, names: list[str]) -> Any:
+    return packed(unpacked(value).select(names))
+
+
+def _parts(value: Any, spans: list[tuple[int, int]]) -> Any:
+    block = unpacked(value)
+    parts = [packed(block.slice(begin, stop)) for begin, stop in spans]
+    return parts if len(parts) > 1 else parts[0]
