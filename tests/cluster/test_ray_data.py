@@ -1,24 +1,18 @@
 """Plans on Ray Data: the same rows in the same order as in one process, whatever the plan."""
 
 import os
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-import paceline.data as data
-from paceline import DataError
 from paceline.data.context import DataContext
 from paceline.data.dataset import Dataset
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.lower import lowered_for
 from paceline.data.exec.pipeline import Executor
-from paceline.data.exec.ray import RayExecutor, packed, unpacked
-from paceline.data.exec.stats import Record
+from paceline.data.exec.ray import RayExecutor
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from paceline._core.errors import DataError
 from paceline._engine.ray.connect import imported
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.ray import ledger, values
+from paceline.data.exec.ray import ledger, others, values
 from paceline.data.exec.ray.carry import Carried
 from paceline.data.exec.ray.ledger import Notes
 from paceline.data.exec.ray.means import Means, means_for, seen
@@ -59,21 +58,36 @@ def blocks_of(
     if unit >= len(pipeline.tasks):
         return
     means = means_for(pipeline, seen(), DataContext.get_current())
-    if means.said is not None:
-        (say or _told)(means.said)
-    notes, ended = ledger.opened(), False
+    lines = [means.said, others.SAID if others.reads_ray(pipeline) and (unit, offset) == (0, 0) else None]
+    for line in filter(None, lines):
+        (say or _told)(line)
+    ended = False
     with quietly():
         try:
-            dataset = _lowered(pipeline, unit, offset, means, notes)
-            with closing(_entries(dataset, pipeline, notes)) as entries:
-                del dataset
-                yield from _placed(entries, record)
+            if (dataset := others.dataset_of(pipeline)) is not None:
+                yield from _of_ray(dataset, offset, means)
+            else:
+                yield from _of_ours(pipeline, unit, offset, means, record)
             ended = True
         finally:
-            notes.close()
             if not ended:
                 # Ray Data ends the work, and lets go of the blocks, when nobody has the iterator; it is part of cycles.
                 gc.collect()
+
+
+def _of_ray(dataset: Any, offset: int, means: Means) -> Iterator[Placed]:
+    with others.in_order(dataset, means.budget):
+        for begin, num_rows, num_bytes, ref, node in others.rows_of(dataset, offset):
+            yield Placed(0, begin, num_rows, num_bytes, ref, node, num_bytes)
+
+
+def _of_ours(pipeline: Pipeline, unit: int, offset: int, means: Means, record: Record | None) -> Iterator[Placed]:
+    notes = ledger.opened()
+    try:
+        entries = _entries(_lowered(pipeline, unit, offset, means, notes), pipeline, notes)
+        yield from _placed(entries, record)
+    finally:
+        notes.close()
 
 
 def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterator[Placed]:
@@ -96,7 +110,7 @@ def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterat
             raise head.failure.error(head.pickled)
 
 
-def _entries(dataset: Any, pipeline: Pipeline, notes: Notes) -> Generator[tuple[Any, Any], None, None]:
+def _entries(dataset: Any, pipeline: Pipeline, notes: Notes) -> Iterator[tuple[Any, Any]]:
     """Ray's objects in order, with what Ray knows of them. Each has one row, as no block may have more than a byte."""
     ray = imported()
     try:
@@ -125,7 +139,7 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: No
             _source(reads),
             override_num_blocks=len(reads),
             concurrency=None if means.most is None else min(means.most, len(reads)),
-            num_cpus=1 if means.with_cpus else 0,
+            num_cpus=1 if means.with_cpus and not others.reads_ray(pipeline) else 0,
             ray_remote_args={"max_retries": -1},
         )
         for number in range(1, max(map(len, steps.values()))):
