@@ -143,9 +143,13 @@ class Dealt:
         self._delivered += num_rows
         return self._certain(self._settled())
 
-    def end(self) -> Sequence[Span]:
-        """All that are left: there are no more."""
-        found = [Span(span.first, span.num_rows, self._delivered) for span in self._uncertain]
+    def end(self, *, broken: bool = False) -> Sequence[Span]:
+        """All that are left: there are no more. `broken`: where they end is not the end of the epoch.
+
+        Then batches that are not whole are nobody's, and all others are given as if the epoch went on.
+        """
+        total = None if broken else self._delivered
+        found = [Span(span.first, span.num_rows, total) for span in self._uncertain]
         self._uncertain.clear()
         return found
 
