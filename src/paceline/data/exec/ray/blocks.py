@@ -1,13 +1,21 @@
-"""The blocks of a pipeline in its order, by reference."""
+"""The blocks of a pipeline in its order, by reference: a pipeline lowered to Ray Data."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from paceline._core.errors import DataError
+from paceline._engine.ray.connect import imported
+from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
+from paceline.data.exec.ray import ledger, values
+from paceline.data.exec.ray.means import Means, means_for, seen
+from paceline.data.exec.ray.quiet import quietly
+from paceline.data.exec.ray.work import Head, PoolStage, ReadUnit, Step, step_of
 from paceline.data.exec.stats import Record
 
 
@@ -23,6 +31,8 @@ class Placed(msgspec.Struct, frozen=True):
     """What the object takes in the object store."""
     ref: Any
     """A `ray.ObjectRef`. The rows are kept for as long as somebody has it."""
+    node: str | None = None
+    """The id of the node where they were made, where that is known."""
 
 
 def blocks_of(
@@ -37,7 +47,141 @@ def blocks_of(
 
     In a process that is connected to Ray, driver or actor. It runs ahead of who takes from it within
     `DataContext.budget` bytes. Closing the iterator ends the work. `record` gets the stages' statistics and skipped
-    rows as their blocks are taken. `say` gets the lines that a person should see. The user's own exceptions come as
-    on one machine, once the rows before them are taken.
+    rows as their blocks are taken. `say` gets the lines that a person should see; None: standard error. The user's own
+    exceptions come as on one machine, once the rows before them are taken.
     """
-    raise NotImplementedError
+    if unit >= len(pipeline.tasks):
+        return
+    means = means_for(pipeline, seen(), DataContext.get_current())
+    if means.said is not None:
+        (say or _told)(means.said)
+    notes = ledger.opened()
+    try:
+        dataset = _lowered(pipeline, unit, offset, means, notes)
+        with quietly():
+            yield from _placed(_entries(dataset.iter_internal_ref_bundles(), pipeline, notes), record)
+    finally:
+        imported().kill(notes)
+
+
+def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterator[Placed]:
+    ray = imported()
+    for ref, _ in entries:
+        encoded = values.head_of(ray.get(ref), 0)
+        assert encoded is not None, "a row that says nothing of itself comes after one that does"
+        head = Head.of(encoded)
+        if head.kind == "block":
+            ref, metadata = next(entries)
+            stats = metadata.exec_stats
+            node = stats.node_id if stats is not None else None
+            yield Placed(head.unit, head.offset, head.num_rows, metadata.size_bytes, ref, node)
+            continue
+        if record is not None:
+            for done in head.done:
+                record.meter(done.stage, done.title).add(done.meter)
+            record.skipped += head.skipped
+        if head.failure is not None:
+            raise head.failure.error(head.pickled)
+
+
+def _entries(bundles: Iterator[Any], pipeline: Pipeline, notes: Any) -> Iterator[tuple[Any, Any]]:
+    """Ray's objects in order, with what Ray knows of them. Each has one row, as no block may have more than a byte."""
+    ray = imported()
+    try:
+        for bundle in bundles:
+            yield from zip(bundle.block_refs, bundle.metadata, strict=True)
+    except ray.exceptions.RayError as error:
+        names = [pipeline.tasks[index].unit.name for index in ray.get(notes.at_work.remote())]
+        where = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: " if names else ""
+        raise DataError(f"{where}Ray could not go on: {type(error).__name__}: {error}") from error
+
+
+def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: Any) -> Any:
+    """A dataset of Ray Data: a read task for each unit, and an operator for each pool of each chain."""
+    imported()
+    from ray.data import ActorPoolStrategy, DataContext as RayContext, read_datasource
+
+    chains = {task.chain for task in pipeline.tasks[unit:]}
+    steps = {chain: _steps(pipeline, chain, notes, (unit, offset)) for chain in chains}
+    reads = [
+        ReadUnit(steps[task.chain][0], index, task.unit)
+        for index, task in enumerate(pipeline.tasks[unit:], start=unit)
+    ]
+    with RayContext.current(_context(means)):
+        dataset = read_datasource(
+            _source(reads),
+            override_num_blocks=len(reads),
+            concurrency=None if means.most is None else min(means.most, len(reads)),
+            num_cpus=1 if means.with_cpus else 0,
+            ray_remote_args={"max_retries": -1},
+        )
+        for number in range(1, max(map(len, steps.values()))):
+            for chain in sorted(chains):
+                if number >= len(steps[chain]):
+                    continue
+                pool = pipeline.stages(chain)[number].pool
+                assert pool is not None, "only the first stage has no processes of its own"
+                dataset = dataset.map_batches(
+                    PoolStage,
+                    fn_constructor_args=(steps[chain][number],),
+                    batch_size=None,
+                    batch_format="pyarrow",
+                    zero_copy_batch=True,
+                    compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most),
+                    num_cpus=pool.num_cpus if means.with_cpus else 0,
+                    num_gpus=pool.num_gpus or None,
+                )
+        return dataset
+
+
+def _steps(pipeline: Pipeline, chain: int, notes: Any, at: tuple[int, int]) -> list[Step]:
+    stages = pipeline.stages(chain)
+    return [
+        step_of(stage, number, chain, last=number == len(stages) - 1, ledger=notes, at=at)
+        for number, stage in enumerate(stages)
+    ]
+
+
+def _source(reads: list[ReadUnit]) -> Any:
+    """Our own units as a source of Ray Data: as many tasks as there are units, in their order."""
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    def task(read: ReadUnit) -> Any:
+        # Ray's own ways of guessing sizes and of merging blocks have nothing to go by, nor should they.
+        return ReadTask(read, BlockMetadata(num_rows=None, size_bytes=read.unit.num_bytes, exec_stats=None))
+
+    class Units(Datasource):  # type: ignore[misc]
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
+            return [task(read) for read in reads]
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_name(self) -> str:
+            return "Units"
+
+    return Units()
+
+
+def _context(means: Means) -> Any:
+    from ray.data import DataContext as RayContext
+
+    context = RayContext.get_current().copy()
+    # One row to each object, so that it is known of each what it is.
+    context.target_max_block_size = 1
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    options, limits = context.execution_options, DataContext.get_current().execution_options.resource_limits
+    options.preserve_order = True
+    given = {"object_store_memory": float(means.budget)}
+    if limits.cpu is not None and means.with_cpus:
+        given["cpu"] = limits.cpu
+    if limits.gpu is not None:
+        given["gpu"] = limits.gpu
+    options.resource_limits = type(options.resource_limits)(**given)
+    return context
+
+
+def _told(line: str) -> None:
+    print(line, file=sys.stderr)
