@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
@@ -12,7 +13,7 @@ from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import Wanted
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
+from paceline.train.datasets import AskedData
 from paceline.train.site import Say
 from paceline.train.terminal import counted
 
@@ -45,8 +46,15 @@ class ClusterSite:
         resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
         return RayEngine(Wanted(resources, runtime_env=self._wanted.runtime_env), say, self._choice.address)
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
-        return served(data)
+    @contextlib.contextmanager
+    def served(self, data: AskedData | None) -> Iterator[str]:
+        if data is None:
+            yield ""
+            return
+        from paceline.data.exec.ray.serving import serving
+
+        with serving(data.plans, data.context, self._wanted.runtime_env) as address:
+            yield address
 
 
 def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:

@@ -61,11 +61,11 @@ def _runs(rows: Rows) -> tuple[bool, Any]:
 
 
 def _expanded(runs: tuple[bool, Any]) -> Rows:
-    in_runs, numbers = runs
-    numbers = numbers.astype(np.int64)
-    if not in_runs:
-        return numbers
-    begins, stops = numbers
-    lengths = stops - begins
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)
+    in_runs, sent = runs
+    numbers: Rows = sent.astype(np.int64)
+    if in_runs:
+        begins, stops = numbers
+        lengths = stops - begins
+        ends = np.cumsum(lengths)
+        numbers = np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)
+    return numbers

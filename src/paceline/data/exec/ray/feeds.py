@@ -30,14 +30,8 @@ from paceline.data.parts import Division
 from paceline.data.position import Cursor, Delivered
 from paceline.data.sparse import Partial, Sparse
 
-SCHEME = "ray://"
 _AHEAD = 3
 """So many pieces are brought to this node before they are used."""
-
-
-def address_of(cluster: str, namespace: str, name: str, token: str) -> str:
-    """What a worker is told: where the cluster is, and the service in it."""
-    return f"{SCHEME}{cluster}/{namespace}/{name}/{token}"
 
 
 class Service:
@@ -66,6 +60,10 @@ class Service:
         if self._problem is not None:
             raise DataError(f"the service that gives the rows cannot be reached: {self._problem}") from self._problem
         return getattr(self._actor, method).remote(self._token, *arguments)
+
+    def leave(self, number: int) -> None:
+        if self._owner == os.getpid() and self.ray.is_initialized():
+            self.call("leave", number)
 
     def get(self, ref: Any) -> Any:
         try:
@@ -125,7 +123,7 @@ class RayFeeds:
                 yield Partial(unit, offset, _block(service, ref, num_rows, whole, is_shared))
                 service.call("passed", number, num)
         finally:
-            service.call("leave", number)
+            service.leave(number)
 
     def fingerprint(self) -> str:
         return str(self._known("fingerprint"))
@@ -157,23 +155,24 @@ class RayFeeds:
 def _pieces(service: Service, number: int) -> Iterator[tuple[tuple[int, int, int, bool], Any]]:
     """What is to be had of each block, in order."""
     known: deque[tuple[tuple[int, int, int, bool], Any]] = deque()
-    ended = False
+    last: Told | None = None
     asked = service.call("take", number)
-    while known or not ended:
-        if not ended and (not known or (len(known) < _AHEAD and _is_there(service, asked))):
+    while known or last is None:
+        if last is None and (not known or (len(known) < _AHEAD and _is_there(service, asked))):
             encoded, refs = service.get(asked)
             told = msgspec.msgpack.decode(encoded, type=Told)
-            if told.failure is not None:
-                raise _error(told)
             known.extend(zip(told.pieces, refs, strict=True))
-            ended = told.ended
-            if not ended:
+            if told.ended or told.failure is not None:
+                last = told
+            else:
                 asked = service.call("take", number)
             continue
         ahead = [ref for _, ref in list(known)[:_AHEAD] if ref is not None]
         if ahead:
             service.ray.wait(ahead, num_returns=len(ahead), timeout=0)
         yield known.popleft()
+    if last.failure is not None:
+        raise _error(last)
 
 
 def _is_there(service: Service, asked: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ import cloudpickle
 import msgspec
 
 from paceline._core.errors import DataError
-from paceline._engine.ray.connect import imported
+from paceline._engine.messages import ON_CLUSTER
+from paceline._engine.ray.connect import gcs_address, imported
 from paceline.data.context import DataContext
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.lower import Facts, lowered_for
@@ -37,6 +39,11 @@ from paceline.data.parts import Dealt, Division, Span
 from paceline.data.plan import Node
 
 EPOCHS_KEPT = 2
+
+
+def address_of(cluster: str, namespace: str, name: str, token: str) -> str:
+    """What a worker is told: where the cluster is, and the service in it."""
+    return f"{ON_CLUSTER}{cluster}/{namespace}/{name}/{token}"
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -111,7 +118,7 @@ class RowService:
         DataContext._current = replace(context, execution_options=options)
         self._running: list[_Running] = []
         self._members: dict[int, _Member] = {}
-        self._numbers = count(1)
+        self._numbers = count(secrets.randbits(48))  # none of those that were given before a loss of this process
         self._attempt = 0
         self._peak = 0
         self._cut = imported().remote(cut)
@@ -317,10 +324,8 @@ class RowService:
 @contextlib.contextmanager
 def serving(
     plans: Mapping[str, Node], context: DataContext, runtime_env: Mapping[str, Any] | None = None
-) -> Iterator[tuple[Any, str]]:
-    """An actor that serves the datasets of a run, and the token without which it serves nobody."""
-    import secrets
-
+) -> Iterator[str]:
+    """The address at which workers get the rows of datasets, from an actor that lives for so long."""
     ray = imported()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -337,7 +342,7 @@ def serving(
     token = secrets.token_hex(16)
     actor = ray.remote(RowService).options(**options).remote(token, cloudpickle.dumps(dict(plans)), context)
     try:
-        yield options["name"], token
+        yield address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
     finally:
         ray.kill(actor)
 

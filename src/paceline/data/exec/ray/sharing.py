@@ -154,8 +154,9 @@ class Pass:
         last = self._base + len(self._blocks) if last is None else last
         for index in range(max(first - self._base, 0), last - self._base):
             held = self._blocks[index]
-            if held.ranks and not (held.ranks := held.ranks - ranks):
-                self.in_flight -= held.num_bytes
+            if held.ranks:
+                held.ranks -= ranks
+                self.in_flight -= 0 if held.ranks else held.num_bytes
         # One that is yet to come counts from the first.
         least = 0 if self._kept else min((taker.passed for taker in self.takers.values()), default=0)
         while self._base < least and self._blocks and not self._blocks[0].ranks:
