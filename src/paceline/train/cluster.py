@@ -19,6 +19,8 @@ from paceline.train.terminal import counted
 
 
 class ClusterSite:
+    preload: tuple[str, ...] = ("ray", "pyarrow", "paceline.data.iterator", "paceline.data.exec.ray.feeds")
+
     def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
         self._scaling = scaling
         self._config = config

@@ -16,10 +16,14 @@ from paceline.data.sparse import Rows, Sparse
 
 def cut(block: Any, division: Division, span: Span, ranks: Sequence[int]) -> Any:
     """A task: the rows of each of the ranks, as they are sent; of a single rank, those alone."""
-    whole = quickly_cut(unpacked(block))
-    rows = Owners.of(division).rows(span)
-    found = [(_runs(rows[rank]), packed(whole.take(rows[rank]))) for rank in ranks]
+    found = cut_up(unpacked(block), division, span, ranks)
     return found[0] if len(found) == 1 else found
+
+
+def cut_up(block: Block, division: Division, span: Span, ranks: Sequence[int]) -> list[Any]:
+    whole = quickly_cut(block)
+    rows = Owners.of(division).rows(span)
+    return [(_runs(rows[rank]), packed(whole.take(rows[rank]))) for rank in ranks]
 
 
 def pieced(sent: Any, num_rows: int) -> Block | Sparse:

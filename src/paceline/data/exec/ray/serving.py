@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -28,12 +28,15 @@ from paceline._engine.messages import ON_CLUSTER
 from paceline._engine.ray.connect import gcs_address, imported
 from paceline.data.context import DataContext
 from paceline.data.exec.failure import Failure, failure
+from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.lower import Facts, lowered_for
-from paceline.data.exec.pipeline import Pipeline
+from paceline.data.exec.pipeline import Executor, Pipeline
 from paceline.data.exec.ray.blocks import Placed, blocks_of
-from paceline.data.exec.ray.cut import cut, shared_by
+from paceline.data.exec.ray.cut import cut, cut_up, shared_by
 from paceline.data.exec.ray.executor import RayExecutor
+from paceline.data.exec.ray.near import Near, is_near, near_blocks
 from paceline.data.exec.ray.sharing import PATIENCE_S, SHARED_PATIENCE_S, Pass, Piece, Taker
+from paceline.data.exec.ray.values import packed
 from paceline.data.exec.stats import Record
 from paceline.data.parts import Dealt, Division, Span
 from paceline.data.plan import Node
@@ -77,6 +80,23 @@ class _Dataset:
     pipelines: dict[int, Pipeline] = field(default_factory=dict)
     """By epoch."""
     lowering: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @cached_property
+    def is_near(self) -> bool:
+        return is_near(self.plan)
+
+    @property
+    def executor(self) -> Executor:
+        return InlineExecutor() if self.is_near else RayExecutor()
+
+    def pipeline(self, epoch: int) -> Pipeline:
+        """May take long."""
+        return lowered_for(self.plan, epoch, self.executor)
+
+    def blocks(self, pipeline: Pipeline, unit: int, offset: int) -> Iterator[Placed | Near]:
+        if self.is_near:
+            return near_blocks(pipeline, unit, offset, self.record)
+        return blocks_of(pipeline, unit, offset, record=self.record)
 
 
 @dataclass(eq=False)
@@ -132,8 +152,8 @@ class RowService:
             dataset = self._dataset(name)
             if what == "stats":
                 return cloudpickle.dumps(dataset.record.seen(self._peak, self._limit)), b""
-            facts = Facts(dataset.plan, RayExecutor())
-            return cloudpickle.dumps(await asyncio.to_thread(getattr(facts, what))), b""
+            fact = await asyncio.to_thread(lambda: getattr(Facts(dataset.plan, dataset.executor), what)())
+            return cloudpickle.dumps(fact), b""
         except Exception as error:  # noqa: BLE001  who asked is told
             told = _failed(error)
             return b"", msgspec.msgpack.encode(told)
@@ -252,12 +272,12 @@ class RowService:
     async def _passed_over(self, running: _Running, in_thread: Any) -> None:
         """Go through the rows once, as far as there are workers that want them."""
         asked, state = running.asked, running.state
-        dealt, uncut = Dealt(asked.division), deque[Placed]()
-        blocks: Iterator[Placed] | None = None
+        dealt, uncut = Dealt(asked.division), deque[Placed | Near]()
+        blocks: Iterator[Placed | Near] | None = None
         try:
             dataset, start = self._dataset(asked.dataset), asked.division.start
             pipeline = await self._pipeline(dataset, start.epoch)
-            blocks = blocks_of(pipeline, start.unit, start.offset, record=dataset.record)
+            blocks = dataset.blocks(pipeline, start.unit, start.offset)
             while await self._goes_on(running):
                 placed = await in_thread(next, blocks, None)
                 if placed is None:
@@ -280,7 +300,7 @@ class RowService:
     async def _pipeline(self, dataset: _Dataset, epoch: int) -> Pipeline:
         async with dataset.lowering:
             if epoch not in dataset.pipelines:
-                dataset.pipelines[epoch] = await asyncio.to_thread(lowered_for, dataset.plan, epoch, RayExecutor())
+                dataset.pipelines[epoch] = await asyncio.to_thread(dataset.pipeline, epoch)
                 for old in sorted(dataset.pipelines)[:-EPOCHS_KEPT]:
                     if old != epoch:
                         del dataset.pipelines[old]
@@ -302,23 +322,29 @@ class RowService:
                 await asyncio.wait_for(running.changed.wait(), after_s)
         running.changed.clear()
 
-    def _cut_up(self, running: _Running, uncut: deque[Placed], spans: Sequence[Span]) -> None:
+    def _cut_up(self, running: _Running, uncut: deque[Placed | Near], spans: Sequence[Span]) -> None:
         """Have blocks cut of which it is certain whose their rows are, and tell who is waiting."""
         for span in spans:
             placed = uncut.popleft()
             running.state.cut(self._pieces(running.asked.division, span, placed))
         running.tell()
 
-    def _pieces(self, division: Division, span: Span, placed: Placed) -> Mapping[int, Piece]:
-        at = (placed.unit, placed.offset, placed.num_rows)
+    def _pieces(self, division: Division, span: Span, block: Placed | Near) -> Mapping[int, Piece]:
+        at = (block.unit, block.offset, block.num_rows)
         pieces = {rank: Piece(*at) for rank in range(division.world)}
         ranks, whole = shared_by(division, span)
         if whole:
-            return pieces | {rank: Piece(*at, placed.ref, whole=True) for rank in ranks}
-        if ranks:
-            refs = self._cut.options(num_cpus=0, num_returns=len(ranks)).remote(placed.ref, division, span, ranks)
-            pieces |= {rank: Piece(*at, ref) for rank, ref in zip(ranks, _listed(refs), strict=True)}
-        return pieces
+            ref = imported().put(packed(block.block)) if isinstance(block, Near) else block.ref
+            refs = [ref] * len(ranks)
+        elif not ranks:
+            refs = []
+        elif isinstance(block, Near):
+            refs = [imported().put(sent) for sent in cut_up(block.block, division, span, ranks)]
+        else:
+            # Ray runs it where the block lies. It asks for no core, as all may be taken by the workers who wait for it.
+            refs = self._cut.options(num_cpus=0, num_returns=len(ranks)).remote(block.ref, division, span, ranks)
+            refs = refs if isinstance(refs, list) else [refs]
+        return pieces | {rank: Piece(*at, ref, whole) for rank, ref in zip(ranks, refs, strict=True)}
 
 
 @contextlib.contextmanager
@@ -358,7 +384,3 @@ def _budget(context: DataContext) -> int:
 def _failed(error: Exception) -> Told:
     told, pickled = failure(error, "")
     return Told(failure=told, pickled=pickled)
-
-
-def _listed(refs: Any) -> list[Any]:
-    return refs if isinstance(refs, list) else [refs]
