@@ -238,7 +238,7 @@ class RowService:
         is_late = any(running.asked.rows == asked.rows for running in self._running)
         ranks = [asked.rank] if is_late else range(asked.division.world)
         patience_s = SHARED_PATIENCE_S if asked.division.parts == 1 else PATIENCE_S
-        running = _Running(asked, Pass(ranks, time.monotonic(), patience_s))
+        running = _Running(asked, Pass(ranks, patience_s))
         self._running.append(running)
         running.task = asyncio.get_running_loop().create_task(self._run(running))
         return running

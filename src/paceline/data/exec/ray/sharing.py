@@ -58,7 +58,7 @@ class Taker:
 
 
 class Pass:
-    def __init__(self, ranks: Iterable[int], now: float, patience_s: float) -> None:
+    def __init__(self, ranks: Iterable[int], patience_s: float) -> None:
         """`ranks` are those that are to come."""
         self.takers: dict[int, Taker] = {}
         """By rank."""
@@ -70,7 +70,9 @@ class Pass:
         self._base = 0
         """So many blocks are forgotten."""
         self._uncut: deque[int] = deque()
-        self._patient_until = now + patience_s
+        self._patience_s = patience_s
+        self._patient_until: float | None = None
+        """From when on those that have not come are given up, once they are waited for."""
         self.ended = False
         self.closed = False
         """Nobody takes from it, nor will."""
@@ -136,7 +138,7 @@ class Pass:
             return False
         missing = set(self._kept)
         if any(held.ranks & missing for held in self._blocks):
-            if now < self._patient_until:
+            if self._is_patient(now):
                 return False
             self._kept.clear()
             self._release(missing)
@@ -144,10 +146,17 @@ class Pass:
 
     def look(self, now: float) -> float | None:
         """What has come with time alone; and after how long to look again."""
-        waits_for = set(self._kept) if self.ended or self.takers else set()
-        if not self.takers and (not waits_for or now >= self._patient_until):
+        if not self.takers and not (self.ended and self._kept and self._is_patient(now)):
             self.closed = True
-        return self._patient_until - now if waits_for and now < self._patient_until else None
+        if self.closed or self._patient_until is None or now >= self._patient_until:
+            return None
+        return self._patient_until - now
+
+    def _is_patient(self, now: float) -> bool:
+        """Whether those that have not come are still waited for."""
+        if self._patient_until is None:
+            self._patient_until = now + self._patience_s
+        return now < self._patient_until
 
     def _release(self, ranks: set[int], first: int = 0, last: int | None = None) -> None:
         """The ranks are past these blocks."""
