@@ -72,9 +72,7 @@ def as_bytes(block: Block, order: np.ndarray[Any, Any] | None = None) -> np.ndar
     return rooms[0]
 
 
-def _laid(
-    block: Block, order: np.ndarray[Any, Any] | None, opened: Callable[[int], Callable[[Any, int], None]]
-) -> int:
+def _laid(block: Block, order: np.ndarray[Any, Any] | None, opened: Callable[[int], Callable[[Any, int], None]]) -> int:
     """Put a block where `opened` says, once it knows how long it is; how many bytes that was."""
     num_rows = block.num_rows if order is None else len(order)
     plain = {name: values for name, values in block.columns.items() if _is_plain(values)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,9 @@ from paceline._core.errors import DataError
 from paceline._engine.ray.connect import imported
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.ray import ledger, values
+from paceline.data.exec.ray import ledger, others, values
+from paceline.data.exec.ray.carry import Carried
+from paceline.data.exec.ray.ledger import Notes
 from paceline.data.exec.ray.means import Means, means_for, seen
 from paceline.data.exec.ray.quiet import quietly
 from paceline.data.exec.ray.work import Head, PoolStage, ReadUnit, Step, step_of
@@ -33,6 +36,8 @@ class Placed(msgspec.Struct, frozen=True):
     """A `ray.ObjectRef`. The rows are kept for as long as somebody has it."""
     node: str | None = None
     """The id of the node where they were made, where that is known."""
+    rows_bytes: int = 0
+    """What the rows take in the memory of a process, as their block says."""
 
 
 def blocks_of(
@@ -53,15 +58,36 @@ def blocks_of(
     if unit >= len(pipeline.tasks):
         return
     means = means_for(pipeline, seen(), DataContext.get_current())
-    if means.said is not None:
-        (say or _told)(means.said)
+    lines = [means.said, others.SAID if others.reads_ray(pipeline) and (unit, offset) == (0, 0) else None]
+    for line in filter(None, lines):
+        (say or _told)(line)
+    ended = False
+    with quietly():
+        try:
+            if (dataset := others.dataset_of(pipeline)) is not None:
+                yield from _of_ray(dataset, offset, means)
+            else:
+                yield from _of_ours(pipeline, unit, offset, means, record)
+            ended = True
+        finally:
+            if not ended:
+                # Ray Data ends the work, and lets go of the blocks, when nobody has the iterator; it is part of cycles.
+                gc.collect()
+
+
+def _of_ray(dataset: Any, offset: int, means: Means) -> Iterator[Placed]:
+    with others.in_order(dataset, means.budget):
+        for begin, num_rows, num_bytes, ref, node in others.rows_of(dataset, offset):
+            yield Placed(0, begin, num_rows, num_bytes, ref, node, num_bytes)
+
+
+def _of_ours(pipeline: Pipeline, unit: int, offset: int, means: Means, record: Record | None) -> Iterator[Placed]:
     notes = ledger.opened()
     try:
-        dataset = _lowered(pipeline, unit, offset, means, notes)
-        with quietly():
-            yield from _placed(_entries(dataset.iter_internal_ref_bundles(), pipeline, notes), record)
+        entries = _entries(_lowered(pipeline, unit, offset, means, notes), pipeline, notes)
+        yield from _placed(entries, record)
     finally:
-        imported().kill(notes)
+        notes.close()
 
 
 def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterator[Placed]:
@@ -74,7 +100,7 @@ def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterat
             ref, metadata = next(entries)
             stats = metadata.exec_stats
             node = stats.node_id if stats is not None else None
-            yield Placed(head.unit, head.offset, head.num_rows, metadata.size_bytes, ref, node)
+            yield Placed(head.unit, head.offset, head.num_rows, metadata.size_bytes, ref, node, head.num_bytes)
             continue
         if record is not None:
             for done in head.done:
@@ -84,27 +110,28 @@ def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterat
             raise head.failure.error(head.pickled)
 
 
-def _entries(bundles: Iterator[Any], pipeline: Pipeline, notes: Any) -> Iterator[tuple[Any, Any]]:
+def _entries(dataset: Any, pipeline: Pipeline, notes: Notes) -> Iterator[tuple[Any, Any]]:
     """Ray's objects in order, with what Ray knows of them. Each has one row, as no block may have more than a byte."""
     ray = imported()
     try:
-        for bundle in bundles:
+        for bundle in dataset.iter_internal_ref_bundles():
             yield from zip(bundle.block_refs, bundle.metadata, strict=True)
     except ray.exceptions.RayError as error:
-        names = [pipeline.tasks[index].unit.name for index in ray.get(notes.at_work.remote())]
+        names = [pipeline.tasks[index].unit.name for index in notes.at_work()]
         where = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: " if names else ""
         raise DataError(f"{where}Ray could not go on: {type(error).__name__}: {error}") from error
 
 
-def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: Any) -> Any:
+def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: Notes) -> Any:
     """A dataset of Ray Data: a read task for each unit, and an operator for each pool of each chain."""
     imported()
-    from ray.data import ActorPoolStrategy, DataContext as RayContext, read_datasource
+    from ray.data import ActorPoolStrategy, read_datasource
+    from ray.data import DataContext as RayContext
 
     chains = {task.chain for task in pipeline.tasks[unit:]}
     steps = {chain: _steps(pipeline, chain, notes, (unit, offset)) for chain in chains}
     reads = [
-        ReadUnit(steps[task.chain][0], index, task.unit)
+        (ReadUnit(steps[task.chain][0], index, task.unit.name, Carried.of(task.unit)), task.unit.num_bytes)
         for index, task in enumerate(pipeline.tasks[unit:], start=unit)
     ]
     with RayContext.current(_context(means)):
@@ -112,7 +139,7 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: An
             _source(reads),
             override_num_blocks=len(reads),
             concurrency=None if means.most is None else min(means.most, len(reads)),
-            num_cpus=1 if means.with_cpus else 0,
+            num_cpus=1 if means.with_cpus and not others.reads_ray(pipeline) else 0,
             ray_remote_args={"max_retries": -1},
         )
         for number in range(1, max(map(len, steps.values()))):
@@ -134,26 +161,26 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: An
         return dataset
 
 
-def _steps(pipeline: Pipeline, chain: int, notes: Any, at: tuple[int, int]) -> list[Step]:
+def _steps(pipeline: Pipeline, chain: int, notes: Notes, at: tuple[int, int]) -> list[Step]:
     stages = pipeline.stages(chain)
     return [
-        step_of(stage, number, chain, last=number == len(stages) - 1, ledger=notes, at=at)
+        step_of(stage, number, chain, last=number == len(stages) - 1, notes=notes, at=at)
         for number, stage in enumerate(stages)
     ]
 
 
-def _source(reads: list[ReadUnit]) -> Any:
+def _source(reads: list[tuple[ReadUnit, int | None]]) -> Any:
     """Our own units as a source of Ray Data: as many tasks as there are units, in their order."""
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    def task(read: ReadUnit) -> Any:
-        # Ray's own ways of guessing sizes and of merging blocks have nothing to go by, nor should they.
-        return ReadTask(read, BlockMetadata(num_rows=None, size_bytes=read.unit.num_bytes, exec_stats=None))
+    tasks = [
+        ReadTask(read, BlockMetadata(num_rows=None, size_bytes=num_bytes, exec_stats=None)) for read, num_bytes in reads
+    ]
 
-    class Units(Datasource):  # type: ignore[misc]
+    class Units(Datasource):
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
-            return [task(read) for read in reads]
+            return tasks
 
         def estimate_inmemory_data_size(self) -> int | None:
             return None
@@ -161,7 +188,8 @@ def _source(reads: list[ReadUnit]) -> Any:
         def get_name(self) -> str:
             return "Units"
 
-    return Units()
+    made: Any = Units
+    return made()
 
 
 def _context(means: Means) -> Any:

@@ -17,6 +17,8 @@ _num_quiet = 0
 def quietly() -> Iterator[None]:
     """Below errors; for streams that overlap, until the last one has ended."""
     global _num_quiet
+    import ray.data  # noqa: F401  it sets the levels when it is imported
+
     loggers = [logging.getLogger(name) for name in _NAMES]
     with _lock:
         if not _num_quiet:

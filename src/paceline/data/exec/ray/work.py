@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -26,6 +27,8 @@ from paceline.data.exec import packed as layout
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.pipeline import Stage
 from paceline.data.exec.ray import values
+from paceline.data.exec.ray.carry import Carried
+from paceline.data.exec.ray.ledger import Notes
 from paceline.data.exec.sizes import pieces
 from paceline.data.exec.stats import Meter
 from paceline.data.source import Unit
@@ -52,6 +55,7 @@ class Head(msgspec.Struct):
     """`unit`: on its way, with all its blocks. `block`: the next row is one. `end`: no more of this unit."""
     offset: int = 0
     num_rows: int = 0
+    num_bytes: int = 0
     ends: list[int] = []
     done: list[Done] = []
     skipped: list[Skipped] = []
@@ -76,17 +80,15 @@ class Step:
     last: bool
     key: str
     job: Any
-    ledger: Any
+    notes: Notes
     at: tuple[int, int]
     """The unit that is begun in its middle, and the row there."""
 
 
-def step_of(stage: Stage, number: int, chain: int, *, last: bool, ledger: Any, at: tuple[int, int]) -> Step:
+def step_of(stage: Stage, number: int, chain: int, *, last: bool, notes: Notes, at: tuple[int, int]) -> Step:
     title = stage.name if number else f"read -> {stage.name}" if stage.name else "read"
     pickled = cloudpickle.dumps((stage.transforms, DataContext.get_current()))
-    return Step(
-        number, chain, title, last, xxhash.xxh3_128_hexdigest(pickled), imported().put(pickled), ledger, at
-    )
+    return Step(number, chain, title, last, xxhash.xxh3_128_hexdigest(pickled), imported().put(pickled), notes, at)
 
 
 class _Job:
@@ -118,11 +120,16 @@ class ReadUnit:
 
     step: Step
     index: int
-    unit: Unit
+    name: str
+    unit: Carried
 
     def __call__(self) -> Iterator[Any]:
-        head = Head(self.index, self.unit.name, self.step.chain, "unit")
-        return _worked(self.step, head, lambda: self.unit.read())
+        head = Head(self.index, self.name, self.step.chain, "unit")
+        return _worked(self.step, head, self._read)
+
+    def _read(self) -> Iterator[Block]:
+        unit: Unit = self.unit.value()
+        return unit.read()
 
 
 class PoolStage:
@@ -139,7 +146,7 @@ class PoolStage:
                 yield table.slice(number, 1)
                 continue
             data = values.data_of(table, number) if head.ends else b""
-            yield from _worked(self._step, head, lambda head=head, data=data: _handed_on(head, data))
+            yield from _worked(self._step, head, partial(_handed_on, head, data))
 
 
 class _Failed(Exception):
@@ -152,8 +159,7 @@ def _handed_on(head: Head, data: Any) -> Iterator[Block]:
         raise _Failed
 
 
-def _worked(step: Step, head: Head, read: Any) -> Iterator[Any]:
-    ray = imported()
+def _worked(step: Step, head: Head, read: Callable[[], Iterator[Block]]) -> Iterator[Any]:
     job = _job(step)
     scope, meter, started = job.scope, Meter(), time.perf_counter()
     scope.unit = head.name
@@ -163,13 +169,13 @@ def _worked(step: Step, head: Head, read: Any) -> Iterator[Any]:
     skip = step.at[1] if step.at[0] == head.unit else 0
     passed = 0
     try:
-        deaths = ray.get(step.ledger.began.remote(head.unit, step.number))
+        deaths = step.notes.began(head.unit, step.number)
         if deaths > job.context.max_unit_failures:
             raise DataError(
                 f"{head.name}: the process that worked on it died {deaths} times\n\n"
                 "hint: DataContext.max_unit_failures says how often a unit is done again"
             )
-        blocks: Iterator[Block] = read()
+        blocks = read()
         for transform in job.transforms:
             blocks = transform.apply(blocks, scope)
         for block in blocks:
@@ -178,9 +184,10 @@ def _worked(step: Step, head: Head, read: Any) -> Iterator[Any]:
                 meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(kept[-1])
                 continue
             for begin, stop in pieces(block, max(skip - passed, 0)):
-                data = layout.as_bytes(block.slice(begin, stop))
+                part = block.slice(begin, stop)
+                data = layout.as_bytes(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
-                said = Head(head.unit, head.name, head.chain, "block", passed + begin, stop - begin)
+                said = Head(head.unit, head.name, head.chain, "block", passed + begin, part.num_rows, part.nbytes)
                 began = time.perf_counter()
                 yield said.row()
                 yield values.row(None, data)
@@ -190,8 +197,8 @@ def _worked(step: Step, head: Head, read: Any) -> Iterator[Any]:
         pass
     except (Exception, SystemExit) as error:  # noqa: BLE001  whoever waits for the rows is to know
         told, pickled = failure(error, "" if isinstance(error, DataError) else head.name)
-    step.ledger.ended.remote(head.unit, step.number)
-    data, ends = values.framed(kept)
+    step.notes.ended(head.unit, step.number)
+    framed, ends = values.framed(kept)
     yield Head(
         head.unit,
         head.name,
@@ -202,4 +209,4 @@ def _worked(step: Step, head: Head, read: Any) -> Iterator[Any]:
         skipped=[*head.skipped, *scope.skipped],
         failure=told,
         pickled=pickled,
-    ).row(data)
+    ).row(framed)
