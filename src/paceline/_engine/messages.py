@@ -223,7 +223,7 @@ FromWorker = (
 # What a worker is told
 
 
-ON_CLUSTER = "ray://"
+ON_CLUSTER = "ray-rows://"
 """How the address of datasets begins whose rows lie on a Ray cluster."""
 
 

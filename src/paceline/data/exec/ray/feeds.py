@@ -82,7 +82,7 @@ class Service:
     def _connect(self, cluster: str, namespace: str, name: str) -> None:
         try:
             with quietly():
-                self.ray = connected(cluster)
+                self.ray = connected(cluster, namespace)
             self._actor = self.ray.get_actor(name, namespace=namespace)
         except BaseException as problem:  # noqa: BLE001  raised where rows are asked for
             self._problem = problem

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import os
 import secrets
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -26,12 +29,14 @@ import msgspec
 from paceline._core.errors import DataError
 from paceline._engine.messages import ON_CLUSTER
 from paceline._engine.ray.connect import gcs_address, imported
+from paceline._engine.ray.travel import Kit, Luggage, lacking, settle
 from paceline.data.context import DataContext
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.lower import Facts, lowered_for
 from paceline.data.exec.pipeline import Executor, Pipeline
 from paceline.data.exec.ray.blocks import Placed, blocks_of
+from paceline.data.exec.ray.carry import Carried, have_modules
 from paceline.data.exec.ray.cut import cut, cut_up, shared_by
 from paceline.data.exec.ray.executor import RayExecutor
 from paceline.data.exec.ray.near import Near, is_near, near_blocks
@@ -128,9 +133,10 @@ class _Running:
 class RowService:
     """The actor. A fork of the conversation: `open`, then `take` and `passed` again and again, then `leave`."""
 
-    def __init__(self, token: str, plans: bytes, context: DataContext) -> None:
+    def __init__(self, token: str, plans: Carried, context: DataContext, kit: bytes, files: Any) -> None:
         self._token = token
-        self._datasets = {name: _Dataset(plan) for name, plan in cloudpickle.loads(plans).items()}
+        _settle(msgspec.msgpack.decode(kit, type=Kit), files)
+        self._datasets = {name: _Dataset(plan) for name, plan in plans.value().items()}
         self._limit = _budget(context) // 2
         # The other half is for what runs ahead of the cutting.
         limits = replace(context.execution_options.resource_limits, object_store_memory=float(self._limit))
@@ -349,7 +355,9 @@ class RowService:
 
 @contextlib.contextmanager
 def serving(
-    plans: Mapping[str, Node], context: DataContext, runtime_env: Mapping[str, Any] | None = None
+    plans: Mapping[str, Node],
+    context: DataContext,
+    luggage: Luggage = Luggage(),  # noqa: B008  frozen
 ) -> Iterator[str]:
     """The address at which workers get the rows of datasets, from an actor that lives for so long."""
     ray = imported()
@@ -363,14 +371,27 @@ def serving(
         "max_concurrency": 100_000,
         "scheduling_strategy": here,
     }
-    if runtime_env is not None:
-        options["runtime_env"] = dict(runtime_env)
+    if luggage.runtime_env is not None:
+        options["runtime_env"] = dict(luggage.runtime_env)
     token = secrets.token_hex(16)
-    actor = ray.remote(RowService).options(**options).remote(token, cloudpickle.dumps(dict(plans)), context)
+    # Both are kept here for as long as the actor may have to begin anew.
+    carried, files = Carried.of(dict(plans)), [ray.put(luggage.data)]
+    kit = msgspec.msgpack.encode(luggage.kit)
+    actor = ray.remote(RowService).options(**options).remote(token, carried, context, kit, files)
     try:
         yield address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
     finally:
         ray.kill(actor)
+
+
+def _settle(kit: Kit, files: list[Any]) -> None:
+    """Have the modules and the directory of the driver here, and the modules in all processes that work for us."""
+    missing = lacking(kit)
+    settle(kit, missing, imported().get(files[0]) if missing else b"")
+    unpacked_to = Path(tempfile.gettempdir(), f"paceline-{os.getuid()}", kit.parcel.digest)
+    # Where a node lacks them, the workers there have unpacked them.
+    roots = [(str(unpacked_to / str(number)), tree.root) for number, tree in enumerate(kit.parcel.trees)]
+    have_modules(tuple(path for paths in roots for path in paths))
 
 
 def _budget(context: DataContext) -> int:
