@@ -45,7 +45,5 @@ def told_by(tmp_path, scaling, **options):
     path = tmp_path / f"told-{len(list(tmp_path.iterdir()))}"
     path.mkdir()
     run = RunConfig(storage_path=tmp_path / "runs", **options)
-    DataParallelTrainer(
-        tell, train_loop_config={"path": str(path)}, scaling_config=scaling, run_config=run
-    ).fit()
+    DataParallelTrainer(tell, train_loop_config={"path": str(path)}, scaling_config=scaling, run_config=run).fit()
     return [json.loads((path / str(rank)).read_text()) for rank in range(scaling.num_workers)]
