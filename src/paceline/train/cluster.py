@@ -92,7 +92,7 @@ class ClusterSite:
             return
         from paceline.data.exec.ray.serving import serving
 
-        with serving(data.plans, data.context, self._luggage) as address:
+        with serving(data.plans, data.context, self.luggage) as address:
             yield address
 
     def _beside(self, needs: Needs) -> Wanted:
