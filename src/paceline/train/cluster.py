@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.connect import connected, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.escort import Escort
+from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.room import problem
 from paceline._engine.ray.shared import Storage
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
@@ -31,6 +35,7 @@ class ClusterSite:
 
     def check(self) -> None:
         connected(self._choice.address)
+        self._check_room()
         self._luggage = luggage(self._config.worker_runtime_env)
 
     def described(self) -> str:
@@ -43,15 +48,15 @@ class ClusterSite:
         return (Share(1, (), {}),) * size
 
     def share_beside(self, *, num_cpus: float, num_gpus: float) -> Share:
+        self._check_room(self._beside(Needs(num_cpus, num_gpus)))
         return Share(max(1, int(num_cpus)), (), {})
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
-        if beside is None:
-            escort = Escort(self._luggage, self._storage())
-            return RayEngine(self._wanted, say, self._choice.address, escort=escort)
-        resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
-        asked = Wanted(resources, env=self._wanted.env)
-        return RayEngine(asked, say, self._choice.address, escort=Escort(self._luggage))
+        asked = self._wanted if beside is None else self._beside(beside)
+        asked = replace(asked, env={**self._threads(), **asked.env})
+        escort = Escort(self._luggage, self._storage() if beside is None else None)
+        least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
+        return RayEngine(asked, say, self._choice.address, escort=escort, least=least)
 
     def _storage(self) -> Storage:
         home = self._config.home
@@ -60,6 +65,21 @@ class ClusterSite:
 
     def served(self, data: AskedData | None) -> AbstractContextManager[str]:
         return served(data)
+
+    def _beside(self, needs: Needs) -> Wanted:
+        """What one process beside the workers asks for: it may lie anywhere."""
+        resources = {"CPU": needs.num_cpus, "GPU": needs.num_gpus}
+        return Wanted(resources, runtime_env=self._wanted.runtime_env, env=self._wanted.env)
+
+    def _threads(self) -> dict[str, str]:
+        """What the user has set here holds for workers; in an actor it is Ray that has set it."""
+        told = os.environ.get("OMP_NUM_THREADS")
+        return {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
+
+    def _check_room(self, beside: Wanted | None = None) -> None:
+        found = problem(self._wanted, self._scaling.sizes[0], looked(), beside)
+        if found is not None:
+            raise ValueError(found)
 
 
 def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:

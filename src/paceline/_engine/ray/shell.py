@@ -27,7 +27,7 @@ import paceline
 from paceline._core import settings, system
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
-from paceline._engine.local.launch import prewarm
+from paceline._engine.local.launch import keep_apart, prewarm
 from paceline._engine.messages import Begin, FromWorker, WorkersStopped, decode_to_worker, encode
 from paceline._engine.ray import shared
 from paceline._engine.ray.connect import imported
@@ -93,6 +93,7 @@ class Shell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.Queue[Said] = asyncio.Queue()
         self._thread: threading.Thread | None = None
+        keep_apart()
         prewarm(*preload)
 
     async def where(self, token: str, files: list[Any] | None = None) -> Where:
