@@ -45,9 +45,10 @@ class Nodes:
         self.name = environ[MARK]
         self.added: list[str] = []
 
-    def add(self, **node: Any) -> str:
-        """Another node; its id."""
-        answer = self._ask({"do": "add", "node": {**NODE, **node}})
+    def add(self, blind_to: Path | None = None, **node: Any) -> str:
+        """Another node; its id. One that is blind to a directory finds an empty one in its place."""
+        asked = {"do": "add", "node": {**NODE, **node}, "blind_to": str(blind_to) if blind_to else None}
+        answer = self._ask(asked)
         self.address = answer["address"]
         self.added.append(answer["node"])
         return answer["node"]
@@ -100,6 +101,18 @@ def connected(nodes: Nodes) -> Iterator[Nodes]:
     ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     yield nodes
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory that one more node, which has the resource `blind`, does not see."""
+    possible = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0
+    if not possible:
+        pytest.skip("a node that sees other files than this process needs the right to make a mount namespace")
+    path = tmp_path_factory.mktemp("hidden")
+    node = connected.add(blind_to=path, resources={"blind": 2})
+    yield path
+    connected.remove(node)
 
 
 @pytest.fixture(autouse=True)
