@@ -44,6 +44,8 @@ class Nodes:
         self.address = ""
         self.name = environ[MARK]
         self.added: list[str] = []
+        self.plain: set[str] = set()
+        """Those that are like the first ones."""
 
     def add(self, blind_to: Path | None = None, **node: Any) -> str:
         """Another node; its id. One that is blind to a directory finds an empty one in its place."""
@@ -51,6 +53,8 @@ class Nodes:
         answer = self._ask(asked)
         self.address = answer["address"]
         self.added.append(answer["node"])
+        if not node:
+            self.plain.add(answer["node"])
         return answer["node"]
 
     def remove(self, node: str) -> None:
@@ -124,7 +128,9 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
         nothing_is_left(connected.name, GRACE_S)
     finally:
         for node in set(connected.added) - set(before):
-            connected.remove(node)
+            # One that has taken the place of a lost one may stay.
+            if node not in connected.plain or len(connected.added) > NUM_NODES:
+                connected.remove(node)
         while len(connected.added) < NUM_NODES:
             connected.add()
 
