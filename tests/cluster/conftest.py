@@ -142,6 +142,6 @@ def _processes(name: str) -> list[str]:
                 continue
         except psutil.Error:
             continue
-        if "ray::Shell" in told or "paceline" in told:
+        if "ray::Shell" in told or "ray::RowService" in told or "paceline" in told:
             found.append(f"{process.pid}: {told[:200]}")
     return found

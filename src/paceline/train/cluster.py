@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
@@ -10,22 +11,30 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.escort import Escort
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.shared import Storage
+from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
+from paceline.train.datasets import AskedData
+from paceline.train.job import pickled_filesystem
 from paceline.train.site import Say
 from paceline.train.terminal import counted
 
 
 class ClusterSite:
+    preload: tuple[str, ...] = ("ray", "pyarrow", "paceline.data.iterator", "paceline.data.exec.ray.feeds")
+
     def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
         self._scaling = scaling
         self._config = config
         self._choice = choice
         self._wanted = wanted(scaling, config)
+        self._luggage = Luggage()
 
     def check(self) -> None:
         connected(self._choice.address)
+        self._luggage = luggage(self._config.worker_runtime_env)
 
     def described(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
@@ -41,12 +50,26 @@ class ClusterSite:
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         if beside is None:
-            return RayEngine(self._wanted, say, self._choice.address)
+            escort = Escort(self._luggage, self._storage())
+            return RayEngine(self._wanted, say, self._choice.address, escort=escort)
         resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
-        return RayEngine(Wanted(resources, runtime_env=self._wanted.runtime_env), say, self._choice.address)
+        asked = Wanted(resources, env=self._wanted.env)
+        return RayEngine(asked, say, self._choice.address, escort=Escort(self._luggage))
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
-        return served(data)
+    def _storage(self) -> Storage:
+        home = self._config.home
+        filesystem = pickled_filesystem(self._config.storage_filesystem)
+        return Storage(home.uri, str(home.layout.root), home.address, filesystem)
+
+    @contextlib.contextmanager
+    def served(self, data: AskedData | None) -> Iterator[str]:
+        if data is None:
+            yield ""
+            return
+        from paceline.data.exec.ray.serving import serving
+
+        with serving(data.plans, data.context, self._luggage) as address:
+            yield address
 
 
 def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:
@@ -55,4 +78,5 @@ def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:
     resources |= scaling.additional_resources_per_worker
     if scaling.accelerator_type is not None:
         resources[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
-    return Wanted(resources, scaling.placement_strategy, scaling.label_selector, config.worker_runtime_env)
+    given = (config.worker_runtime_env or {}).get("env_vars") or {}
+    return Wanted(resources, scaling.placement_strategy, scaling.label_selector, env=dict(given))

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.escort import Escort, Refused, heard
 from paceline._engine.ray.placement import Wanted, order_of, seated
 from paceline._engine.ray.shell import Said, Shell, Start, Where
 
@@ -55,6 +57,7 @@ class Seat:
     where: Where
     rank: int = -1
     pid: int = 0
+    log: Path = Path()
     spoken: bool = False
     """Its worker has said that it returned or failed; its end is no news."""
     stopped: bool = True
@@ -75,11 +78,19 @@ class Crew:
 
 
 class RayEngine:
-    def __init__(self, wanted: Wanted, say: Say = lambda _: None, address: str | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        say: Say = lambda _: None,
+        address: str | None = None,
+        *,
+        escort: Escort | None = None,
+    ) -> None:
         """`say` is told what is waited for; `address` that of the cluster, where Ray is not initialised yet."""
         self._ray = connected(address)
         self._wanted = wanted
         self._say = say
+        self._escort = escort if escort is not None else Escort()
         self._token = secrets.token_hex(16)
         self._heard: deque[FromWorker | WorkersStopped] = deque()
         self._wake_r, self._wake_w = socket.socketpair()
@@ -194,6 +205,7 @@ class RayEngine:
             job = self._ray.put(group.job)
             for rank, seat in enumerate(crew.seats):
                 seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
+                seat.log = group.workers[rank].log
                 spec = seated(group.workers[rank], rank, places, self._wanted)
                 spec.env.setdefault("RAY_ADDRESS", gcs_address())
                 start = Start(
@@ -203,10 +215,13 @@ class RayEngine:
             self._starting = None
             for rank, payload in self._unsent:
                 self._send(rank, payload)
-        except self._ray.exceptions.RayError as error:
+        except (self._ray.exceptions.RayError, Refused) as error:
             self._starting = None
             await self._dismissed()
-            failure = Failure(0, "engine", _first_line(error), at=time.time(), host=socket.gethostname())
+            kind = error.kind if isinstance(error, Refused) else "engine"
+            told = str(error) if isinstance(error, Refused) else _first_line(error)
+            again = not isinstance(error, Refused)
+            failure = Failure(0, kind, told, at=time.time(), host=socket.gethostname(), retriable=again)
             self._tell(WorkerFailed(group.attempt, 0, failure))
             if self._stopping:
                 self._tell(WorkersStopped(group.attempt))
@@ -222,7 +237,20 @@ class RayEngine:
         while not await asyncio.to_thread(group.wait, _LOOK_S):
             pass
         actors = [self._actor(group, bundle, preload) for bundle in range(size)]
-        places: list[Where] = await asyncio.gather(*(actor.where.remote(self._token) for actor in actors))
+        files = self._escort.files()
+        asked = (actor.where.remote(self._token, files) for actor in actors)
+        places: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
+        for bundle, problem in enumerate(places):
+            if isinstance(problem, Exception):
+                for actor in actors:
+                    self._ray.kill(actor)
+                raise await self._escort.explained(problem, group, bundle) from problem
+        try:
+            await self._escort.check(self._token, list(zip(actors, places, strict=True)))
+        except Refused:
+            for actor in actors:
+                self._ray.kill(actor)
+            raise
         for index in order_of(places):
             seat = Seat(actors[index], index, places[index])
             seat.listening = self._loop.create_task(self._listen(seat))
@@ -240,9 +268,11 @@ class RayEngine:
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
         }
-        if self._wanted.runtime_env is not None:
-            options["runtime_env"] = dict(self._wanted.runtime_env)
-        return self._ray.remote(Shell).options(**options).remote(self._token, preload)
+        return (
+            self._ray.remote(Shell)
+            .options(**options, **self._escort.options)
+            .remote(self._token, preload, self._escort.kit)
+        )
 
     async def _listen(self, seat: Seat) -> None:
         """Hear all that an actor has to tell, for as long as it lives."""
@@ -251,6 +281,7 @@ class RayEngine:
             async for ref in stream:
                 said = msgspec.json.decode(await ref, type=Said)
                 seat.pid = said.pid or seat.pid
+                heard(said, seat.log)
                 for payload in said.messages:
                     message = decode_from_worker(payload)
                     seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)

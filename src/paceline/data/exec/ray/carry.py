@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -20,9 +21,31 @@ from paceline.data.exec.ray.values import packed, unpacked
 from paceline.data.exec.spill import Piece
 from paceline.data.sources.held import Held
 
-_put: weakref.WeakKeyDictionary[Held, Any] = weakref.WeakKeyDictionary()
+_put: weakref.WeakKeyDictionary[Held, tuple[str, Any]] = weakref.WeakKeyDictionary()
+"""Where each lies, by the connection to Ray: a process may connect again, to another cluster."""
 _arrived: OrderedDict[Any, Held] = OrderedDict()
 _MOST_ARRIVED = 4
+_homes: tuple[str, ...] = ()
+"""Where the modules of the user lie, on this node or another one that has them."""
+
+
+def have_modules(homes: tuple[str, ...]) -> None:
+    """Have the user's modules found here, and in all processes that something is sent to from here."""
+    global _homes
+    _homes = homes
+    sys.path[:] = dict.fromkeys([*homes, *sys.path])
+
+
+def pickled(value: Any) -> bytes:
+    """For `loaded`, in a process that may not know of the user's modules yet."""
+    data: bytes = cloudpickle.dumps((_homes, cloudpickle.dumps(value)))
+    return data
+
+
+def loaded(data: bytes) -> Any:
+    homes, value = cloudpickle.loads(data)
+    have_modules(homes)
+    return cloudpickle.loads(value)
 
 
 @dataclass(frozen=True)
@@ -50,15 +73,17 @@ class Carried:
 
     pickled: bytes
     refs: tuple[Any, ...]
+    homes: tuple[str, ...] = ()
 
     @staticmethod
     def of(value: Any) -> Carried:
         sink = io.BytesIO()
         pickler = _Pickler(sink)
         pickler.dump(value)
-        return Carried(sink.getvalue(), tuple(pickler.refs))
+        return Carried(sink.getvalue(), tuple(pickler.refs), _homes)
 
     def value(self) -> Any:
+        have_modules(self.homes or _homes)
         return _Unpickler(io.BytesIO(self.pickled), self.refs).load()
 
 
@@ -72,9 +97,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, self._ray.ObjectRef):
             return "ref", self._number(value)
         if isinstance(value, Held):
-            if value not in _put:
-                _put[value] = self._ray.put(value.get())
-            return "held", self._number(_put[value]), value.name
+            connection, ref = _put.get(value, ("", None))
+            if connection != (here := self._ray.get_runtime_context().get_worker_id()):
+                _put[value] = here, (ref := self._ray.put(value.get()))
+            return "held", self._number(ref), value.name
         if isinstance(value, Piece):
             return "rows", self._number(self._ray.put(packed(value.load()))), value.num_rows
         return None

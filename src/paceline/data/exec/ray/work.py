@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import msgspec
 import xxhash
 
@@ -26,7 +25,7 @@ from paceline.data.context import DataContext
 from paceline.data.exec import packed as layout
 from paceline.data.exec.failure import Failure, failure
 from paceline.data.exec.pipeline import Stage
-from paceline.data.exec.ray import values
+from paceline.data.exec.ray import carry, values
 from paceline.data.exec.ray.carry import Carried
 from paceline.data.exec.ray.ledger import Notes
 from paceline.data.exec.sizes import pieces
@@ -94,10 +93,9 @@ def step_of(
     stage: Stage, number: int, chain: int, *, last: bool, notes: Notes, ahead: int, at: tuple[int, int]
 ) -> Step:
     title = stage.name if number else f"read -> {stage.name}" if stage.name else "read"
-    pickled = cloudpickle.dumps((stage.transforms, DataContext.get_current()))
-    return Step(
-        number, chain, title, last, xxhash.xxh3_128_hexdigest(pickled), imported().put(pickled), notes, ahead, at
-    )
+    pickled = carry.pickled((stage.transforms, DataContext.get_current()))
+    key = xxhash.xxh3_128_hexdigest(pickled)
+    return Step(number, chain, title, last, key, imported().put(pickled), notes, ahead, at)
 
 
 class _Job:
@@ -105,7 +103,7 @@ class _Job:
 
     def __init__(self, pickled: bytes) -> None:
         self.transforms: tuple[Transform, ...]
-        self.transforms, self.context = cloudpickle.loads(pickled)
+        self.transforms, self.context = carry.loaded(pickled)
         self.scope = Scope()
 
 
