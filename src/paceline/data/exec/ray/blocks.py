@@ -207,6 +207,8 @@ def _context(means: Means) -> Any:
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # A unit takes as long as it takes, as on one machine.
+    context.execution_no_progress_timeout_s = -1
     options, limits = context.execution_options, DataContext.get_current().execution_options.resource_limits
     options.preserve_order = True
     given = {"object_store_memory": float(means.budget)}

@@ -85,7 +85,10 @@ def means_for(pipeline: Pipeline, cluster: Cluster, context: DataContext) -> Mea
     budget = int(limits.object_store_memory if limits.object_store_memory is not None else cluster.store_bytes // 4)
     # Two of a unit's size may be in flight for each that is read: what was made of it, and what is being made.
     largest = max((task.unit.num_bytes or 0 for task in pipeline.tasks), default=0)
-    fitting = max(1, budget // (2 * largest)) if largest else None
+    bounds = [budget // (2 * largest)] if largest else []
+    if limits.cpu is not None:
+        bounds.append(int(limits.cpu))
+    fitting = max(1, min(bounds)) if bounds else None
     needed = cpus_needed(pipeline)
     if cluster.free_cpus >= needed:
         at_a_time = min(fitting or len(pipeline.tasks), len(pipeline.tasks), int(cluster.free_cpus))
