@@ -140,7 +140,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         return value
 
     monkeypatch.setattr(feeds_module.Service, "get", counted)
-    num_rows, row_bytes, num_blocks, limit = 6_000, 8_000, 48, 8_000_000
+    num_rows, row_bytes, num_blocks, limit = 2_400, 8_000, 24, 6_000_000
     dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
     with served(limit, rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
@@ -175,14 +175,25 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         assert settled(address)[0] == 0
 
 
-def test_nobody_is_served_without_the_token_of_the_run():
+def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
     import ray
 
-    with served(rows=paceline.data.range(3)) as address:
-        with pytest.raises(DataError, match="belong to another run"):
-            RayFeeds(address[:-1] + "?", "rows").num_rows()
+    with served(rows=paceline.data.range(30, override_num_blocks=3)) as address:
+        feeds = RayFeeds(address, "rows", attempt=1)
+        batches = iter(DataIterator(feeds, Split(0, 2, "exact")).iter_batches(batch_size=5))
+        assert next(batches)["id"].tolist() == [0, 1, 2, 3, 4]
+        name = address.split("/")[-2]
+        ray.kill(ray.get_actor(name), no_restart=False)
+        again = RayFeeds(address, "rows", attempt=2)
+        assert told(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
+
         with pytest.raises(KeyError, match="no dataset 'valid'; there are: 'rows'"):
             RayFeeds(address, "valid").num_rows()
-        name = address.split("/")[-2]
+        with pytest.raises(DataError, match="belong to another run"):
+            RayFeeds(address[:-1] + "?", "rows").num_rows()
+        service_at(address)._owner = 0
+        with pytest.raises(DataError, match="survives a fork"):
+            again.num_rows()
+        batches.close()
     with pytest.raises(ValueError, match=name):
         ray.get_actor(name)
