@@ -110,13 +110,10 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
     dataset = paceline.data.range(60, override_num_blocks=6)
     doubling, broken = dataset.map_batches(doubled, batch_size=None), dataset.map_batches(failing, batch_size=None)
     with served(rows=doubling, broken=broken) as address:
-        for options in ({"batch_size": 4}, {"batch_size": 7, "local_shuffle_buffer_size": 25}):
-            got = told(shards(RayFeeds(address, "rows"), 2, "equal"), **options)
-            assert len(list(tmp_path.iterdir())) == 6
-            expected = told(shards(LocalFeeds(doubling._plan, InlineExecutor()), 2, "equal"), **options)
-            assert got == expected
-            for note in tmp_path.iterdir():
-                note.unlink()
+        options = {"batch_size": 7, "local_shuffle_buffer_size": 25}
+        got = told(shards(RayFeeds(address, "rows"), 2, "equal"), **options)
+        assert len(list(tmp_path.iterdir())) == 6
+        assert got == told(shards(LocalFeeds(doubling._plan, InlineExecutor()), 2, "equal"), **options)
 
         # Workers have the batches before the one that fails, as on one machine.
         it = shards(RayFeeds(address, "broken"), 2, "equal")[1]
@@ -140,7 +137,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         return value
 
     monkeypatch.setattr(feeds_module.Service, "get", counted)
-    num_rows, row_bytes, num_blocks, limit = 2_400, 8_000, 24, 6_000_000
+    num_rows, row_bytes, num_blocks, limit = 3_600, 800, 30, 500_000
     dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
     with served(limit, rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
@@ -158,7 +155,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         assert firsts == {rank: list(range(rank * 20, num_rows, 60)) for rank in range(3)}
         total = num_rows * row_bytes
         assert fetched.keys() == {"rank 0", "rank 1", "rank 2"}
-        assert all(total / 3 <= number < 1.05 * total / 3 for number in fetched.values())
+        assert all(total / 3 <= number < 1.1 * total / 3 for number in fetched.values())
         in_flight, peak, num_passes = settled(address)
         assert (in_flight, num_passes) == (0, 0)
         assert peak <= limit / 2 + 2 * total / num_blocks
