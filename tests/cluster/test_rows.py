@@ -14,7 +14,7 @@ from paceline.data.context import DataContext, ExecutionOptions, ExecutionResour
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.ray import feeds as feeds_module
 from paceline.data.exec.ray.feeds import RayFeeds, service_at
-from paceline.data.exec.ray.serving import serving
+from paceline.data.exec.ray.start import serving
 from paceline.data.feeds import LocalFeeds
 from paceline.data.iterator import DataIterator
 from paceline.data.position import Split, merged

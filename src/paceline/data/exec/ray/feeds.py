@@ -22,8 +22,8 @@ import numpy as np
 from paceline._core.errors import DataError
 from paceline._engine.ray.connect import connected, quietly
 from paceline.data.block import Block, Schema
+from paceline.data.exec.ray.asked import Opened, Told
 from paceline.data.exec.ray.cut import pieced, writable
-from paceline.data.exec.ray.serving import Opened, Told
 from paceline.data.exec.ray.values import unpacked
 from paceline.data.exec.stats import StreamStats
 from paceline.data.mixing import Mixing
