@@ -86,13 +86,13 @@ class ClusterSite:
         return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
     @contextlib.contextmanager
-    def served(self, data: AskedData | None) -> Iterator[str]:
+    def served(self, data: AskedData | None, say: Say) -> Iterator[str]:
         if data is None:
             yield ""
             return
-        from paceline.data.exec.ray.serving import serving
+        from paceline.data.exec.ray.start import serving
 
-        with serving(data.plans, data.context, self.luggage) as address:
+        with serving(data.plans, data.context, self.luggage, say) as address:
             yield address
 
     def _beside(self, needs: Needs) -> Wanted:
