@@ -3,10 +3,12 @@
 Ray is initialised in this process for as long as these tests run, and by that alone runs are on it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,10 +49,9 @@ class Nodes:
         self.plain: set[str] = set()
         """Those that are like the first ones."""
 
-    def add(self, blind_to: Path | None = None, **node: Any) -> str:
-        """Another node; its id. One that is blind to a directory finds an empty one in its place."""
-        asked = {"do": "add", "node": {**NODE, **node}, "blind_to": str(blind_to) if blind_to else None}
-        answer = self._ask(asked)
+    def add(self, **node: Any) -> str:
+        """Another node; its id."""
+        answer = self._ask({"do": "add", "node": {**NODE, **node}})
         self.address = answer["address"]
         self.added.append(answer["node"])
         if not node:
@@ -61,6 +62,20 @@ class Nodes:
         """At once, as when its machine is lost."""
         self.added.remove(node)
         self._ask({"do": "remove", "node": node})
+
+    @contextlib.contextmanager
+    def blind_to(self, path: Path) -> Iterator[None]:
+        """One more node, with the resource `blind`, that finds an empty directory in the place of this one."""
+        import ray
+
+        def are_there() -> bool:
+            return any(node["Alive"] and "blind" in node["Resources"] for node in ray.nodes())
+
+        self._ask({"do": "add", "node": {**NODE, "resources": {"blind": 2}}, "blind_to": str(path)})
+        _until(are_there)
+        yield
+        self._ask({"do": "see"})
+        _until(lambda: not are_there())
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -75,6 +90,13 @@ class Nodes:
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="package")
@@ -127,9 +149,8 @@ def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     if not possible:
         pytest.skip("a node that sees other files than this process needs the right to make a mount namespace")
     path = tmp_path_factory.mktemp("hidden")
-    node = connected.add(blind_to=path, resources={"blind": 2})
-    yield path
-    connected.remove(node)
+    with connected.blind_to(path):
+        yield path
 
 
 @pytest.fixture(autouse=True)

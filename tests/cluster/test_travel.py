@@ -206,7 +206,7 @@ def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path
     counter = Counter.options(name="counter").remote()
     held = ray.put({"a": [1, 2]})
 
-    def loop(config: dict) -> tuple:
+    def loop(config: dict) -> list:
 
         handler = signal.getsignal(signal.SIGTERM)
         made = ray.get(config["counter"].add.remote(5))
@@ -215,11 +215,11 @@ def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path
         context = ray.get_runtime_context()
         kept = ray.get(config["held"])
         same = train.get_context().get_local_rank() == 0 and signal.getsignal(signal.SIGTERM) is handler
-        return made, doubled, named, kept, context.namespace, same, getattr(handler, "__module__", "")
+        return [made, doubled, named, kept, context.namespace, same, getattr(handler, "__module__", "")]
 
     result = _fit(loop, tmp_path, config={"counter": counter, "held": held}, name="run")
     here = ray.get_runtime_context().namespace
-    assert result.return_value == (1, 42, 2, {"a": [1, 2]}, here, True, "paceline._worker.signals")
+    assert result.return_value == [1, 42, 2, {"a": [1, 2]}, here, True, "paceline._worker.signals"]
     assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""
     ray.kill(counter)
 
