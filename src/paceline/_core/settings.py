@@ -61,6 +61,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     )
 
 
+def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those variables of ours that are set, for a process elsewhere in which they are to hold as well."""
+    return {name: value for name, value in environ.items() if name.startswith("PACELINE_")}
+
+
 def spool_root() -> Path:
     """Where runs that are kept in a store have their directories on this machine."""
     chosen, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")

@@ -12,11 +12,15 @@ from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray.connect import connected, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.escort import Escort
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
 from paceline._engine.ray.room import problem
+from paceline._engine.ray.shared import Storage
+from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData, served
+from paceline.train.job import pickled_filesystem
 from paceline.train.site import Say
 from paceline.train.terminal import counted
 
@@ -27,10 +31,12 @@ class ClusterSite:
         self._config = config
         self._choice = choice
         self._wanted = wanted(scaling, config)
+        self._luggage = Luggage()
 
     def check(self) -> None:
         connected(self._choice.address)
         self._check_room()
+        self._luggage = luggage(self._config.worker_runtime_env)
 
     def described(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
@@ -47,7 +53,15 @@ class ClusterSite:
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         asked = self._wanted if beside is None else self._beside(beside)
-        return RayEngine(replace(asked, env={**self._threads(), **asked.env}), say, self._choice.address)
+        asked = replace(asked, env={**self._threads(), **asked.env})
+        escort = Escort(self._luggage, self._storage() if beside is None else None)
+        least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
+        return RayEngine(asked, say, self._choice.address, escort=escort, least=least)
+
+    def _storage(self) -> Storage:
+        home = self._config.home
+        filesystem = pickled_filesystem(self._config.storage_filesystem)
+        return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
     def served(self, data: AskedData | None) -> AbstractContextManager[str]:
         return served(data)
@@ -74,4 +88,5 @@ def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:
     resources |= scaling.additional_resources_per_worker
     if scaling.accelerator_type is not None:
         resources[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
-    return Wanted(resources, scaling.placement_strategy, scaling.label_selector, config.worker_runtime_env)
+    given = (config.worker_runtime_env or {}).get("env_vars") or {}
+    return Wanted(resources, scaling.placement_strategy, scaling.label_selector, env=dict(given))

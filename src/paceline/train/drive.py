@@ -303,6 +303,11 @@ def _validations(
     return Validations(validator, seams.clock)
 
 
+def _is_nobodys(handler: object) -> bool:
+    """Whether the script has no handler of its own. `ray.init()` puts one there that ends the process."""
+    return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
+
+
 class _Interrupts:
     """Signals while a run is driven, in the main thread.
 
@@ -320,7 +325,7 @@ class _Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._take)
             for signum in (signal.SIGTERM, signal.SIGUSR1):
-                if signal.getsignal(signum) is signal.SIG_DFL:
+                if _is_nobodys(signal.getsignal(signum)):
                     self._before[signum] = signal.signal(signum, self._take_notice)
 
     def __exit__(self, *_: object) -> None:

@@ -47,3 +47,14 @@ def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
             "hint: create locks, connections, files and data loaders inside train_loop_per_worker"
         ) from problem
     return job
+
+
+def pickled_filesystem(filesystem: Any) -> bytes | None:
+    """The workers open it for themselves."""
+    if filesystem is None:
+        return None
+    try:
+        data: bytes = cloudpickle.dumps(filesystem)
+    except Exception as error:
+        raise ValueError(f"storage_filesystem={filesystem!r} cannot be sent to workers: {error}") from error
+    return data

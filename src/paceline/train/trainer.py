@@ -16,7 +16,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, AskedValidation, Seams, driven, opened
-from paceline.train.job import called_with, pickled_job
+from paceline.train.job import called_with, pickled_filesystem, pickled_job
 from paceline.train.result import Result, result_of
 from paceline.train.site import Site, site_of
 from paceline.train.terminal import Terminal, counted
@@ -101,7 +101,7 @@ class DataParallelTrainer:
             site=site,
             inline=scaling.num_workers == 0,
             initial=self.resume_from_checkpoint,
-            filesystem=_pickled_filesystem(self.run_config.storage_filesystem),
+            filesystem=pickled_filesystem(self.run_config.storage_filesystem),
             validation=_validation(self.validation_config, site),
             data=self._data,
         )
@@ -123,19 +123,6 @@ class DataParallelTrainer:
                 terminal.say(tight)
             _announce(terminal, depot, found.run, site)
             return driven(asked, depot, found, terminal, self._seams)
-
-
-def _pickled_filesystem(filesystem: Any) -> bytes | None:
-    """The workers open it for themselves."""
-    if filesystem is None:
-        return None
-    import cloudpickle
-
-    try:
-        data: bytes = cloudpickle.dumps(filesystem)
-    except Exception as error:
-        raise ValueError(f"storage_filesystem={filesystem!r} cannot be sent to workers: {error}") from error
-    return data
 
 
 def _validation(config: ValidationConfig | None, site: Site) -> AskedValidation | None:

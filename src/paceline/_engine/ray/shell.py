@@ -3,7 +3,8 @@
 The worker is the very one that the local engine starts, forked from a zygote of this node, with a socket to this actor
 in the place of the driver: signals, CUDA, stack samples and exit statuses are as on one machine. The actor outlives
 the worker: the next attempt forks from what has been imported already. All that the worker says is handed on in the
-order it came, through one stream that the driver reads; nobody polls.
+order it came, through one stream that the driver reads; nobody polls. Of a run in a store, whose logs lie on this
+node alone, what the worker printed goes the same way.
 """
 
 from __future__ import annotations
@@ -11,20 +12,32 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+import platform
 import socket
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from paceline._core import system
+import paceline
+from paceline._core import settings, system
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.launch import keep_apart, prewarm
 from paceline._engine.messages import Begin, FromWorker, WorkersStopped, decode_to_worker, encode
+from paceline._engine.ray import shared
 from paceline._engine.ray.connect import imported
+from paceline._engine.ray.guest import with_prelude
+from paceline._engine.ray.printed import Printed
+from paceline._engine.ray.travel import Kit, lacking, settle, settle_environment
+from paceline._engine.ray.unpack import Held
+
+_LOOK_S = 0.5
+"""How often a worker's log, and its pid, are looked for."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -37,6 +50,9 @@ class Where(msgspec.Struct, frozen=True):
     num_cores: int
     gpus: tuple[str, ...] = ()
     """The devices that Ray gave it, as it names them."""
+    version: str = ""
+    """Of Paceline and of Python there."""
+    python: str = ""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -58,25 +74,36 @@ class Said(msgspec.Struct, frozen=True):
     """Of its process, once it is known."""
     stopped: int | None = None
     """The attempt that is over: its process is gone."""
+    printed: bytes = b""
+    """By the worker, before it said this; only where the driver cannot see the log."""
 
 
 class Shell:
-    def __init__(self, token: str, preload: tuple[str, ...]) -> None:
+    def __init__(self, token: str, preload: tuple[str, ...], kit: bytes = b"{}") -> None:
         self._token = token
+        self._kit = msgspec.json.decode(kit, type=Kit)
+        settle_environment(self._kit)
         self._calls: deque[Callable[[], None]] = deque()
         self._engine = LocalEngine()
         self._rank = -1
         self._told_pid = 0
+        self._printed: Printed | None = None
+        """Its log, where nobody but this node sees it."""
+        self._held: Held | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.Queue[Said] = asyncio.Queue()
         self._thread: threading.Thread | None = None
         keep_apart()
         prewarm(*preload)
 
-    async def where(self, token: str) -> Where:
+    async def where(self, token: str, files: list[Any] | None = None) -> Where:
+        """`files`: a reference to what travels with the run, which is fetched only where the node lacks some of it."""
         self._check(token)
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
+            missing = await asyncio.to_thread(lacking, self._kit)
+            data = await files[0] if missing and files else b""
+            await asyncio.to_thread(settle, self._kit, missing, data)
             self._thread = threading.Thread(target=self._serve, name="paceline-shell", daemon=True)
             self._thread.start()
         runtime = imported().get_runtime_context()
@@ -88,20 +115,36 @@ class Shell:
             pid=os.getpid(),
             num_cores=system.num_cores(),
             gpus=tuple(map(str, gpus)),
+            version=paceline.__version__,
+            python=platform.python_version(),
         )
+
+    async def sees(self, token: str, asked: bytes) -> str:
+        """What is wrong with the run's storage as this node sees it; empty where all is well."""
+        self._check(token)
+        node_id = imported().get_runtime_context().get_node_id()
+        return await asyncio.to_thread(shared.answered, msgspec.json.decode(asked, type=shared.Asked), node_id)
 
     async def start(self, token: str, start: bytes, job: bytes) -> None:
         self._check(token)
         told = msgspec.json.decode(start, type=Start)
+        begin, log = told.begin, Path(told.log)
+        printed: Printed | None = None
+        if begin.store is not None:
+            spool = self._spool(Path(begin.run_path))
+            log = spool / log.relative_to(begin.run_path)
+            begin = replace(begin, run_path=str(spool))
+            printed = Printed(log)
+        address = told.env.get("RAY_ADDRESS", "")
         group = Group(
-            told.begin.attempt,
-            (WorkerSpec(told.begin, Path(told.log), told.env),),
-            job,
+            begin.attempt,
+            (WorkerSpec(begin, log, told.env),),
+            with_prelude(job, address, self._kit.namespace) if address else job,
             told.preload,
             told.preload_later,
             told.start_method,
         )
-        self._post(lambda: self._begin(group))
+        self._post(lambda: self._begin(group, printed))
 
     async def send(self, token: str, message: bytes) -> None:
         self._check(token)
@@ -137,30 +180,48 @@ class Shell:
         if not hmac.compare_digest(token, self._token):
             raise PermissionError("this worker belongs to another run")
 
+    def _spool(self, run_path: Path) -> Path:
+        """Where files of a run in a store lie on this node, apart from the driver's; they go with the last actor."""
+        node_id = imported().get_runtime_context().get_node_id()
+        place = settings.spool_root() / run_path.parent.name / f"{run_path.name}.{node_id[:12]}"
+        if self._held is None or self._held.path != place:
+            self._held = Held(place)
+            self._held.take(lambda path: None)
+        return place
+
     # The thread that owns the engine
 
     def _post(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._engine.wake()
 
-    def _begin(self, group: Group) -> None:
+    def _begin(self, group: Group, printed: Printed | None) -> None:
+        self._printed = printed
         self._rank = group.workers[0].begin.rank
         self._told_pid = 0
         self._engine.start(group)
 
     def _serve(self) -> None:
         while True:
-            said = self._engine.wait(None if self._rank < 0 else 0.5)
+            said = self._engine.wait(None if self._rank < 0 else _LOOK_S)
             while self._calls:
                 self._calls.popleft()()
             self._tell(said)
 
     def _tell(self, said: list[FromWorker | WorkersStopped]) -> None:
-        assert self._loop is not None
         pid = self._engine.pid(self._rank) if self._rank >= 0 else 0
-        if not said and (not pid or pid == self._told_pid):
+        stopped = next((each.attempt for each in said if isinstance(each, WorkersStopped)), None)
+        printed = self._printed.taken() if self._printed is not None else b""
+        # Whole, before what it said last: a traceback is in the log before the failure is heard of.
+        while self._printed is not None and said and (more := self._printed.taken()):
+            self._pass_on(Said(printed=printed))
+            printed = more
+        if not said and not printed and (not pid or pid == self._told_pid):
             return
         self._told_pid = pid or self._told_pid
-        stopped = next((each.attempt for each in said if isinstance(each, WorkersStopped)), None)
         messages = tuple(encode(each) for each in said if not isinstance(each, WorkersStopped))
-        self._loop.call_soon_threadsafe(self._said.put_nowait, Said(messages, pid, stopped))
+        self._pass_on(Said(messages, pid, stopped, printed))
+
+    def _pass_on(self, said: Said) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._said.put_nowait, said)
