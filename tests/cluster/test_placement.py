@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 import threading
 
 import pytest
@@ -12,7 +13,15 @@ from paceline._engine.base import Needs
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
-from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, ValidationConfig, get_context
+from paceline.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    RunConfig,
+    ScalingConfig,
+    ValidationConfig,
+    get_context,
+    report,
+)
 
 SPECIAL = {
     "num_cpus": 2,
@@ -145,6 +154,23 @@ def test_a_validation_that_can_never_fit_beside_the_workers_is_refused(tmp_path)
     with pytest.raises(ValueError, match="a validation with 2 CPU can never be had beside 3 workers"):
         trainer_of(tmp_path / "runs", ScalingConfig(3), validation_config=asked).fit()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_validation_that_asks_for_nothing_runs_beside_workers_that_have_every_cpu(tmp_path):
+    def function():
+        with tempfile.TemporaryDirectory() as path:
+            report({}, checkpoint=Checkpoint.from_directory(path), validation=True)
+
+    def validate(checkpoint):
+        return {"place": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    result = DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(4),
+        run_config=RunConfig(storage_path=tmp_path),
+        validation_config=ValidationConfig(validate),
+    ).fit()
+    assert result.best_checkpoints[0][1] == {"place": ""}
 
 
 def test_a_run_waits_for_what_others_have_and_says_so(tmp_path, take, capfd):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -64,6 +65,15 @@ def gcs_address() -> str:
     """Where processes that are no part of this one find the same cluster."""
     address: str = imported().get_runtime_context().gcs_address
     return address
+
+
+def forsaken() -> None:
+    """The cluster is gone: a script that ends with an error tells it at once.
+
+    Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process.
+    """
+    if getattr(sys.excepthook, "__module__", "").startswith("ray."):
+        sys.excepthook = sys.__excepthook__
 
 
 def is_driver() -> bool:

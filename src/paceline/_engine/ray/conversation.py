@@ -80,8 +80,13 @@ class Conversation:
         crew: Crew,
         tell: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
+        *,
+        moves: bool = False,
     ) -> None:
-        """`tell` takes what the controller has to know, `say` what a person may want to."""
+        """`tell` takes what the controller has to know, `say` what a person may want to.
+
+        `moves`: this process is started again elsewhere when its node is taken away, so that the run goes on.
+        """
         self._ray = ray
         self.crew = crew
         self._token = crew.token
@@ -90,7 +95,7 @@ class Conversation:
         self.waits = False
         """For places: no worker has been started."""
         self._now: _Attempt | None = None
-        self._driver = ray.get_runtime_context().get_node_id()
+        self._driver = "" if moves else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes that were ever seen to be drained."""
