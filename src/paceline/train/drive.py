@@ -285,9 +285,8 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             data_address=data_address,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
-    return Group(
-        command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
-    )
+    preload = backend.preload + (asked.site.preload if asked.data is not None else ())
+    return Group(command.attempt, tuple(workers), asked.job, preload, backend.preload_later, backend.start_method)
 
 
 def _engine(

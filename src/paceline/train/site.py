@@ -24,6 +24,9 @@ Say = Callable[[str], None]
 
 
 class Site(Protocol):
+    preload: tuple[str, ...]
+    """What workers that take rows of datasets are to have imported before they begin."""
+
     def check(self) -> None:
         """Refuse what can never be had here."""
         ...
@@ -51,6 +54,8 @@ class Site(Protocol):
 
 class LocalSite:
     """This machine."""
+
+    preload: tuple[str, ...] = ()
 
     def __init__(self, scaling: ScalingConfig, config: RunConfig) -> None:
         self._scaling = scaling
