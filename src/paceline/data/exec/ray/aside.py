@@ -40,11 +40,11 @@ class InStore(Exchanged):
             return super().divided(cuts)
         # What has no rows is no object: a chunk has rows for few of many parts where they are sorted already.
         spans = {id(chunk): [span for span in pairwise(ends) if span[0] < span[1]] for chunk, ends in self._cut(cuts)}
-        task = imported().remote(_parts).options(num_cpus=0, max_retries=-1)
+        task = imported().remote(_parts)
 
         def cut(chunk: Chunk) -> list[Any]:
             own = spans[id(chunk)]
-            refs = task.options(num_returns=len(own)).remote(_ref(chunk), own)
+            refs = task.options(num_cpus=0, max_retries=-1, num_returns=len(own)).remote(_ref(chunk), own)
             return refs if len(own) > 1 else [refs]
 
         large = _bounded(cut, self._large())

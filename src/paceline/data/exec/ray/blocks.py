@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -76,16 +78,16 @@ def blocks_of(
 
 
 def _of_ray(dataset: Any, offset: int, means: Means) -> Iterator[Placed]:
-    with others.in_order(dataset, means.budget):
-        for begin, num_rows, num_bytes, ref, node in others.rows_of(dataset, offset):
+    with others.in_order(dataset, means.budget), closing(others.rows_of(dataset, offset)) as found:
+        for begin, num_rows, num_bytes, ref, node in found:
             yield Placed(0, begin, num_rows, num_bytes, ref, node, num_bytes)
 
 
 def _of_ours(pipeline: Pipeline, unit: int, offset: int, means: Means, record: Record | None) -> Iterator[Placed]:
     notes = ledger.opened()
     try:
-        entries = _entries(_lowered(pipeline, unit, offset, means, notes), pipeline, notes)
-        yield from _placed(entries, record)
+        with closing(_entries(_lowered(pipeline, unit, offset, means, notes), pipeline, notes)) as entries:
+            yield from _placed(entries, record)
     finally:
         notes.close()
 
@@ -110,7 +112,7 @@ def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterat
             raise head.failure.error(head.pickled)
 
 
-def _entries(dataset: Any, pipeline: Pipeline, notes: Notes) -> Iterator[tuple[Any, Any]]:
+def _entries(dataset: Any, pipeline: Pipeline, notes: Notes) -> Generator[tuple[Any, Any], None, None]:
     """Ray's objects in order, with what Ray knows of them. Each has one row, as no block may have more than a byte."""
     ray = imported()
     try:
@@ -134,7 +136,8 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: No
         (ReadUnit(steps[task.chain][0], index, task.unit.name, Carried.of(task.unit)), task.unit.num_bytes)
         for index, task in enumerate(pipeline.tasks[unit:], start=unit)
     ]
-    with RayContext.current(_context(means)):
+    with warnings.catch_warnings(), RayContext.current(_context(means)):
+        warnings.simplefilter("ignore")  # about how Ray calls its own
         dataset = read_datasource(
             _source(reads),
             override_num_blocks=len(reads),
@@ -195,7 +198,9 @@ def _source(reads: list[tuple[ReadUnit, int | None]]) -> Any:
 def _context(means: Means) -> Any:
     from ray.data import DataContext as RayContext
 
-    context = RayContext.get_current().copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about settings that it has itself
+        context = RayContext.get_current().copy()
     # One row to each object, so that it is known of each what it is.
     context.target_max_block_size = 1
     context.enable_progress_bars = False

@@ -8,7 +8,7 @@ a seed, for example, does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ def reads_ray(pipeline: Pipeline) -> bool:
     return any(isinstance(task.unit, Tables) and task.unit.how == "ray" for task in pipeline.tasks)
 
 
-def rows_of(dataset: Any, offset: int) -> Iterator[tuple[int, int, int, Any, str | None]]:
+def rows_of(dataset: Any, offset: int) -> Generator[tuple[int, int, int, Any, str | None], None, None]:
     """Offset, rows, bytes, reference and node of each block, from a row on."""
     ray = imported()
     passed = 0
