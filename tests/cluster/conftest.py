@@ -44,12 +44,16 @@ class Nodes:
         self.address = ""
         self.name = environ[MARK]
         self.added: list[str] = []
+        self.plain: set[str] = set()
+        """Those that are like the first ones."""
 
     def add(self, **node: Any) -> str:
         """Another node; its id."""
         answer = self._ask({"do": "add", "node": {**NODE, **node}})
         self.address = answer["address"]
         self.added.append(answer["node"])
+        if not node:
+            self.plain.add(answer["node"])
         return answer["node"]
 
     def remove(self, node: str) -> None:
@@ -111,7 +115,9 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
         nothing_is_left(connected.name, GRACE_S)
     finally:
         for node in set(connected.added) - set(before):
-            connected.remove(node)
+            # One that has taken the place of a lost one may stay.
+            if node not in connected.plain or len(connected.added) > NUM_NODES:
+                connected.remove(node)
         while len(connected.added) < NUM_NODES:
             connected.add()
 

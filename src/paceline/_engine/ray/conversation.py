@@ -36,12 +36,12 @@ from paceline._engine.messages import (
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
-from paceline._engine.ray.nodes import Survey, draining, failure_of, first_line, loss_of, notices, surveyed
+from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
 from paceline._engine.ray.shell import Said, Start
 
-_STOP_S = 10.0
-"""How long an actor may take to end its worker, before it is ended itself."""
+_STOP_S = 60.0
+"""How long an actor may take to end its worker: longer than a cluster takes to find out that a node is lost."""
 _WATCH_S = 1.0
 """How often it is looked for nodes that are being drained."""
 
@@ -233,10 +233,10 @@ class Conversation:
             self._loop.call_later(_STOP_S, self._safely, self._insist, now)
 
     def _insist(self, now: _Attempt) -> None:
-        """End the actors whose workers have not ended: their streams say then that they are gone."""
+        """Wait no longer for those whose workers should have ended."""
         for seat in now.seats:
             if not now.over and not seat.stopped and not seat.lost:
-                self._ray.kill(seat.actor)
+                self._do(self._lost(seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s")))
 
     def _give_up_placing(self, now: _Attempt) -> None:
         assert now.beginning is not None
@@ -311,20 +311,20 @@ class Conversation:
 
     async def _lost(self, seat: Seat, error: Exception) -> None:
         """Nothing more will be heard of an actor. What became of it is known when the cluster knows."""
-        at, now = time.time(), self._now
-        asked_for = seat.lost or (now is not None and now.killed)
+        at, now, known = time.time(), self._now, seat.lost
         seat.lost = True
-        if seat.stopped or now is None or now.over:
-            return  # No worker was there: the next group will have another actor.
+        if known or seat.stopped or now is None or now.over:
+            return  # If no worker was there, the next group will have another actor.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
                 await self.crew.where(seat)
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
-        survey = Survey() if asked_for or seat.spoken else await asyncio.to_thread(surveyed, self._ray)
+        survey = await asyncio.to_thread(surveyed, self._ray)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
-        if not asked_for and not seat.spoken:
+        if not seat.spoken:
+            # Also when all are being ended: that ends workers, never actors, and what was lost may be why it is done.
             drained = seat.where.node_id in self._draining
             failure = failure_of(loss_of(error), seat.rank, seat.where, survey, drained=drained, at=at)
             self._tell(WorkerFailed(now.number, seat.rank, failure))
