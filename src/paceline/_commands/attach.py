@@ -6,6 +6,10 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline._storage.desk import Ended
 
 NOT_FOLLOWED = 2
 LEFT = 130
@@ -48,9 +52,7 @@ def _attached(asked: argparse.Namespace) -> int:
     if token is None or note is None:
         return _by_journal(asked.run, "was not detached, so there is nothing to attach to")
     if note.ended is not None:
-        if note.ended.code:
-            return _say(f"the run has ended: {note.ended.text}", note.ended.code)
-        return _by_journal(asked.run, "was stopped", 0)
+        return _ended(asked.run, note.ended)
     from paceline._engine.ray.connect import connected, gcs_address
     from paceline._engine.ray.follow import Following, GoneError
     from paceline._engine.ray.presence import ClusterLostError, Presence
@@ -72,6 +74,9 @@ def _attached(asked: argparse.Namespace) -> int:
         try:
             outcome = following.outcome()
         except (GoneError, ClusterLostError) as problem:
+            note = desk.note()
+            if note is not None and note.ended is not None:
+                return _ended(asked.run, note.ended)
             return _by_journal(asked.run, f"cannot be followed: {problem}".partition("\n")[0])
     try:
         unpacked(outcome)
@@ -80,6 +85,12 @@ def _attached(asked: argparse.Namespace) -> int:
             _told(f"{type(error).__name__}: {error}")
         return code_of(error)
     return 0
+
+
+def _ended(run: str, ended: Ended) -> int:
+    if ended.code:
+        return _say(f"the run has ended: {ended.text}", ended.code)
+    return _by_journal(run, "was stopped", 0)
 
 
 def _by_journal(run: str, why: str, code: int = NOT_FOLLOWED) -> int:

@@ -37,7 +37,7 @@ from paceline._engine.ray.detached import MAX_BYTES, Followers
 from paceline._engine.ray.follow import Following, GoneError, Link, begun, found
 from paceline._engine.ray.presence import ClusterLostError, Presence
 from paceline._engine.ray.travel import Luggage, lacking, settle, settle_environment
-from paceline._storage.desk import Ended, Note
+from paceline._storage.desk import Desk, Ended, Note
 from paceline._storage.files import LocalFiles
 from paceline._storage.home import Home
 from paceline.train import preflight
@@ -72,8 +72,20 @@ def fitted_elsewhere(asked: Asked) -> Result:
                 outcome = following.outcome()
         except (GoneError, ClusterLostError) as problem:
             depot = home.depot_to_read()
-            raise ControllerError(problem, result_of(depot, *history_of(depot))) from problem
+            reached = result_of(depot, *history_of(depot))
+            ended = _ended(desk) if isinstance(problem, GoneError) else None
+            if ended is None:
+                raise ControllerError(problem, reached) from problem
+            # It had ended before it was lost, while this process could not hear of it.
+            if ended.code:
+                raise TrainingFailedError(ended.text, reached) from problem
+            return reached
     return unpacked(outcome)
+
+
+def _ended(desk: Desk) -> Ended | None:
+    note = desk.note()
+    return note.ended if note is not None else None
 
 
 def link_to(home: Home, token: str, presence: Presence) -> Link | None:

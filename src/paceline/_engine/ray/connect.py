@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import socket
@@ -88,10 +89,12 @@ def gcs_address() -> str:
 
 
 def forsaken() -> None:
-    """The cluster is gone: a script that ends with an error tells it at once.
+    """The cluster is gone: let this process end as if it had never known it.
 
-    Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process.
+    Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process. And a
+    call that still waits in a thread, woken by the shutdown at the end, would look for another cluster to ask.
     """
+    atexit.unregister(imported().shutdown)
     if getattr(sys.excepthook, "__module__", "").startswith("ray."):
         sys.excepthook = sys.__excepthook__
 

@@ -38,6 +38,7 @@ from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
 from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
+from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
 
 _STOP_S = 60.0
@@ -102,6 +103,7 @@ class Conversation:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Leavable())
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-ray", daemon=True)
         self._thread.start()
 

@@ -32,8 +32,8 @@ MAX_BYTES = 64 << 20
 """Of the pickled callable: Ray refuses classes that are much larger."""
 _MAX_KEPT = 4 << 20
 """Characters of output that are kept for followers who come late."""
-_LINGER_S = 30.0
-"""How long the outcome is kept for followers who do not come for it: they may be gone."""
+_LINGER_S = 5.0
+"""How long the outcome is kept for followers who do not come for it: they are gone, or cannot be reached."""
 
 
 class Said(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from paceline._engine.ray.presence import Presence
 
 _LOOK_S = 0.2
 _RETRY_S = 0.5
-_NAME_FREE_S = 40.0
+_NAME_FREE_S = 20.0
 """How long the end of an actor whose work is over is waited for; it keeps the outcome for its followers a while."""
 
 Write = Callable[[int, str], None]

@@ -6,11 +6,11 @@ here, and what may wait for it is called from a thread that can be left behind.
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paceline._core.system import Condition
@@ -26,6 +26,30 @@ _WAIT_S = 0.2
 
 class ClusterLostError(ConnectionError):
     """Nothing on the cluster can be reached any more."""
+
+
+class Leavable(ThreadPoolExecutor):
+    """Runs each call in a thread that the end of the process does not wait for.
+
+    Ray's calls may wait for a head that is lost.
+    """
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  raised again where the result is taken
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="paceline-asking", daemon=True).start()
+        return future
+
+
+_leavable = Leavable()
 
 
 class Presence:
@@ -53,24 +77,14 @@ class Presence:
 
     def asked(self, ask: Callable[[], T]) -> T:
         """What the cluster answers; `ClusterLostError` where it is lost meanwhile."""
-        answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-        def answer() -> None:
-            try:
-                answers.put((ask(), None))
-            except BaseException as error:  # noqa: BLE001  raised again where it was asked for
-                answers.put((None, error))
-
-        threading.Thread(target=answer, name="paceline-asking", daemon=True).start()
+        answer = _leavable.submit(ask)
         while True:
             try:
-                value, error = answers.get(timeout=_WAIT_S)
-            except queue.Empty:
+                return answer.result(_WAIT_S)
+            except TimeoutError:
+                if answer.done():
+                    raise
                 self.raise_if_lost()
-                continue
-            if error is not None:
-                raise error
-            return value  # type: ignore[return-value]
 
     def close(self) -> None:
         self._closing.set()
@@ -145,7 +159,8 @@ class Anchored:
 
     def close(self) -> None:
         try:
-            self._presence.asked(self._engine.close)
+            if not self._presence.lost:
+                self._presence.asked(self._engine.close)
         except ClusterLostError:
             pass  # There is nothing left to let go of.
         finally:
