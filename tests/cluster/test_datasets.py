@@ -85,10 +85,58 @@ def fitted(
     return trainer.fit(), seen(notes)
 
 
-def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):
-    dataset = paceline.data.read_parquet(str(files)).map_batches(lambda batch: {"id": batch["id"] + 100})
-    _, lines = fitted(tmp_path, dataset)
+def kept(lines: list[dict]) -> dict:
+    return {(line["step"], line["rank"]): (line["name"], line["epoch"], line["ids"]) for line in lines}
 
-    assert ids(lines) == Counter(range(100, 100 + NUM_ROWS))
-    by_rank = Counter(line["rank"] for line in lines for _ in line["ids"])
-    assert by_rank == {0: NUM_ROWS // 2, 1: NUM_ROWS // 2}
+
+def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files, tmp_path):
+    """Two datasets, one of them whole on every rank, rows that change places, and a death in the second epoch."""
+    datasets = {
+        "train": paceline.data.read_parquet(str(files), shuffle="files").filter(expr="id != 13"),
+        "whole": paceline.data.range(9),
+    }
+    how = {
+        "dataset_config": DataConfig(datasets_to_split=["train"]),
+        "names": ["train", "whole"],
+        "epochs": 2,
+        "per_epoch": 11,
+        "options": {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7},
+    }
+    _, on_one_machine = fitted(tmp_path, datasets, name="local", engine="local", **how)
+    result, lines = fitted(tmp_path, datasets, name="killed", dies=[15, 1], max_failures=1, **how)
+
+    assert kept(lines) == kept(on_one_machine)
+    assert result.metrics["step"] == 22
+    in_train = [line for line in on_one_machine if line["name"] == "train" and line["epoch"] == 0]
+    assert len(ids(in_train)) == NUM_ROWS - 2  # one is filtered out, and one is too many for two
+
+
+def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(files, tmp_path):
+    def beyond(batch):
+        return {"id": batch["id"] + 100}
+
+    dataset = paceline.data.read_parquet(str(files)).map_batches(beyond)
+    config = DataConfig(exact=["train"])
+    with pytest.raises(TrainingFailedError):
+        fitted(tmp_path, dataset, dataset_config=config, dies=[3, 0])
+    _, lines = fitted(tmp_path, dataset, dataset_config=config, num_workers=3)
+
+    # What was done beyond the last checkpoint is done again.
+    done = [line for line in lines if line["size"] == 3 or line["step"] <= 3]
+    assert ids(done) == Counter(range(100, 100 + NUM_ROWS))
+    assert {line["rank"] for line in done if line["size"] == 3} == {0, 1, 2}
+
+
+def no_27(row):
+    if row["id"] == 27:
+        raise ValueError("no such thing as 27")
+    return row
+
+
+def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(files, tmp_path):
+    with pytest.raises(TrainingFailedError) as caught:
+        fitted(tmp_path, paceline.data.read_parquet(str(files)).map(no_27), num_workers=1, reports=False)
+    told = str(caught.value)
+    assert "no such thing as 27" in told
+    assert "part-2.parquet" in told
+    assert "test_datasets.py" in told

@@ -196,7 +196,8 @@ def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
             return int(self.weights[index])
 
     kept = numbers(40, 4).map_batches(doubled).materialize()
-    same(kept.zip(data.from_torch(Items())))
+    held = data.from_numpy(np.arange(40 * 5000).reshape(40, 5000), override_num_blocks=3)
+    same(kept.zip(data.from_torch(Items()), held))
     assert found(InlineExecutor(), Carried.of(kept).value()) == found(InlineExecutor(), kept)
 
 
@@ -256,16 +257,43 @@ def test_a_unit_whose_process_dies_is_done_again_and_not_for_ever(tmp_path: Path
     assert str(error).startswith("range (rows 15 to 29): the process that worked on it died 2 times")
 
 
-def test_a_slow_consumer_keeps_what_is_in_flight_within_the_budget(context: DataContext) -> None:
+@pytest.mark.parametrize("num_units", [40, 1])
+def test_a_slow_consumer_keeps_what_is_in_flight_within_the_budget(context: DataContext, num_units: int) -> None:
     context.execution_options.resource_limits.object_store_memory = budget = 40 * MB
-    dataset = numbers(400, 40).map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 100_000))})  # 8 MB each
-    before, peak, num_bytes = in_use(), 0.0, 0
-    for placed in blocks_of(lowered_for(dataset._plan, 0, InlineExecutor())):
+    rows = numbers(8 * num_units, num_units) if num_units > 1 else numbers(240, 1)
+    wide = rows.map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 125_000))}, batch_size=8)  # 8 MB each
+    before, peak, num_bytes, total = in_use(), 0.0, 0, 5 * budget
+    for placed in blocks_of(lowered_for(wide._plan, 0, InlineExecutor())):
         threading.Event().wait(0.05)
         num_bytes += placed.num_bytes
         peak = max(peak, in_use() - before)
-    assert num_bytes > 7 * budget
+        del placed
+    assert num_bytes > total
     assert 0 < peak <= budget + 16 * MB, "what was taken, and what had just been begun"
+
+
+def test_a_node_that_is_lost_costs_no_row(cluster: Any, context: DataContext) -> None:
+    import ray
+
+    context.execution_options.resource_limits.object_store_memory = 30 * MB
+    node = cluster.add(num_cpus=2)
+    dataset = numbers(300, 30).map_batches(lambda batch: {**batch, "x": np.ones((len(batch["id"]), 20_000))})
+    held: list[Any] = []
+    rows: list[int] = []
+
+    def take() -> None:
+        rows.extend(unpacked(ray.get(held.pop(0).ref)).columns["id"].tolist())
+
+    for placed in blocks_of(lowered_for(dataset._plan, 0, InlineExecutor())):
+        held.append(placed)
+        if node in cluster.added and len(held) > 4 and any(each.node == node for each in held):
+            cluster.remove(node)
+        if len(held) > 8:
+            take()
+    while held:
+        take()
+    assert node not in cluster.added, "it had some of the rows"
+    assert rows == list(range(300))
 
 
 def test_closing_ends_the_work_and_lets_go_of_the_rows(context: DataContext, capfd: pytest.CaptureFixture[str]) -> None:

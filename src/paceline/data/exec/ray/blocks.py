@@ -18,7 +18,7 @@ from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray import ledger, others, values
 from paceline.data.exec.ray.carry import Carried
 from paceline.data.exec.ray.ledger import Notes
-from paceline.data.exec.ray.means import Means, means_for, seen
+from paceline.data.exec.ray.means import Means, cpus_needed, means_for, seen
 from paceline.data.exec.ray.quiet import quietly
 from paceline.data.exec.ray.work import Head, PoolStage, ReadUnit, Step, step_of
 from paceline.data.exec.stats import Record
@@ -59,7 +59,7 @@ def blocks_of(
     """
     if unit >= len(pipeline.tasks):
         return
-    means = means_for(pipeline, seen(), DataContext.get_current())
+    means = means_for(pipeline, seen(cpus_needed(pipeline)), DataContext.get_current())
     lines = [means.said, others.SAID if others.reads_ray(pipeline) and (unit, offset) == (0, 0) else None]
     for line in filter(None, lines):
         (say or _told)(line)
@@ -87,7 +87,9 @@ def _of_ours(pipeline: Pipeline, unit: int, offset: int, means: Means, record: R
     notes = ledger.opened()
     try:
         with closing(_entries(_lowered(pipeline, unit, offset, means, notes), pipeline, notes)) as entries:
-            yield from _placed(entries, record)
+            for placed in _placed(entries, record):
+                notes.took(placed.unit, placed.num_bytes)
+                yield placed
     finally:
         notes.close()
 
@@ -102,7 +104,7 @@ def _placed(entries: Iterator[tuple[Any, Any]], record: Record | None) -> Iterat
             ref, metadata = next(entries)
             stats = metadata.exec_stats
             node = stats.node_id if stats is not None else None
-            yield Placed(head.unit, head.offset, head.num_rows, metadata.size_bytes, ref, node, head.num_bytes)
+            yield Placed(head.unit, head.offset, head.num_rows, head.length, ref, node, head.num_bytes)
             continue
         if record is not None:
             for done in head.done:
@@ -131,7 +133,7 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: No
     from ray.data import DataContext as RayContext
 
     chains = {task.chain for task in pipeline.tasks[unit:]}
-    steps = {chain: _steps(pipeline, chain, notes, (unit, offset)) for chain in chains}
+    steps = {chain: _steps(pipeline, chain, notes, means.ahead, (unit, offset)) for chain in chains}
     reads = [
         (ReadUnit(steps[task.chain][0], index, task.unit.name, Carried.of(task.unit)), task.unit.num_bytes)
         for index, task in enumerate(pipeline.tasks[unit:], start=unit)
@@ -164,10 +166,10 @@ def _lowered(pipeline: Pipeline, unit: int, offset: int, means: Means, notes: No
         return dataset
 
 
-def _steps(pipeline: Pipeline, chain: int, notes: Notes, at: tuple[int, int]) -> list[Step]:
+def _steps(pipeline: Pipeline, chain: int, notes: Notes, ahead: int, at: tuple[int, int]) -> list[Step]:
     stages = pipeline.stages(chain)
     return [
-        step_of(stage, number, chain, last=number == len(stages) - 1, notes=notes, at=at)
+        step_of(stage, number, chain, last=number == len(stages) - 1, notes=notes, ahead=ahead, at=at)
         for number, stage in enumerate(stages)
     ]
 
@@ -205,6 +207,8 @@ def _context(means: Means) -> Any:
     context.target_max_block_size = 1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # A unit takes as long as it takes, as on one machine.
+    context.execution_no_progress_timeout_s = -1
     options, limits = context.execution_options, DataContext.get_current().execution_options.resource_limits
     options.preserve_order = True
     given = {"object_store_memory": float(means.budget)}

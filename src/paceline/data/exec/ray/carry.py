@@ -1,7 +1,8 @@
 """Units and plans on their way to other machines.
 
 What lies in the memory or in the files of one process, and is only pointed to on one machine, is put into the object
-store: objects that the units of a source share, once for all of them, and rows that were set aside.
+store: objects that the units of a source share, once for all of them, rows that were set aside, and rows that a unit
+itself holds, once for all epochs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pickle
 import sys
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +22,14 @@ from paceline._engine.ray.connect import imported
 from paceline.data.exec.ray.values import packed, unpacked
 from paceline.data.exec.spill import Piece
 from paceline.data.sources.held import Held
+from paceline.data.sources.memory import Rows
 
-_put: weakref.WeakKeyDictionary[Held, Any] = weakref.WeakKeyDictionary()
+_put: weakref.WeakKeyDictionary[Held | Rows, tuple[str, Any]] = weakref.WeakKeyDictionary()
+"""Where each lies, by the connection to Ray: a process may connect again, to another cluster."""
 _arrived: OrderedDict[Any, Held] = OrderedDict()
 _MOST_ARRIVED = 4
+_SMALL = 1 << 16
+"""So many bytes may as well go with each unit."""
 _homes: tuple[str, ...] = ()
 """Where the modules of the user lie, on this node or another one that has them."""
 
@@ -96,12 +102,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, self._ray.ObjectRef):
             return "ref", self._number(value)
         if isinstance(value, Held):
-            if value not in _put:
-                _put[value] = self._ray.put(value.get())
-            return "held", self._number(_put[value]), value.name
+            return "held", self._once(value, value.get), value.name
+        if isinstance(value, Rows) and value.num_bytes > _SMALL:
+            return "unit", self._once(value, lambda: packed(value.block)), value.name
         if isinstance(value, Piece):
             return "rows", self._number(self._ray.put(packed(value.load()))), value.num_rows
         return None
+
+    def _once(self, value: Held | Rows, content: Callable[[], Any]) -> int:
+        connection, ref = _put.get(value, ("", None))
+        if connection != (here := self._ray.get_runtime_context().get_worker_id()):
+            _put[value] = here, (ref := self._ray.put(content()))
+        return self._number(ref)
 
     def _number(self, ref: Any) -> int:
         self.refs.append(ref)
@@ -119,6 +131,8 @@ class _Unpickler(pickle.Unpickler):
                 return self._refs[number]
             case ("held", number, name):
                 return _held(self._refs[number], name)
+            case ("unit", number, name):
+                return Rows(name, unpacked(imported().get(self._refs[number])))
             case ("rows", number, num_rows):
                 return Lot(self._refs[number], 0, num_rows)
         raise pickle.UnpicklingError(f"{told!r} is nothing that was carried")

@@ -47,6 +47,8 @@ from paceline.data.parts import Dealt, Division, Span
 from paceline.data.plan import Node
 
 EPOCHS_KEPT = 2
+_SMALL = 64 << 10
+"""Bytes that go to an actor with the message that makes it."""
 
 
 def address_of(cluster: str, namespace: str, name: str, token: str) -> str:
@@ -61,6 +63,8 @@ class Opened(msgspec.Struct, frozen=True):
     division: Division
     rank: int
     attempt: int
+    name: str
+    """Of this request, should it come twice."""
 
     @property
     def rows(self) -> tuple[str, Division]:
@@ -84,7 +88,10 @@ class _Dataset:
     record: Record = field(default_factory=Record)
     pipelines: dict[int, Pipeline] = field(default_factory=dict)
     """By epoch."""
+    facts: dict[str, bytes] = field(default_factory=dict)
+    """What was asked in this attempt: all workers ask the same."""
     lowering: asyncio.Lock = field(default_factory=asyncio.Lock)
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @cached_property
     def is_near(self) -> bool:
@@ -94,8 +101,12 @@ class _Dataset:
     def executor(self) -> Executor:
         return InlineExecutor() if self.is_near else RayExecutor()
 
+    def fact(self, what: str) -> bytes:
+        """As a pickle. May take long, as what follows."""
+        data: bytes = cloudpickle.dumps(getattr(Facts(self.plan, self.executor), what)())
+        return data
+
     def pipeline(self, epoch: int) -> Pipeline:
-        """May take long."""
         return lowered_for(self.plan, epoch, self.executor)
 
     def blocks(self, pipeline: Pipeline, unit: int, offset: int) -> Iterator[Placed | Near]:
@@ -108,6 +119,7 @@ class _Dataset:
 class _Member:
     """A worker that takes from a pass."""
 
+    name: str
     running: _Running
     taker: Taker
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -151,15 +163,18 @@ class RowService:
 
     # What workers ask
 
-    async def known(self, token: str, name: str, what: str) -> tuple[bytes, bytes]:
+    async def known(self, token: str, attempt: int, name: str, what: str) -> tuple[bytes, bytes]:
         """A fact of a dataset as a pickle; else why it is not to be had, and the exception."""
         self._check(token)
+        self._come_to(attempt)
         try:
             dataset = self._dataset(name)
             if what == "stats":
                 return cloudpickle.dumps(dataset.record.seen(self._peak, self._limit)), b""
-            fact = await asyncio.to_thread(lambda: getattr(Facts(dataset.plan, dataset.executor), what)())
-            return cloudpickle.dumps(fact), b""
+            async with dataset.asking:
+                if what not in dataset.facts:
+                    dataset.facts[what] = await asyncio.to_thread(dataset.fact, what)
+                return dataset.facts[what], b""
         except Exception as error:  # noqa: BLE001  who asked is told
             told = _failed(error)
             return b"", msgspec.msgpack.encode(told)
@@ -168,13 +183,13 @@ class RowService:
         """A number under which to take rows."""
         self._check(token)
         opened = msgspec.msgpack.decode(asked, type=Opened)
-        if opened.attempt > self._attempt:
-            self._attempt = opened.attempt
-            for number in list(self._members):
-                self._leave(number)  # who took rows in an earlier attempt is gone
+        self._come_to(opened.attempt)
+        for number, member in self._members.items():
+            if member.name == opened.name:
+                return number
         running = self._joined(opened) or self._begun(opened)
         number = next(self._numbers)
-        member = self._members[number] = _Member(running, running.state.join(opened.rank))
+        member = self._members[number] = _Member(opened.name, running, running.state.join(opened.rank))
         running.members.add(member)
         running.changed.set()
         return number
@@ -220,6 +235,15 @@ class RowService:
     def _check(self, token: str) -> None:
         if not hmac.compare_digest(token, self._token):
             raise PermissionError("these datasets belong to another run")
+
+    def _come_to(self, attempt: int) -> None:
+        """Who took rows in an earlier attempt is gone; and files may have changed since."""
+        if attempt > self._attempt:
+            self._attempt = attempt
+            for number in list(self._members):
+                self._leave(number)
+            for dataset in self._datasets.values():
+                dataset.facts.clear()
 
     def _dataset(self, name: str) -> _Dataset:
         if name not in self._datasets:
@@ -367,16 +391,17 @@ def serving(
     options: dict[str, Any] = {
         "name": f"paceline-rows-{secrets.token_hex(8)}",
         "num_cpus": 0,
-        "max_restarts": -1,
         "max_concurrency": 100_000,
         "scheduling_strategy": here,
     }
     if luggage.runtime_env is not None:
         options["runtime_env"] = dict(luggage.runtime_env)
     token = secrets.token_hex(16)
-    # Both are kept here for as long as the actor may have to begin anew.
-    carried, files = Carried.of(dict(plans)), [ray.put(luggage.data)]
-    kit = msgspec.msgpack.encode(luggage.kit)
+    carried, kit = Carried.of(dict(plans)), msgspec.msgpack.encode(luggage.kit)
+    is_small = not carried.refs and len(carried.pickled) + len(kit) + len(luggage.data) < _SMALL
+    # Ray makes an actor again from what it was told; what lies in the object store may be gone by then.
+    options["max_restarts"] = -1 if is_small else 0
+    files = luggage.data if is_small else [ray.put(luggage.data)]
     actor = ray.remote(RowService).options(**options).remote(token, carried, context, kit, files)
     try:
         yield address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
@@ -384,10 +409,10 @@ def serving(
         ray.kill(actor)
 
 
-def _settle(kit: Kit, files: list[Any]) -> None:
+def _settle(kit: Kit, files: bytes | list[Any]) -> None:
     """Have the modules and the directory of the driver here, and the modules in all processes that work for us."""
     missing = lacking(kit)
-    settle(kit, missing, imported().get(files[0]) if missing else b"")
+    settle(kit, missing, files if isinstance(files, bytes) else imported().get(files[0]) if missing else b"")
     unpacked_to = Path(tempfile.gettempdir(), f"paceline-{os.getuid()}", kit.parcel.digest)
     # Where a node lacks them, the workers there have unpacked them.
     roots = [(str(unpacked_to / str(number)), tree.root) for number, tree in enumerate(kit.parcel.trees)]

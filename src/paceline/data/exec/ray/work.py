@@ -55,6 +55,9 @@ class Head(msgspec.Struct):
     offset: int = 0
     num_rows: int = 0
     num_bytes: int = 0
+    """What the rows take as a block."""
+    length: int = 0
+    """What they take packed."""
     ends: list[int] = []
     done: list[Done] = []
     skipped: list[Skipped] = []
@@ -80,14 +83,19 @@ class Step:
     key: str
     job: Any
     notes: Notes
+    ahead: int
+    """How many bytes of a unit may lie there that nobody has taken."""
     at: tuple[int, int]
     """The unit that is begun in its middle, and the row there."""
 
 
-def step_of(stage: Stage, number: int, chain: int, *, last: bool, notes: Notes, at: tuple[int, int]) -> Step:
+def step_of(
+    stage: Stage, number: int, chain: int, *, last: bool, notes: Notes, ahead: int, at: tuple[int, int]
+) -> Step:
     title = stage.name if number else f"read -> {stage.name}" if stage.name else "read"
     pickled = carry.pickled((stage.transforms, DataContext.get_current()))
-    return Step(number, chain, title, last, xxhash.xxh3_128_hexdigest(pickled), imported().put(pickled), notes, at)
+    key = xxhash.xxh3_128_hexdigest(pickled)
+    return Step(number, chain, title, last, key, imported().put(pickled), notes, ahead, at)
 
 
 class _Job:
@@ -166,7 +174,7 @@ def _worked(step: Step, head: Head, read: Callable[[], Iterator[Block]]) -> Iter
     told, pickled = head.failure, head.pickled
     kept: list[Any] = []
     skip = step.at[1] if step.at[0] == head.unit else 0
-    passed = 0
+    passed = written = 0
     try:
         deaths = step.notes.began(head.unit, step.number)
         if deaths > job.context.max_unit_failures:
@@ -186,8 +194,12 @@ def _worked(step: Step, head: Head, read: Callable[[], Iterator[Block]]) -> Iter
                 part = block.slice(begin, stop)
                 data = layout.as_bytes(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
-                said = Head(head.unit, head.name, head.chain, "block", passed + begin, part.num_rows, part.nbytes)
+                place = passed + begin, part.num_rows, part.nbytes, len(data)
+                said = Head(head.unit, head.name, head.chain, "block", *place)
                 began = time.perf_counter()
+                if written > step.ahead:
+                    step.notes.wait_for_room(head.unit, written - step.ahead)
+                written += len(data)
                 yield said.row()
                 yield values.row(None, data)
                 meter.waited_for_room += time.perf_counter() - began
