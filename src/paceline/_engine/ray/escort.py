@@ -68,9 +68,9 @@ class Escort:
         await asyncio.to_thread(probe.begin)
         try:
             asked = msgspec.json.encode(probe.asked)
-            answers = await asyncio.wait_for(
-                asyncio.gather(*(actor.sees.remote(token, asked) for actor, _ in new.values())), _ASK_S
-            )
+            # Not wait_for, which may lose a cancellation before Python 3.12.
+            async with asyncio.timeout(_ASK_S):
+                answers = await asyncio.gather(*(actor.sees.remote(token, asked) for actor, _ in new.values()))
             found = {
                 f"{where.address} ({where.node_id})": await asyncio.to_thread(probe.problem, where.node_id, told)
                 for told, (_, where) in zip(answers, new.values(), strict=True)
@@ -94,7 +94,8 @@ class Escort:
                 "runtime_env_setup-*.log"
             )
         try:
-            found = await asyncio.wait_for(self._asked(group, bundle), _ASK_S)
+            async with asyncio.timeout(_ASK_S):
+                found = await self._asked(group, bundle)
         except (ray.exceptions.RayError, TimeoutError):
             found = None  # It cannot be asked; what it said first is told.
         if found is not None:
