@@ -169,6 +169,7 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
         part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
     )
     told = f"hang: {cause.message}" if cause.kind == "hang" else cause.message
+    told, _, way_out = told.partition("\n\nhint: ")
     lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {told}")
     lines += [f"    {frame}" for frame in cause.frames[-5:]]
     by_rank = {failure.rank: failure for failure in failures}
@@ -184,7 +185,9 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     if cause.kind == "hang":
         lines.append(f"  all stacks: {depot.layout.stacks(run.attempt)}")
     lines.append("")
-    if cause.kind == "mismatch":
+    if way_out:
+        lines.append(f"hint: {way_out}")
+    elif cause.kind == "mismatch":
         lines.append("hint: call report() equally often on every rank, with or without a checkpoint")
     elif run.latest is not None:
         lines.append(

@@ -25,6 +25,7 @@ from paceline._engine.messages import (
     FailureKind,
     FromWorker,
     PreemptionTold,
+    Reported,
     StopAt,
     ToWorker,
     WorkerFailed,
@@ -40,6 +41,7 @@ from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of
 from paceline._engine.ray.placement import seated
 from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
+from paceline._engine.ray.unheard import unheard
 
 _STOP_S = 60.0
 """How long an actor may take to end its worker: longer than a cluster takes to find out that a node is lost."""
@@ -197,7 +199,7 @@ class Conversation:
         address = gcs_address()
         group = now.group
         for rank, seat in enumerate(seats):
-            seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
+            seat.rank, seat.pid, seat.num_heard, seat.spoken, seat.stopped = rank, 0, 0, False, False
             spec = seated(group.workers[rank], rank, places, self.crew.wanted)
             seat.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
@@ -290,6 +292,7 @@ class Conversation:
         for payload in said.messages:
             message = decode_from_worker(payload)
             seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            seat.num_heard = message.seq if isinstance(message, Reported) else seat.num_heard
             self._tell(self._of_node(seat, message) if isinstance(message, PreemptionTold) else message)
         if said.stopped is not None:
             self._left(seat)
@@ -323,8 +326,11 @@ class Conversation:
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
         survey = await asyncio.to_thread(surveyed, self._ray)
+        missed = await asyncio.to_thread(unheard, now.group.workers[seat.rank].begin, seat.num_heard)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
+        for message in missed:
+            self._tell(message)
         if not seat.spoken:
             # Also when all are being ended: that ends workers, never actors, and what was lost may be why it is done.
             drained = seat.where.node_id in self._draining
