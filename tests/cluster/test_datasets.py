@@ -15,10 +15,12 @@ import paceline.data
 from paceline import train
 from paceline.train import (
     Checkpoint,
+    DataConfig,
     DataParallelTrainer,
     FailureConfig,
     RunConfig,
     ScalingConfig,
+    TrainingFailedError,
 )
 
 NUM_ROWS = 60
