@@ -40,6 +40,8 @@ class Settings:
     """`local` or `ray`, where the script does not say."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: where a cluster is."""
+    omp_num_threads: str | None = None
+    """OpenMP's own `OMP_NUM_THREADS`: how many threads a worker computes with, where the user says so."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -58,6 +60,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         storage_patience_s=_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
         engine=_one_of(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
+        omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from paceline._core import settings
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
@@ -73,7 +73,7 @@ class ClusterSite:
 
     def _threads(self) -> dict[str, str]:
         """What the user has set here holds for workers; in an actor it is Ray that has set it."""
-        told = os.environ.get("OMP_NUM_THREADS")
+        told = settings.load().omp_num_threads
         return {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def _check_room(self, beside: Wanted | None = None) -> None:
