@@ -295,7 +295,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
         if train.get_checkpoint() is None:
             if step == 5 and rank == 1:
                 Path(config["path"], "goes").touch()
-            time.sleep(0.02)  # until the notice has come
+            time.sleep(0.1)  # until the notice has come
 
     home = ray.get_runtime_context().get_node_id()
     node = next(each for each in cluster.added if each != home)
@@ -310,7 +310,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
 
     draining = threading.Thread(target=drain, daemon=True)
     draining.start()
-    rows = fit(disturb, 2000, every=False, strategy="SPREAD")
+    rows = fit(disturb, 600, every=False, strategy="SPREAD")
     draining.join()
     cluster.remove(node)
     told = (tmp_path / "told_1").read_text()
@@ -319,7 +319,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
     assert told == f"{last} {{'{node}': [1]}}"
     assert Result.from_path(tmp_path / "run").checkpoint.to_dict()["step"] == last
     assert "the machine of rank 1 is about to be taken away" in capsys.readouterr().err
-    assert rows["beside"].tolist() == [1] * (last + 1) + [2] * (2000 - last - 1), "then both on the other node"
+    assert rows["beside"].tolist() == [1] * (last + 1) + [2] * (600 - last - 1), "then both on the other node"
 
 
 SCRIPT = """
