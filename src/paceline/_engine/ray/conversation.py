@@ -25,6 +25,7 @@ from paceline._engine.messages import (
     FailureKind,
     FromWorker,
     PreemptionTold,
+    Reported,
     StopAt,
     ToWorker,
     WorkerFailed,
@@ -38,7 +39,9 @@ from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
 from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
+from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
+from paceline._engine.ray.unheard import unheard
 
 _STOP_S = 60.0
 """How long an actor may take to end its worker: longer than a cluster takes to find out that a node is lost."""
@@ -81,8 +84,13 @@ class Conversation:
         crew: Crew,
         tell: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
+        *,
+        moves: bool = False,
     ) -> None:
-        """`tell` takes what the controller has to know, `say` what a person may want to."""
+        """`tell` takes what the controller has to know, `say` what a person may want to.
+
+        `moves`: this process is started again elsewhere when its node is taken away, so that the run goes on.
+        """
         self._ray = ray
         self.crew = crew
         self._token = crew.token
@@ -91,13 +99,14 @@ class Conversation:
         self.waits = False
         """For places: no worker has been started."""
         self._now: _Attempt | None = None
-        self._driver = ray.get_runtime_context().get_node_id()
+        self._driver = "" if moves else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes that were ever seen to be drained."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Leavable())
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-ray", daemon=True)
         self._thread.start()
 
@@ -188,7 +197,7 @@ class Conversation:
         address = gcs_address()
         group = now.group
         for rank, seat in enumerate(seats):
-            seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
+            seat.rank, seat.pid, seat.num_heard, seat.spoken, seat.stopped = rank, 0, 0, False, False
             spec = seated(group.workers[rank], rank, places, self.crew.wanted)
             seat.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
@@ -282,6 +291,7 @@ class Conversation:
         for payload in said.messages:
             message = decode_from_worker(payload)
             seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            seat.num_heard = message.seq if isinstance(message, Reported) else seat.num_heard
             self._tell(self._of_node(seat, message) if isinstance(message, PreemptionTold) else message)
         if said.stopped is not None:
             self._left(seat)
@@ -315,8 +325,11 @@ class Conversation:
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
         survey = await asyncio.to_thread(surveyed, self._ray)
+        missed = await asyncio.to_thread(unheard, now.group.workers[seat.rank].begin, seat.num_heard)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
+        for message in missed:
+            self._tell(message)
         if not seat.spoken:
             # Also when all are being ended: that ends workers, never actors, and what was lost may be why it is done.
             drained = seat.where.node_id in self._draining
