@@ -3,10 +3,12 @@
 Ray is initialised in this process for as long as these tests run, and by that alone runs are on it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +63,20 @@ class Nodes:
         self.added.remove(node)
         self._ask({"do": "remove", "node": node})
 
+    @contextlib.contextmanager
+    def blind_to(self, path: Path) -> Iterator[None]:
+        """One more node, with the resource `blind`, that finds an empty directory in the place of this one."""
+        import ray
+
+        def are_there() -> bool:
+            return any(node["Alive"] and "blind" in node["Resources"] for node in ray.nodes())
+
+        self._ask({"do": "add", "node": {**NODE, "resources": {"blind": 2}}, "blind_to": str(path)})
+        _until(are_there)
+        yield
+        self._ask({"do": "see"})
+        _until(lambda: not are_there())
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -76,11 +92,37 @@ class Nodes:
         return answer
 
 
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
+    nodes = Nodes(_environ())
+    nodes.add(include_dashboard=False)
+    for _ in range(NUM_NODES - 1):
+        nodes.add()
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def lone_cluster(nodes: Nodes) -> Iterator[Nodes]:
+    """Another cluster, of one node, to be lost."""
+    lone = Nodes(_environ())
+    lone.add(include_dashboard=False)
+    yield lone
+    lone.close()
+
+
+def _environ() -> dict[str, str]:
+    """Of the processes of a cluster."""
     environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
     # Without these a node that is gone is noticed after half a minute, and idle processes linger.
-    environ |= {
+    return environ | {
         MARK: uuid.uuid4().hex,
         "RAY_health_check_initial_delay_ms": "0",
         "RAY_health_check_period_ms": "1000",
@@ -88,12 +130,6 @@ def nodes() -> Iterator[Nodes]:
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    nodes = Nodes(environ)
-    nodes.add(include_dashboard=False)
-    for _ in range(NUM_NODES - 1):
-        nodes.add()
-    yield nodes
-    nodes.close()
 
 
 @pytest.fixture(scope="package")
@@ -104,6 +140,17 @@ def connected(nodes: Nodes) -> Iterator[Nodes]:
     ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     yield nodes
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory that one more node, which has the resource `blind`, does not see."""
+    possible = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0
+    if not possible:
+        pytest.skip("a node that sees other files than this process needs the right to make a mount namespace")
+    path = tmp_path_factory.mktemp("hidden")
+    with connected.blind_to(path):
+        yield path
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from paceline._engine.messages import (
     FailureKind,
     FromWorker,
     PreemptionTold,
+    Reported,
     StopAt,
     ToWorker,
     WorkerFailed,
@@ -38,7 +39,9 @@ from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
 from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
+from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
+from paceline._engine.ray.unheard import unheard
 
 _STOP_S = 60.0
 """How long an actor may take to end its worker: longer than a cluster takes to find out that a node is lost."""
@@ -54,6 +57,7 @@ class _Attempt:
 
     group: Group
     beginning: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
     placing: bool = True
     """Its actors are being placed, and that can be given up."""
     seats: list[Seat] = field(default_factory=list)
@@ -80,8 +84,13 @@ class Conversation:
         crew: Crew,
         tell: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
+        *,
+        moves: bool = False,
     ) -> None:
-        """`tell` takes what the controller has to know, `say` what a person may want to."""
+        """`tell` takes what the controller has to know, `say` what a person may want to.
+
+        `moves`: this process is started again elsewhere when its node is taken away, so that the run goes on.
+        """
         self._ray = ray
         self.crew = crew
         self._token = crew.token
@@ -90,13 +99,14 @@ class Conversation:
         self.waits = False
         """For places: no worker has been started."""
         self._now: _Attempt | None = None
-        self._driver = ray.get_runtime_context().get_node_id()
+        self._driver = "" if moves else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes that were ever seen to be drained."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Leavable())
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-ray", daemon=True)
         self._thread.start()
 
@@ -141,10 +151,10 @@ class Conversation:
         except Exception as error:  # noqa: BLE001  told as a failure of the engine
             self._broken(error)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _do(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         async def safely() -> None:
             try:
-                await work
+                await work(*arguments)
             except Exception as error:  # noqa: BLE001  told as a failure of the engine
                 self._broken(error)
 
@@ -156,17 +166,14 @@ class Conversation:
     def _start(self, group: Group) -> None:
         if not self._watching:
             self._watching = True
-            self._do(self._watch())
+            self._do(self._watch)
         self._now = now = _Attempt(group)
-        now.beginning = self._do(self._begin(now))
+        now.beginning = self._do(self._begin, now)
 
     async def _begin(self, now: _Attempt) -> None:
         try:
             job = await asyncio.to_thread(self._ray.put, now.group.job)
             self._launch(now, await self._placed(now.group), job)
-        except asyncio.CancelledError:
-            await self.crew.dismissed()
-            self._over(now)
         except Unroomed as short:
             now.placing = False
             self._fail(now, f"the workers were not started: {short}")
@@ -190,7 +197,7 @@ class Conversation:
         address = gcs_address()
         group = now.group
         for rank, seat in enumerate(seats):
-            seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
+            seat.rank, seat.pid, seat.num_heard, seat.spoken, seat.stopped = rank, 0, 0, False, False
             spec = seated(group.workers[rank], rank, places, self.crew.wanted)
             seat.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
@@ -219,7 +226,7 @@ class Conversation:
         first = kill and not now.killed
         now.killed = now.killed or kill
         if now.placing:
-            self._give_up_placing(now)
+            self._give_up(now)
             return
         for seat in now.seats:
             if not seat.stopped and not seat.lost:
@@ -231,19 +238,22 @@ class Conversation:
         """Wait no longer for those whose workers should have ended."""
         for seat in now.seats:
             if not now.over and not seat.stopped and not seat.lost:
-                self._do(self._lost(seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s")))
+                self._do(self._lost, seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s"))
 
-    def _give_up_placing(self, now: _Attempt) -> None:
-        assert now.beginning is not None
-        now.placing = False
-        now.beginning.cancel()
+    def _give_up(self, now: _Attempt) -> asyncio.Task[None]:
+        """End an attempt with all that it has, actors and places. Once: the next attempt has actors of its own."""
+        if now.ending is None:
+            now.ending = self._do(self._given_up, now)
+        return now.ending
 
-    async def _begun(self, now: _Attempt) -> None:
-        """Its beginning has come to an end, one way or the other."""
+    async def _given_up(self, now: _Attempt) -> None:
         assert now.beginning is not None
         if now.placing:
-            self._give_up_placing(now)
+            now.placing = False
+            now.beginning.cancel()
         await asyncio.wait([now.beginning])
+        await self.crew.dismissed()
+        self._over(now)
 
     def _over(self, now: _Attempt) -> None:
         if not now.over:
@@ -252,11 +262,9 @@ class Conversation:
             self._tell(WorkersStopped(now.number))
 
     async def _end(self) -> None:
-        now = self._now
-        if now is not None:
-            now.over = True
-            await self._begun(now)
-        await self.crew.dismissed()
+        if self._now is not None:
+            self._now.over = True
+            await asyncio.wait([self._give_up(self._now)])
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -283,6 +291,7 @@ class Conversation:
         for payload in said.messages:
             message = decode_from_worker(payload)
             seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            seat.num_heard = message.seq if isinstance(message, Reported) else seat.num_heard
             self._tell(self._of_node(seat, message) if isinstance(message, PreemptionTold) else message)
         if said.stopped is not None:
             self._left(seat)
@@ -316,8 +325,11 @@ class Conversation:
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
         survey = await asyncio.to_thread(surveyed, self._ray)
+        missed = await asyncio.to_thread(unheard, now.group.workers[seat.rank].begin, seat.num_heard)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
+        for message in missed:
+            self._tell(message)
         if not seat.spoken:
             # Also when all are being ended: that ends workers, never actors, and what was lost may be why it is done.
             drained = seat.where.node_id in self._draining
@@ -339,7 +351,7 @@ class Conversation:
             except self._ray.exceptions.RayError:
                 pass
 
-        self._do(answered())
+        self._do(answered)
 
     def _fail(self, now: _Attempt, message: str, kind: FailureKind = "engine", *, again: bool = True) -> None:
         failure = Failure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
@@ -353,13 +365,7 @@ class Conversation:
         if not now.killed:
             self._fail(now, f"the Ray engine failed: {first_line(loss_of(error))}")
         now.killed = True
-
-        async def give_up() -> None:
-            await self._begun(now)
-            await self.crew.dismissed()
-            self._over(now)
-
-        self._do(give_up())
+        self._give_up(now)
 
     async def _watch(self) -> None:
         """Look for nodes that are being drained, and tell of those that matter."""

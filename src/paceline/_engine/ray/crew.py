@@ -44,6 +44,8 @@ class Seat:
     rank: int = -1
     pid: int = 0
     log: Path = Path()
+    num_heard: int = 0
+    """The number of its worker's last report."""
     spoken: bool = False
     """Its worker has said that it returned or failed; its end is no news."""
     stopped: bool = True
