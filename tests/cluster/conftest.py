@@ -3,10 +3,12 @@
 Ray is initialised in this process for as long as these tests run, and by that alone runs are on it.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,18 +46,36 @@ class Nodes:
         self.address = ""
         self.name = environ[MARK]
         self.added: list[str] = []
+        self.plain: set[str] = set()
+        """Those that are like the first ones."""
 
     def add(self, **node: Any) -> str:
         """Another node; its id."""
         answer = self._ask({"do": "add", "node": {**NODE, **node}})
         self.address = answer["address"]
         self.added.append(answer["node"])
+        if not node:
+            self.plain.add(answer["node"])
         return answer["node"]
 
     def remove(self, node: str) -> None:
         """At once, as when its machine is lost."""
         self.added.remove(node)
         self._ask({"do": "remove", "node": node})
+
+    @contextlib.contextmanager
+    def blind_to(self, path: Path) -> Iterator[None]:
+        """One more node, with the resource `blind`, that finds an empty directory in the place of this one."""
+        import ray
+
+        def are_there() -> bool:
+            return any(node["Alive"] and "blind" in node["Resources"] for node in ray.nodes())
+
+        self._ask({"do": "add", "node": {**NODE, "resources": {"blind": 2}}, "blind_to": str(path)})
+        _until(are_there)
+        yield
+        self._ask({"do": "see"})
+        _until(lambda: not are_there())
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -70,6 +90,13 @@ class Nodes:
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="package")
@@ -115,6 +142,17 @@ def connected(nodes: Nodes) -> Iterator[Nodes]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory that one more node, which has the resource `blind`, does not see."""
+    possible = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0
+    if not possible:
+        pytest.skip("a node that sees other files than this process needs the right to make a mount namespace")
+    path = tmp_path_factory.mktemp("hidden")
+    with connected.blind_to(path):
+        yield path
+
+
 @pytest.fixture(autouse=True)
 def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
@@ -124,7 +162,9 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
         nothing_is_left(connected.name, GRACE_S)
     finally:
         for node in set(connected.added) - set(before):
-            connected.remove(node)
+            # One that has taken the place of a lost one may stay.
+            if node not in connected.plain or len(connected.added) > NUM_NODES:
+                connected.remove(node)
         while len(connected.added) < NUM_NODES:
             connected.add()
 

@@ -12,8 +12,8 @@ import pytest
 
 MARK = "PACELINE_TEST_CLUSTER"
 """What all processes of the cluster carry in their environment."""
-OUR_ACTORS = ("ray::Shell", "ray::Keeper")
-RAYS_OWN = ("/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
+OUR_ACTORS = ("ray::Shell", "ray::Keeper", "ray::RowService")
+RAYS_OWN = ("bin/ray start", "/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
 
 
 def nothing_is_left(name: str, grace_s: float) -> None:

@@ -2,19 +2,36 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import cloudpickle
+import psutil
 import pytest
 import ray
+import torch
 from msgspec.structs import replace
+from torch.utils.data import DataLoader, TensorDataset
 
+from paceline import train
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.messages import Begin, WorkerFailed, WorkerReady, WorkersStopped
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import Wanted
-from paceline.train import BackendConfig
+from paceline.train import (
+    BackendConfig,
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
+from paceline.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 PATIENCE_S = 60.0
 
@@ -204,3 +221,215 @@ def test_a_group_that_there_is_no_room_for_any_more_fails_where_fewer_will_do(he
     )
     engine.started(group(2, 2))
     engine.stopped()
+
+
+def add_up(config):
+    """What it comes to tells whether every step was made once, in order, each from the one before."""
+    context = train.get_context()
+    rank, last = context.get_world_rank(), train.get_checkpoint()
+    state = last.to_dict() if last else {"step": -1, "total": 0}
+    for step in range(state["step"] + 1, config["steps"]):
+        state = {"step": step, "total": (state["total"] * 31 + step) % 1_000_003}
+        config["disturb"](step, rank, config)
+        told = train.get_preemption_info()
+        if told is not None:
+            Path(config["path"], f"told_{rank}").write_text(f"{step} {told.preempted_node_to_ranks}")
+        made = Checkpoint.from_dict(state) if rank == 0 and (config["every"] or told) else None
+        train.report({**state, "beside": context.get_local_world_size()}, checkpoint=made)
+    return state["total"]
+
+
+def total_after(steps):
+    total = 0
+    for step in range(steps):
+        total = (total * 31 + step) % 1_000_003
+    return total
+
+
+def once(config, name):
+    """True for the first who asks."""
+    try:
+        Path(config["path"], name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def fit(disturb, steps, num_workers=2, *, every=True, max_failures=0, strategy="PACK"):
+        config = {"steps": steps, "every": every, "disturb": disturb, "path": str(tmp_path)}
+        result = DataParallelTrainer(
+            add_up,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(num_workers, placement_strategy=strategy),
+            run_config=RunConfig(
+                name="run", storage_path=tmp_path, failure_config=FailureConfig(max_failures=max_failures)
+            ),
+        ).fit()
+        assert result.return_value == total_after(steps)
+        rows = result.metrics_dataframe
+        assert rows["step"].tolist() == list(range(steps)), "contiguous, each counted once"
+        return rows
+
+    return fit
+
+
+def test_a_run_outlives_its_workers_and_the_actors_around_them(fit, capsys):
+    def disturb(step, rank, config):
+        if step == 3 and rank == 1 and once(config, "worker"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 6 and rank == 0 and once(config, "actor"):
+            shell = next(each for each in psutil.Process().parents() if each.name().startswith("ray::Shell"))
+            shell.kill()
+            signal.pause()
+
+    fit(disturb, 9, max_failures=2)
+    said = capsys.readouterr().err
+    assert "killed by SIGKILL" in said
+    assert "the actor around it, process " in said
+
+
+def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster, tmp_path, capsys):
+    def disturb(step, rank, config):
+        if train.get_checkpoint() is None:
+            if step == 5 and rank == 1:
+                Path(config["path"], "goes").touch()
+            time.sleep(0.02)  # until the notice has come
+
+    home = ray.get_runtime_context().get_node_id()
+    node = next(each for each in cluster.added if each != home)
+
+    def drain():
+        while not (tmp_path / "goes").exists():
+            time.sleep(0.02)
+        reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot")
+        which = ("--node-id", node, "--deadline-remaining-seconds", "60")
+        command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", cluster.address]
+        subprocess.run([*command, *reason, *which], check=True, capture_output=True)
+
+    draining = threading.Thread(target=drain, daemon=True)
+    draining.start()
+    rows = fit(disturb, 2000, every=False, strategy="SPREAD")
+    draining.join()
+    cluster.remove(node)
+    told = (tmp_path / "told_1").read_text()
+    assert (tmp_path / "told_0").read_text() == told
+    last = int(told.split()[0])
+    assert told == f"{last} {{'{node}': [1]}}"
+    assert Result.from_path(tmp_path / "run").checkpoint.to_dict()["step"] == last
+    assert "the machine of rank 1 is about to be taken away" in capsys.readouterr().err
+    assert rows["beside"].tolist() == [1] * (last + 1) + [2] * (2000 - last - 1), "then both on the other node"
+
+
+SCRIPT = """
+import os, signal, sys, time
+import ray
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+before = signal.getsignal(signal.SIGTERM)
+
+def function(config):
+    for i in range(400):
+        if i == 20:
+            os.kill(config["driver"], signal.SIGTERM)
+        time.sleep(0.01)
+        train.report({"i": i}, checkpoint_on_stop=lambda i=i: Checkpoint.from_dict({"i": i}))
+
+trainer = DataParallelTrainer(
+    function, train_loop_config={"driver": os.getpid()}, run_config=RunConfig(name="run", storage_path="runs")
+)
+try:
+    trainer.fit()
+finally:
+    assert signal.getsignal(signal.SIGTERM) is before
+"""
+
+
+def test_a_driver_that_ray_is_initialised_in_hears_that_its_machine_goes(run_script, cluster, tmp_path):
+    ended = run_script(SCRIPT, cluster.address)
+    assert ended.returncode == 75, ended.stderr
+    assert "was preempted after" in ended.stderr
+    result = Result.from_path(tmp_path / "runs" / "run")
+    assert result.checkpoint.to_dict() == {"i": result.metrics["i"]}
+    assert result.metrics["i"] < 399
+
+
+def train_in_step(config):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    data = TensorDataset(torch.randn(52, 5), torch.randn(52, 1))
+    loader = prepare_data_loader(DataLoader(data, shuffle=True))
+    model = prepare_model(torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
+    inner = getattr(model, "module", model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    step, last = 0, train.get_checkpoint()
+    if last:
+        state = last.to_dict()
+        inner.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        step = state["step"]
+    context = train.get_context()
+    rank, size, node = context.get_world_rank(), context.get_world_size(), context.get_node_rank()
+    while step < STEPS:
+        for x, y in loader:
+            if size == 4 and step == 10 and node == 1 and not Path(config["path"], "lost").exists():
+                # Its peers wait for it, and will see a broken connection before anybody knows of the node.
+                Path(config["path"], "loses").touch()
+                signal.pause()
+            if size == 2 and step == 20:
+                Path(config["path"], "grows").touch()
+            if size == 2 and step > 20 and config["path"]:
+                time.sleep(0.2)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            state = {"model": inner.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+            made = Checkpoint.from_dict({**state, "step": step}) if rank == 0 else None
+            train.report({"step": step, "size": size}, checkpoint=made)
+            if step == STEPS:
+                break
+
+
+STEPS = 80
+
+
+def test_a_run_shrinks_when_a_node_is_lost_and_grows_when_one_comes(cluster, tmp_path, capsys):
+    def fit(engine, num_workers, path):
+        return TorchTrainer(
+            train_in_step,
+            train_loop_config={"path": path},
+            scaling_config=ScalingConfig(num_workers, global_batch_size=8, elastic_resize_monitor_interval_s=0),
+            run_config=RunConfig(name=engine, storage_path=tmp_path, engine=engine),
+        ).fit()
+
+    def nodes_come_and_go():
+        while not (tmp_path / "loses").exists():
+            time.sleep(0.05)
+        (tmp_path / "lost").touch()
+        home = ray.get_runtime_context().get_node_id()
+        cluster.remove(next(node for node in cluster.added if node != home))
+        while not (tmp_path / "grows").exists():
+            time.sleep(0.05)
+        cluster.add()
+
+    expected = fit("local", 1, "").checkpoint.to_dict()["model"]
+    changing = threading.Thread(target=nodes_come_and_go, daemon=True)
+    changing.start()
+    result = fit("ray", (2, 4), str(tmp_path))
+    changing.join()
+    rows = result.metrics_dataframe
+    assert rows["step"].tolist() == list(range(1, STEPS + 1))
+    sizes = rows["size"].tolist()
+    assert (sizes[0], sizes[10], sizes[20], sizes[-1]) == (4, 2, 2, 4)
+    found = result.checkpoint.to_dict()["model"]
+    assert all(torch.allclose(found[name], expected[name], atol=1e-9, rtol=0) for name in expected)
+    said = capsys.readouterr().err
+    assert "was lost: " in said
+    assert "with 2 workers where there were 4" in said
+    assert "with 4 workers where there were 2" in said

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 
 from paceline._core import settings
@@ -22,13 +23,15 @@ from paceline._engine.ray.room import problem
 from paceline._engine.ray.shared import Storage
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
+from paceline.train.datasets import AskedData
 from paceline.train.job import pickled_filesystem
 from paceline.train.site import Say
 from paceline.train.terminal import counted
 
 
 class ClusterSite:
+    preload: tuple[str, ...] = ("ray", "pyarrow", "paceline.data.iterator", "paceline.data.exec.ray.feeds")
+
     def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
         self._scaling = scaling
         self._config = config
@@ -82,8 +85,15 @@ class ClusterSite:
         filesystem = pickled_filesystem(self._config.storage_filesystem)
         return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
-        return served(data)
+    @contextlib.contextmanager
+    def served(self, data: AskedData | None, say: Say) -> Iterator[str]:
+        if data is None:
+            yield ""
+            return
+        from paceline.data.exec.ray.start import serving
+
+        with serving(data.plans, data.context, self.luggage, say) as address:
+            yield address
 
     def _beside(self, needs: Needs) -> Wanted:
         """What one process beside the workers asks for: it may lie anywhere."""

@@ -137,7 +137,7 @@ def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
 
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    with asked.site.served(asked.data) as data_address:
+    with asked.site.served(asked.data, terminal.say) as data_address:
         return _driven(asked, depot, found, terminal, seams, data_address)
 
 
@@ -285,9 +285,8 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             data_address=data_address,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
-    return Group(
-        command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
-    )
+    preload = backend.preload + (asked.site.preload if asked.data is not None else ())
+    return Group(command.attempt, tuple(workers), asked.job, preload, backend.preload_later, backend.start_method)
 
 
 def _engine(

@@ -25,6 +25,7 @@ from paceline._engine.messages import (
     FailureKind,
     FromWorker,
     PreemptionTold,
+    Reported,
     StopAt,
     ToWorker,
     WorkerFailed,
@@ -36,13 +37,14 @@ from paceline._engine.messages import (
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
-from paceline._engine.ray.nodes import Survey, draining, failure_of, first_line, loss_of, notices, surveyed
+from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
 from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
+from paceline._engine.ray.unheard import unheard
 
-_STOP_S = 10.0
-"""How long an actor may take to end its worker, before it is ended itself."""
+_STOP_S = 60.0
+"""How long an actor may take to end its worker: longer than a cluster takes to find out that a node is lost."""
 _WATCH_S = 1.0
 """How often it is looked for nodes that are being drained."""
 
@@ -197,7 +199,7 @@ class Conversation:
         address = gcs_address()
         group = now.group
         for rank, seat in enumerate(seats):
-            seat.rank, seat.pid, seat.spoken, seat.stopped = rank, 0, False, False
+            seat.rank, seat.pid, seat.num_heard, seat.spoken, seat.stopped = rank, 0, 0, False, False
             spec = seated(group.workers[rank], rank, places, self.crew.wanted)
             seat.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
@@ -235,10 +237,10 @@ class Conversation:
             self._loop.call_later(_STOP_S, self._safely, self._insist, now)
 
     def _insist(self, now: _Attempt) -> None:
-        """End the actors whose workers have not ended: their streams say then that they are gone."""
+        """Wait no longer for those whose workers should have ended."""
         for seat in now.seats:
             if not now.over and not seat.stopped and not seat.lost:
-                self._ray.kill(seat.actor)
+                self._do(self._lost(seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s")))
 
     def _give_up_placing(self, now: _Attempt) -> None:
         assert now.beginning is not None
@@ -290,6 +292,7 @@ class Conversation:
         for payload in said.messages:
             message = decode_from_worker(payload)
             seat.spoken = seat.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            seat.num_heard = message.seq if isinstance(message, Reported) else seat.num_heard
             self._tell(self._of_node(seat, message) if isinstance(message, PreemptionTold) else message)
         if said.stopped is not None:
             self._left(seat)
@@ -313,20 +316,23 @@ class Conversation:
 
     async def _lost(self, seat: Seat, error: Exception) -> None:
         """Nothing more will be heard of an actor. What became of it is known when the cluster knows."""
-        at, now = time.time(), self._now
-        asked_for = seat.lost or (now is not None and now.killed)
+        at, now, known = time.time(), self._now, seat.lost
         seat.lost = True
-        if seat.stopped or now is None or now.over:
-            return  # No worker was there: the next group will have another actor.
+        if known or seat.stopped or now is None or now.over:
+            return  # If no worker was there, the next group will have another actor.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
                 await self.crew.where(seat)
             except Exception as problem:  # noqa: BLE001  told below
                 error = problem
-        survey = Survey() if asked_for or seat.spoken else await asyncio.to_thread(surveyed, self._ray)
+        survey = await asyncio.to_thread(surveyed, self._ray)
+        missed = await asyncio.to_thread(unheard, now.group.workers[seat.rank].begin, seat.num_heard)
         if not seat.is_at_work():
             return  # Let go meanwhile, with all others.
-        if not asked_for and not seat.spoken:
+        for message in missed:
+            self._tell(message)
+        if not seat.spoken:
+            # Also when all are being ended: that ends workers, never actors, and what was lost may be why it is done.
             drained = seat.where.node_id in self._draining
             failure = failure_of(loss_of(error), seat.rank, seat.where, survey, drained=drained, at=at)
             self._tell(WorkerFailed(now.number, seat.rank, failure))

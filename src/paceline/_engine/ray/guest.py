@@ -8,6 +8,7 @@ cluster and the driver's namespace, keeps quiet, and leaves the signals of a wor
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -24,7 +25,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from paceline._engine.ray.connect import imported
+from paceline._engine.ray.connect import CONNECTING, imported
 
 _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
 _NOTED = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")
@@ -70,6 +71,25 @@ def with_prelude(job: bytes, address: str, namespace: str) -> bytes:
     return b"\x80\x04c%b\nwelcome\n(%b%btR0%b" % (__name__.encode(), texts, at_once, job)
 
 
+@contextlib.contextmanager
+def references_kept() -> Iterator[None]:
+    """While a job is pickled: references to Ray's objects keep their owner, without whom they are found nowhere."""
+    ray = imported()
+
+    def reduced(reference: Any) -> tuple[Any, ...]:
+        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
+
+    before = copyreg.dispatch_table.get(ray.ObjectRef)
+    copyreg.pickle(ray.ObjectRef, reduced)
+    try:
+        yield
+    finally:
+        if before is None:
+            del copyreg.dispatch_table[ray.ObjectRef]
+        else:
+            copyreg.dispatch_table[ray.ObjectRef] = before
+
+
 def welcome(address: str, namespace: str, at_once: bool) -> None:
     """In the worker's process: let Ray find the cluster when it is used; now, where the job needs it to be loaded."""
     if "ray" in sys.modules:
@@ -84,13 +104,16 @@ def _prepare(ray: ModuleType, address: str, namespace: str) -> None:
     init = ray.init
 
     @wraps(init)
-    def quiet(given: str | None = None, **options: Any) -> Any:
+    def quiet(*given: str | None, **options: Any) -> Any:
+        if not given and options.get("address") is None:
+            options["address"] = address
         options.setdefault("namespace", namespace)
         options.setdefault("log_to_driver", False)
         options.setdefault("logging_level", logging.ERROR)
         options.setdefault("configure_logging", False)
-        with _signals_kept():
-            return init(given or address, **options)
+        options.setdefault("ignore_reinit_error", True)  # rows of datasets may have connected this process before
+        with CONNECTING, _signals_kept():
+            return init(*given, **options)
 
     ray.init = quiet  # type: ignore[attr-defined]
 
