@@ -125,9 +125,7 @@ def test_an_earlier_life_of_a_controller_is_followed_at_once_and_fenced_as_one_t
 def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_its_run(slot, clock):
     take(slot(), clock, controller="actor 1")
     for controller in ("", "actor 2"):
-        with pytest.raises(
-            RunHeldError, match=r"by a detached controller, process \d+ .*\n\nhint: `paceline attach"
-        ):
+        with pytest.raises(RunHeldError, match=r"by a detached controller, process \d+ .*\n\nhint: `paceline attach"):
             take(slot(), clock, alive=True, controller=controller)
 
 
