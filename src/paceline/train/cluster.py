@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -55,7 +54,7 @@ class ClusterSite:
         self._check_room()
         self.luggage = luggage(self._config.worker_runtime_env)
         # What the user has set here holds for workers; in an actor it is Ray that has set it.
-        told = os.environ.get("OMP_NUM_THREADS")
+        told = settings.load().omp_num_threads
         self._threads = {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def described(self) -> str:
