@@ -14,6 +14,8 @@ ALLOWED = {
     ("_worker/context.py", "cloudpickle.loads"): "the user's own storage_filesystem, from the driver's memory",
     ("_worker/main.py", "cloudpickle.loads"): "the job, from the driver's memory; an exception of its own, as a trial",
     ("train/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
+    ("train/detached.py", "pickle.loads"): "what a script sent to its controller, and what that came to, through Ray",
+    ("_engine/ray/detached.py", "pickle.loads"): "the work of an actor, from its class, as Ray itself has it",
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
     ("data/groups.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",

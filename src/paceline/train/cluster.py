@@ -76,7 +76,7 @@ class ClusterSite:
         escort = Escort(self.luggage, self._storage() if beside is None else None)
         least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
         engine = RayEngine(asked, say, self._choice.address, escort=escort, least=least, moves=self._moves)
-        return Anchored(engine, Presence(gcs_address(), settings.load().cluster_patience_s))
+        return Anchored(engine, self._presence())
 
     def _storage(self) -> Storage:
         home = self._config.home
@@ -90,8 +90,15 @@ class ClusterSite:
             return
         from paceline.data.exec.ray.start import serving
 
-        with serving(data.plans, data.context, self.luggage, say) as address:
-            yield address
+        with contextlib.closing(self._presence()) as presence, contextlib.ExitStack() as served:
+            address = served.enter_context(serving(data.plans, data.context, self.luggage, say))
+            try:
+                yield address
+            finally:
+                presence.let_go(served.pop_all().close)
+
+    def _presence(self) -> Presence:
+        return Presence(gcs_address(), settings.load().cluster_patience_s)
 
     def _beside(self, needs: Needs) -> Wanted:
         """What one process beside the workers asks for: it may lie anywhere."""
