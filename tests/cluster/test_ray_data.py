@@ -124,6 +124,18 @@ def test_units_are_pruned_ordered_and_batched_as_on_one_machine(tmp_path: Path) 
     assert {row["id"] for _, _, row in rows} == set(range(40, 100))
 
 
+def test_the_order_is_kept_where_a_later_unit_is_done_first(tmp_path: Path) -> None:
+    def backwards(batch: dict[str, Any]) -> dict[str, Any]:
+        unit = int(batch["id"][0]) // 10
+        if unit % 2 == 0:
+            eventually((tmp_path / f"{unit + 1}").exists)
+        (tmp_path / f"{unit}").touch()
+        return batch
+
+    rows = found(RayExecutor(), numbers(40, 4).map_batches(backwards))
+    assert [row["id"] for _, _, row in rows] == list(range(40))
+
+
 def test_each_chain_of_a_union_has_its_own_pools_and_others_pass_by() -> None:
     plain = numbers(50, 3).map_batches(doubled, batch_size=7)
     one = numbers(40, 4).map_batches(Shift, batch_size=9, concurrency=1)
