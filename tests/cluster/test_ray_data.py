@@ -150,6 +150,40 @@ def test_each_chain_of_a_union_has_its_own_pools_and_others_pass_by() -> None:
     assert same(dataset, 0, unit, offset, but=("process", "call"))[0][:2] == (unit, offset)
 
 
+def some_plan(seed: int) -> Dataset:
+    """Rows `id` and `k` through steps that a generator chooses; no two seeds are alike."""
+    choose = np.random.default_rng(seed)
+
+    def keyed(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "k": batch["id"] * 7 % 11, "rows": np.full(len(batch["id"]), len(batch["id"]))}
+
+    steps: list[Callable[[Dataset], Dataset]] = [
+        lambda dataset: dataset.map_batches(keyed, batch_size=int(choose.integers(3, 30))),
+        lambda dataset: dataset.filter(lambda row: row["k"] != 3),
+        lambda dataset: dataset.random_shuffle(seed=seed),
+        lambda dataset: dataset.sort("k", descending=bool(choose.integers(2))),
+        lambda dataset: dataset.repartition(int(choose.integers(1, 5))),
+        lambda dataset: dataset.limit(int(choose.integers(20, 60))),
+        lambda dataset: dataset.union(numbers(30, 2).map_batches(keyed, batch_size=4)),
+        lambda dataset: dataset.randomize_block_order(seed=seed),
+        lambda dataset: dataset.flat_map(lambda row: [row] * (row["id"] % 3)),
+    ]
+    dataset = numbers(int(choose.integers(40, 120)), int(choose.integers(1, 6))).map_batches(keyed)
+    for number in choose.permutation(len(steps))[:4]:
+        dataset = steps[number](dataset)
+    return dataset
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_that_chance_made_give_the_rows_of_one_machine(seed: int, context: DataContext) -> None:
+    context.target_max_block_size = 1000
+    dataset = some_plan(seed)
+    rows = same(dataset, seed)
+    if len(rows) > 2:
+        unit, offset, _ = rows[len(rows) // 2]
+        assert same(dataset, seed, unit, offset) == rows[len(rows) // 2 :]
+
+
 def test_columns_of_all_kinds_arrive_as_they_were() -> None:
     import ray
 
