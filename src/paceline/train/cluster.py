@@ -62,13 +62,13 @@ class ClusterSite:
         return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
     @contextlib.contextmanager
-    def served(self, data: AskedData | None) -> Iterator[str]:
+    def served(self, data: AskedData | None, say: Say) -> Iterator[str]:
         if data is None:
             yield ""
             return
-        from paceline.data.exec.ray.serving import serving
+        from paceline.data.exec.ray.start import serving
 
-        with serving(data.plans, data.context, self._luggage) as address:
+        with serving(data.plans, data.context, self._luggage, say) as address:
             yield address
 
 

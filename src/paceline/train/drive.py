@@ -98,7 +98,7 @@ class AskedValidation:
 
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    with asked.site.served(asked.data) as data_address:
+    with asked.site.served(asked.data, terminal.say) as data_address:
         return _driven(asked, depot, found, terminal, seams, data_address)
 
 

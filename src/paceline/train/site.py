@@ -47,7 +47,7 @@ class Site(Protocol):
         """`beside`: for one process beside the workers, with these needs."""
         ...
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
         """The address at which workers get the rows of datasets, for as long as the run is driven."""
         ...
 
@@ -98,7 +98,7 @@ class LocalSite:
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         return LocalEngine(inline)
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
         return served(data)
 
 

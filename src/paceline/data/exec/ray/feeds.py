@@ -7,6 +7,7 @@ handlers of signals from the main one. A few pieces are on their way to this nod
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ import numpy as np
 from paceline._core.errors import DataError
 from paceline._engine.ray.connect import connected, quietly
 from paceline.data.block import Block, Schema
+from paceline.data.exec.ray.asked import Opened, Told
 from paceline.data.exec.ray.cut import pieced, writable
-from paceline.data.exec.ray.serving import Opened, Told
 from paceline.data.exec.ray.values import unpacked
 from paceline.data.exec.stats import StreamStats
 from paceline.data.mixing import Mixing
@@ -59,7 +60,9 @@ class Service:
         self._thread.join()
         if self._problem is not None:
             raise DataError(f"the service that gives the rows cannot be reached: {self._problem}") from self._problem
-        return getattr(self._actor, method).remote(self._token, *arguments)
+        # What can be asked twice is, while the service begins anew. Of pieces each is told once.
+        retries = -1 if method in ("known", "open") else 0
+        return getattr(self._actor, method).options(max_task_retries=retries).remote(self._token, *arguments)
 
     def leave(self, number: int) -> None:
         if self._owner == os.getpid() and self.ray.is_initialized():
@@ -73,8 +76,8 @@ class Service:
         except self.ray.exceptions.RayError as error:
             raise DataError(f"rows on the cluster were lost, or what serves them: {_first_line(error)}") from error
 
-    def known(self, dataset: str, what: str) -> Any:
-        value, told = self.get(self.call("known", dataset, what))
+    def known(self, attempt: int, dataset: str, what: str) -> Any:
+        value, told = self.get(self.call("known", attempt, dataset, what))
         if told:
             raise _error(msgspec.msgpack.decode(told, type=Told))
         return cloudpickle.loads(value)
@@ -114,7 +117,7 @@ class RayFeeds:
 
     def open_part(self, division: Division, rank: int) -> Iterator[Partial]:
         service = service_at(self._address)
-        asked = msgspec.msgpack.encode(Opened(self._dataset, division, rank, self._attempt))
+        asked = msgspec.msgpack.encode(Opened(self._dataset, division, rank, self._attempt, secrets.token_hex(8)))
         number = service.get(service.call("open", asked))
         is_shared = division.mode == "all" and division.world > 1
         try:
@@ -149,7 +152,7 @@ class RayFeeds:
         return seen
 
     def _known(self, what: str) -> Any:
-        return service_at(self._address).known(self._dataset, what)
+        return service_at(self._address).known(self._attempt, self._dataset, what)
 
 
 def _pieces(service: Service, number: int) -> Iterator[tuple[tuple[int, int, int, bool], Any]]:

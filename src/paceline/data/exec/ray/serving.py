@@ -15,10 +15,10 @@ import secrets
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,87 +27,24 @@ import cloudpickle
 import msgspec
 
 from paceline._core.errors import DataError
-from paceline._engine.messages import ON_CLUSTER
-from paceline._engine.ray.connect import gcs_address, imported
-from paceline._engine.ray.travel import Kit, Luggage, lacking, settle
+from paceline._engine.ray.connect import imported
+from paceline._engine.ray.travel import Kit, lacking, settle
 from paceline.data.context import DataContext
-from paceline.data.exec.failure import Failure, failure
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import Facts, lowered_for
-from paceline.data.exec.pipeline import Executor, Pipeline
-from paceline.data.exec.ray.blocks import Placed, blocks_of
+from paceline.data.exec.ray.asked import Opened, Told, failed
+from paceline.data.exec.ray.blocks import Placed
 from paceline.data.exec.ray.carry import Carried, have_modules
-from paceline.data.exec.ray.cut import cut, cut_up, shared_by
-from paceline.data.exec.ray.executor import RayExecutor
-from paceline.data.exec.ray.near import Near, is_near, near_blocks
-from paceline.data.exec.ray.sharing import PATIENCE_S, SHARED_PATIENCE_S, Pass, Piece, Taker
-from paceline.data.exec.ray.values import packed
-from paceline.data.exec.stats import Record
-from paceline.data.parts import Dealt, Division, Span
-from paceline.data.plan import Node
-
-EPOCHS_KEPT = 2
-
-
-def address_of(cluster: str, namespace: str, name: str, token: str) -> str:
-    """What a worker is told: where the cluster is, and the service in it."""
-    return f"{ON_CLUSTER}{cluster}/{namespace}/{name}/{token}"
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """What a worker asks for."""
-
-    dataset: str
-    division: Division
-    rank: int
-    attempt: int
-
-    @property
-    def rows(self) -> tuple[str, Division]:
-        """Workers that ask for the same ones share a pass."""
-        return self.dataset, self.division
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What a worker is told: pieces, the end, or why there are no more."""
-
-    pieces: tuple[tuple[int, int, int, bool], ...] = ()
-    """Of each the unit, the offset, the rows of the whole block, and whether it is the block itself."""
-    ended: bool = False
-    failure: Failure | None = None
-    pickled: bytes = b""
-
-
-@dataclass
-class _Dataset:
-    plan: Node
-    record: Record = field(default_factory=Record)
-    pipelines: dict[int, Pipeline] = field(default_factory=dict)
-    """By epoch."""
-    lowering: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @cached_property
-    def is_near(self) -> bool:
-        return is_near(self.plan)
-
-    @property
-    def executor(self) -> Executor:
-        return InlineExecutor() if self.is_near else RayExecutor()
-
-    def pipeline(self, epoch: int) -> Pipeline:
-        """May take long."""
-        return lowered_for(self.plan, epoch, self.executor)
-
-    def blocks(self, pipeline: Pipeline, unit: int, offset: int) -> Iterator[Placed | Near]:
-        if self.is_near:
-            return near_blocks(pipeline, unit, offset, self.record)
-        return blocks_of(pipeline, unit, offset, record=self.record)
+from paceline.data.exec.ray.cut import cut
+from paceline.data.exec.ray.near import Near
+from paceline.data.exec.ray.sharing import PATIENCE_S, SHARED_PATIENCE_S, Pass, Taker
+from paceline.data.exec.ray.supply import Supply, pieces_of
+from paceline.data.parts import Dealt, Span
 
 
 @dataclass(eq=False)
 class _Member:
     """A worker that takes from a pass."""
 
+    name: str
     running: _Running
     taker: Taker
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,7 +73,7 @@ class RowService:
     def __init__(self, token: str, plans: Carried, context: DataContext, kit: bytes, files: Any) -> None:
         self._token = token
         _settle(msgspec.msgpack.decode(kit, type=Kit), files)
-        self._datasets = {name: _Dataset(plan) for name, plan in plans.value().items()}
+        self._datasets = {name: Supply(plan) for name, plan in plans.value().items()}
         self._limit = _budget(context) // 2
         # The other half is for what runs ahead of the cutting.
         limits = replace(context.execution_options.resource_limits, object_store_memory=float(self._limit))
@@ -147,34 +84,36 @@ class RowService:
         self._numbers = count(secrets.randbits(48))  # none of those that were given before a loss of this process
         self._attempt = 0
         self._peak = 0
+        self._said: asyncio.Queue[str] = asyncio.Queue()
+        self._was_said: set[str] = set()
         self._cut = imported().remote(cut)
 
     # What workers ask
 
-    async def known(self, token: str, name: str, what: str) -> tuple[bytes, bytes]:
+    async def known(self, token: str, attempt: int, name: str, what: str) -> tuple[bytes, bytes]:
         """A fact of a dataset as a pickle; else why it is not to be had, and the exception."""
         self._check(token)
+        self._come_to(attempt)
         try:
             dataset = self._dataset(name)
             if what == "stats":
                 return cloudpickle.dumps(dataset.record.seen(self._peak, self._limit)), b""
-            fact = await asyncio.to_thread(lambda: getattr(Facts(dataset.plan, dataset.executor), what)())
-            return cloudpickle.dumps(fact), b""
+            return await dataset.known(what), b""
         except Exception as error:  # noqa: BLE001  who asked is told
-            told = _failed(error)
+            told = failed(error)
             return b"", msgspec.msgpack.encode(told)
 
     async def open(self, token: str, asked: bytes) -> int:
         """A number under which to take rows."""
         self._check(token)
         opened = msgspec.msgpack.decode(asked, type=Opened)
-        if opened.attempt > self._attempt:
-            self._attempt = opened.attempt
-            for number in list(self._members):
-                self._leave(number)  # who took rows in an earlier attempt is gone
+        self._come_to(opened.attempt)
+        for number, member in self._members.items():
+            if member.name == opened.name:
+                return number
         running = self._joined(opened) or self._begun(opened)
         number = next(self._numbers)
-        member = self._members[number] = _Member(running, running.state.join(opened.rank))
+        member = self._members[number] = _Member(opened.name, running, running.state.join(opened.rank))
         running.members.add(member)
         running.changed.set()
         return number
@@ -184,7 +123,7 @@ class RowService:
         self._check(token)
         member = self._members.get(number)
         if member is None:
-            return msgspec.msgpack.encode(_failed(DataError("what this worker takes from has begun anew"))), []
+            return msgspec.msgpack.encode(failed(DataError("what this worker takes from has begun anew"))), []
         running, taker = member.running, member.taker
         began = time.monotonic()
         taker.asks = True
@@ -212,6 +151,11 @@ class RowService:
         self._check(token)
         self._leave(number)
 
+    async def said(self, token: str) -> str:
+        """The next line that a person should see, once there is one: for who drives the run."""
+        self._check(token)
+        return await self._said.get()
+
     async def seen(self, token: str) -> tuple[int, int, int]:
         """Bytes in flight now, at most so far, and how many passes are under way: for tests."""
         self._check(token)
@@ -221,7 +165,16 @@ class RowService:
         if not hmac.compare_digest(token, self._token):
             raise PermissionError("these datasets belong to another run")
 
-    def _dataset(self, name: str) -> _Dataset:
+    def _come_to(self, attempt: int) -> None:
+        """Who took rows in an earlier attempt is gone; and files may have changed since."""
+        if attempt > self._attempt:
+            self._attempt = attempt
+            for number in list(self._members):
+                self._leave(number)
+            for dataset in self._datasets.values():
+                dataset.facts.clear()
+
+    def _dataset(self, name: str) -> Supply:
         if name not in self._datasets:
             known = ", ".join(map(repr, self._datasets)) or "none"
             raise KeyError(f"there is no dataset {name!r}; there are: {known}")
@@ -257,6 +210,12 @@ class RowService:
             member.news.set()
             self._wake()
 
+    def _say(self, loop: asyncio.AbstractEventLoop, line: str) -> None:
+        """In any thread. The same line once."""
+        if line not in self._was_said:
+            self._was_said.add(line)
+            loop.call_soon_threadsafe(self._said.put_nowait, line)
+
     def _wake(self) -> None:
         for running in self._running:
             running.changed.set()
@@ -282,8 +241,8 @@ class RowService:
         blocks: Iterator[Placed | Near] | None = None
         try:
             dataset, start = self._dataset(asked.dataset), asked.division.start
-            pipeline = await self._pipeline(dataset, start.epoch)
-            blocks = dataset.blocks(pipeline, start.unit, start.offset)
+            pipeline = await dataset.pipeline(start.epoch)
+            blocks = dataset.blocks(pipeline, start.unit, start.offset, partial(self._say, asyncio.get_running_loop()))
             while await self._goes_on(running):
                 placed = await in_thread(next, blocks, None)
                 if placed is None:
@@ -297,20 +256,11 @@ class RowService:
                     self._cut_up(running, uncut, dealt.block(placed.num_rows))
         except Exception as error:  # noqa: BLE001  those who take the rows are told
             self._cut_up(running, uncut, dealt.end(broken=True))
-            running.failed = _failed(error)
+            running.failed = failed(error)
             running.tell()
         finally:
             if blocks is not None:
                 await in_thread(blocks.close)  # type: ignore[attr-defined]
-
-    async def _pipeline(self, dataset: _Dataset, epoch: int) -> Pipeline:
-        async with dataset.lowering:
-            if epoch not in dataset.pipelines:
-                dataset.pipelines[epoch] = await asyncio.to_thread(dataset.pipeline, epoch)
-                for old in sorted(dataset.pipelines)[:-EPOCHS_KEPT]:
-                    if old != epoch:
-                        del dataset.pipelines[old]
-            return dataset.pipelines[epoch]
 
     async def _goes_on(self, running: _Running) -> bool:
         """Wait until the next block is wanted; false if none will be."""
@@ -332,62 +282,14 @@ class RowService:
         """Have blocks cut of which it is certain whose their rows are, and tell who is waiting."""
         for span in spans:
             placed = uncut.popleft()
-            running.state.cut(self._pieces(running.asked.division, span, placed))
+            running.state.cut(pieces_of(running.asked.division, span, placed, self._cut))
         running.tell()
 
-    def _pieces(self, division: Division, span: Span, block: Placed | Near) -> Mapping[int, Piece]:
-        at = (block.unit, block.offset, block.num_rows)
-        pieces = {rank: Piece(*at) for rank in range(division.world)}
-        ranks, whole = shared_by(division, span)
-        if whole:
-            ref = imported().put(packed(block.block)) if isinstance(block, Near) else block.ref
-            refs = [ref] * len(ranks)
-        elif not ranks:
-            refs = []
-        elif isinstance(block, Near):
-            refs = [imported().put(sent) for sent in cut_up(block.block, division, span, ranks)]
-        else:
-            # Ray runs it where the block lies. It asks for no core, as all may be taken by the workers who wait for it.
-            refs = self._cut.options(num_cpus=0, num_returns=len(ranks)).remote(block.ref, division, span, ranks)
-            refs = refs if isinstance(refs, list) else [refs]
-        return pieces | {rank: Piece(*at, ref, whole) for rank, ref in zip(ranks, refs, strict=True)}
 
-
-@contextlib.contextmanager
-def serving(
-    plans: Mapping[str, Node],
-    context: DataContext,
-    luggage: Luggage = Luggage(),  # noqa: B008  frozen
-) -> Iterator[str]:
-    """The address at which workers get the rows of datasets, from an actor that lives for so long."""
-    ray = imported()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    options: dict[str, Any] = {
-        "name": f"paceline-rows-{secrets.token_hex(8)}",
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_concurrency": 100_000,
-        "scheduling_strategy": here,
-    }
-    if luggage.runtime_env is not None:
-        options["runtime_env"] = dict(luggage.runtime_env)
-    token = secrets.token_hex(16)
-    # Both are kept here for as long as the actor may have to begin anew.
-    carried, files = Carried.of(dict(plans)), [ray.put(luggage.data)]
-    kit = msgspec.msgpack.encode(luggage.kit)
-    actor = ray.remote(RowService).options(**options).remote(token, carried, context, kit, files)
-    try:
-        yield address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
-    finally:
-        ray.kill(actor)
-
-
-def _settle(kit: Kit, files: list[Any]) -> None:
+def _settle(kit: Kit, files: bytes | list[Any]) -> None:
     """Have the modules and the directory of the driver here, and the modules in all processes that work for us."""
     missing = lacking(kit)
-    settle(kit, missing, imported().get(files[0]) if missing else b"")
+    settle(kit, missing, files if isinstance(files, bytes) else imported().get(files[0]) if missing else b"")
     unpacked_to = Path(tempfile.gettempdir(), f"paceline-{os.getuid()}", kit.parcel.digest)
     # Where a node lacks them, the workers there have unpacked them.
     roots = [(str(unpacked_to / str(number)), tree.root) for number, tree in enumerate(kit.parcel.trees)]
@@ -400,8 +302,3 @@ def _budget(context: DataContext) -> int:
     if limit is not None:
         return int(limit)
     return int(imported().cluster_resources().get("object_store_memory", 0.0)) // 4
-
-
-def _failed(error: Exception) -> Told:
-    told, pickled = failure(error, "")
-    return Told(failure=told, pickled=pickled)
