@@ -26,8 +26,8 @@ SAID = (
 
 def starved(cluster: Cluster) -> str:
     return (
-        f"data: a ray.data.Dataset needs CPUs, and {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are free: "
-        "it waits until there are some (fewer workers, or num_cpus=0 for its steps, leave it some)"
+        f"data: a ray.data.Dataset needs CPUs, and {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are "
+        "free: it waits until there are some (fewer workers, or num_cpus=0 for its steps, leave it some)"
     )
 
 
