@@ -32,13 +32,14 @@ def init(engine: str | None = None, address: str | None = None) -> None:
     `address` is that of the cluster, as `ray.init` takes it. It is connected to at once, so that a wrong one is told
     here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already.
     """
-    from paceline._core import choice
+    from paceline._core.choice import remember
 
-    choice.remember(engine, address)
-    if choice.chosen().engine == "ray":
+    def connect(address: str | None) -> object:
         from paceline._engine.ray.connect import connected
 
-        connected(address)
+        return connected(address)
+
+    remember(engine, address, connect)
 
 
 def __getattr__(name: str) -> Any:

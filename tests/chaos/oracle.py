@@ -5,6 +5,7 @@ second report, one kept. It needs numpy only; `paced` and `returning` are the sa
 `small_torch` has such steps on a process group and a data loader.
 """
 
+import dataclasses
 import os
 import signal
 import tempfile
@@ -201,6 +202,19 @@ def reports(path, rank):
                 rows = [row for row in rows if row[0] < event.seq]
             rows.append((event.seq, msgspec.json.decode(event.metrics)))
     return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    reports: dict
+    weights: list
+
+
+def expected(result, steps=STEPS):
+    """What a run that nothing happened to has come to."""
+    made = {rank: reports(result.path, rank) for rank in (0, 1)}
+    assert [seq for seq, _ in made[0]] == list(range(1, steps + 1))
+    return Expected(made, result.return_value)
 
 
 def assert_same(path, expected, weights=None, ranks=(0, 1), broken=False):

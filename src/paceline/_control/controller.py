@@ -241,6 +241,8 @@ class Controller:
             if isinstance(event, StopRequested | PreemptionTold):
                 # Meant for whichever attempt is under way when its turn comes.
                 event = replace(event, attempt=self.run.attempt)
+            if isinstance(event, StopRequested) and self._engine.waits:
+                event = replace(event, now=True)  # There is nobody who could get to a report.
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue

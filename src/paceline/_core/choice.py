@@ -7,6 +7,7 @@ either it is Ray where Ray is already in use, or where `RAY_ADDRESS` names a clu
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,8 @@ def check_engine(argument: str, engine: Any) -> None:
         raise ValueError(f"{argument}={engine!r} is not one of {', '.join(map(repr, ENGINES))}")
 
 
-def remember(engine: str | None, address: str | None) -> None:
-    """What `paceline.init` was told."""
+def remember(engine: str | None, address: str | None, connect: Callable[[str | None], object]) -> None:
+    """What `paceline.init` was told; nothing where it cannot be had. `connect` is called with a cluster's address."""
     global _init
     check_engine("engine", engine)
     if address is not None and not isinstance(address, str):
@@ -41,7 +42,13 @@ def remember(engine: str | None, address: str | None) -> None:
         raise ValueError(f"address={address!r} names a cluster, and engine='local' is this machine alone")
     if engine is None and address is not None:
         engine = "ray"
-    _init = Choice(engine or "", "paceline.init() says so", address)
+    before, _init = _init, Choice(engine or "", "paceline.init() says so", address)
+    try:
+        if chosen().engine == "ray":
+            connect(chosen().address)
+    except BaseException:
+        _init = before
+        raise
 
 
 def chosen(asked: str | None = None) -> Choice:

@@ -296,6 +296,8 @@ class Notice(msgspec.Struct, frozen=True):
 
     ranks: tuple[int, ...]
     deadline: float
+    nodes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The machines and the workers on each, where there are several."""
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 
+from paceline._core import settings
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.ray.connect import connected, gcs_address
+from paceline._engine.ray.connect import connected, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.escort import Escort
+from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.presence import Anchored, Presence
+from paceline._engine.ray.room import problem
 from paceline._engine.ray.shared import Storage
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
@@ -30,11 +37,27 @@ class ClusterSite:
         self._config = config
         self._choice = choice
         self._wanted = wanted(scaling, config)
-        self._luggage = Luggage()
+        self.luggage = Luggage()
+        """What the nodes are sent, as it was packed where the script runs."""
+        self._threads: dict[str, str] = {}
+
+        self._moves = False
+
+    def moved(self) -> ClusterSite:
+        """The same for an actor of the cluster, which is started again where it is lost. It is connected already."""
+        moved = copy.copy(self)
+        moved._choice = replace(self._choice, address=None)
+        moved._moves = True
+        moved.luggage = Luggage()
+        return moved
 
     def check(self) -> None:
         connected(self._choice.address)
-        self._luggage = luggage(self._config.worker_runtime_env)
+        self._check_room()
+        self.luggage = luggage(self._config.worker_runtime_env)
+        # What the user has set here holds for workers; in an actor it is Ray that has set it.
+        told = os.environ.get("OMP_NUM_THREADS")
+        self._threads = {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def described(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
@@ -46,15 +69,16 @@ class ClusterSite:
         return (Share(1, (), {}),) * size
 
     def share_beside(self, *, num_cpus: float, num_gpus: float) -> Share:
+        self._check_room(self._beside(Needs(num_cpus, num_gpus)))
         return Share(max(1, int(num_cpus)), (), {})
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
-        if beside is None:
-            escort = Escort(self._luggage, self._storage())
-            return RayEngine(self._wanted, say, self._choice.address, escort=escort)
-        resources = {"CPU": beside.num_cpus, "GPU": beside.num_gpus}
-        asked = Wanted(resources, env=self._wanted.env)
-        return RayEngine(asked, say, self._choice.address, escort=Escort(self._luggage))
+        asked = self._wanted if beside is None else self._beside(beside)
+        asked = replace(asked, env={**self._threads, **asked.env})
+        escort = Escort(self.luggage, self._storage() if beside is None else None)
+        least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
+        engine = RayEngine(asked, say, self._choice.address, escort=escort, least=least, moves=self._moves)
+        return Anchored(engine, Presence(gcs_address(), settings.load().cluster_patience_s))
 
     def _storage(self) -> Storage:
         home = self._config.home
@@ -68,8 +92,18 @@ class ClusterSite:
             return
         from paceline.data.exec.ray.start import serving
 
-        with serving(data.plans, data.context, self._luggage, say) as address:
+        with serving(data.plans, data.context, self.luggage, say) as address:
             yield address
+
+    def _beside(self, needs: Needs) -> Wanted:
+        """What one process beside the workers asks for: it may lie anywhere."""
+        resources = {"CPU": needs.num_cpus, "GPU": needs.num_gpus}
+        return Wanted(resources, runtime_env=self._wanted.runtime_env, env=self._wanted.env)
+
+    def _check_room(self, beside: Wanted | None = None) -> None:
+        found = problem(self._wanted, self._scaling.sizes[0], looked(), beside)
+        if found is not None:
+            raise ValueError(found)
 
 
 def wanted(scaling: ScalingConfig, config: RunConfig) -> Wanted:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 
 from paceline._control.events import HangAction
 from paceline._core.choice import check_engine
+from paceline._core.labels import problem as labels_problem
 from paceline._core.settings import default_storage_path
 from paceline._storage.home import Home, is_remote
 from paceline.train.callbacks import UserCallback
@@ -34,6 +35,9 @@ _REMOVED = {
     "log_to_file": "all output of every worker is in result.log_dir",
 }
 """Arguments of Ray Train's older configurations, and what to do instead."""
+
+_LEAST_AMOUNT = 0.0001
+"""Resources of a cluster are counted in ten-thousandths."""
 
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
@@ -77,8 +81,9 @@ class ScalingConfig:
     accelerator_type: str | None = None
     elastic_resize_monitor_interval_s: float = 60.0
     global_batch_size: int | None = None
-    label_selector: Mapping[str, str] | None = None
-    """On a cluster, the labels that the node of a worker has to have."""
+    label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
+    """On a cluster, the labels that the node of a worker has to have: `{"zone": "a"}`, `"!a"`, `"in(a,b)"`,
+    `"!in(a,b)"`. A list has one dict for each worker."""
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, list | tuple):
@@ -105,19 +110,15 @@ class ScalingConfig:
             raise ValueError(f"use_gpu={self.use_gpu!r} is not True or False")
         if self.placement_strategy not in _STRATEGIES:
             raise ValueError(f"placement_strategy={self.placement_strategy!r} is not one of {', '.join(_STRATEGIES)}")
-        labels = self.label_selector
-        if labels is not None and (
-            not isinstance(labels, Mapping)
-            or not all(isinstance(text, str) for pair in labels.items() for text in pair)
-        ):
-            raise ValueError(f"label_selector={labels!r} is not a dict of labels such as {{'zone': 'a'}}")
+        _check_labels(self.label_selector, self.num_workers)
+        if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
+            raise ValueError(f"accelerator_type={self.accelerator_type!r} is not the name of one, such as 'A100'")
         resources = self.resources_per_worker
         if resources is not None:
             if not isinstance(resources, Mapping):
                 raise ValueError(f"resources_per_worker={resources!r} is not a dict such as {{'CPU': 2}}")
             for name, amount in resources.items():
-                if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
-                    raise ValueError(f"resources_per_worker[{name!r}]={amount!r} is not a number of 0 or more")
+                _check_resource(name, amount)
             gpus = resources.get("GPU", 0)
             if not self.use_gpu and gpus > 0:
                 raise ValueError(
@@ -322,6 +323,36 @@ def as_config(kind: type[Any], value: Any, argument: str) -> Any:
         f"Invalid `{kind.__name__}` type: {argument}={value!r} is a {type(value).__name__}; "
         f"use paceline.train.{kind.__name__} or a dict of its fields"
     )
+
+
+def _check_resource(name: Any, amount: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"resources_per_worker has {name!r}, which is not the name of a resource")
+    where = f"resources_per_worker[{name!r}]={amount!r}"
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+        raise ValueError(f"{where} is not a number of 0 or more")
+    if 0 < amount < _LEAST_AMOUNT:
+        raise ValueError(f"{where} is too little: the least amount is {_LEAST_AMOUNT}")
+    if name == "object_store_memory":
+        raise ValueError(f"{where} cannot be reserved for workers: objects share it. Use 'memory' for their own")
+
+
+def _check_labels(selector: Any, num_workers: int | tuple[int, int]) -> None:
+    if selector is None:
+        return
+    each = [selector] if isinstance(selector, Mapping) else selector
+    if not isinstance(each, list | tuple) or not all(isinstance(labels, Mapping) for labels in each):
+        raise ValueError(
+            f"label_selector={selector!r} is neither a dict of labels such as {{'zone': 'a'}} nor a list of them"
+        )
+    if each is selector and len(each) != num_workers:
+        raise ValueError(
+            f"label_selector has {len(each)} dicts for num_workers={num_workers!r}: "
+            "give one dict for each worker of a fixed number, or one dict for all"
+        )
+    for labels in each:
+        if found := labels_problem(labels):
+            raise ValueError(f"label_selector={selector!r}: {found}")
 
 
 def _elastic(bounds: Any) -> tuple[int, int]:

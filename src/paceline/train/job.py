@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +39,8 @@ def called_with(function: Any, config: Any) -> Any:
 def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
     """The job as bytes; what does not pickle is named, with the way that leads to it."""
     try:
-        job: bytes = cloudpickle.dumps((function, config, backend))
+        with _references_kept():
+            job: bytes = cloudpickle.dumps((function, config, backend))
     except Exception as problem:
         found = culprit({"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend})
         path = found.path if found is not None else "something that goes with train_loop_per_worker"
@@ -47,6 +50,14 @@ def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
             "hint: create locks, connections, files and data loaders inside train_loop_per_worker"
         ) from problem
     return job
+
+
+def _references_kept() -> contextlib.AbstractContextManager[None]:
+    if "ray" not in sys.modules:
+        return contextlib.nullcontext()
+    from paceline._engine.ray.guest import references_kept
+
+    return references_kept()
 
 
 def pickled_filesystem(filesystem: Any) -> bytes | None:

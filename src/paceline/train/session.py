@@ -211,7 +211,8 @@ def get_preemption_info() -> PreemptionInfo | None:
     notice = context.notice()
     if notice is None:
         return None
-    return PreemptionInfo(int(notice.deadline * 1000), {socket.gethostname(): list(notice.ranks)})
+    nodes = {node: list(ranks) for node, ranks in notice.nodes} or {socket.gethostname(): list(notice.ranks)}
+    return PreemptionInfo(int(notice.deadline * 1000), nodes)
 
 
 def get_all_reported_checkpoints(

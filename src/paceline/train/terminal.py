@@ -78,9 +78,10 @@ class Terminal:
             case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed < run.attempt:
                 self._failed = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))
-            case PreemptionTold(grace_s=grace_s) if not run.is_trained:
+            case PreemptionTold(grace_s=grace_s, ranks=ranks, whole=whole) if not run.is_trained:
+                what = "this machine" if whole else f"the machine of {_ranks(ranks)}"
                 self.say(
-                    "this machine is about to be taken away: stopping at the next report, "
+                    f"{what} is about to be taken away: stopping at the next report, "
                     f"for which there are {grace_s:.0f} s"
                 )
             case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
@@ -193,6 +194,11 @@ def _values(metrics: msgspec.Raw) -> str:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, ranks))
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
 def _size(num_bytes: int) -> str:

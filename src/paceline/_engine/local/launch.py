@@ -73,6 +73,8 @@ class ZygoteProcess:
         if threading.current_thread() is threading.main_thread():
             # The death signal follows the thread that starts the process; only the main one is sure to live.
             arguments.append("bound")
+        if _apart:
+            arguments.append("apart")
         with theirs:
             self._process = subprocess.Popen(
                 _python("from paceline._engine.local.zygote import main; main()", *arguments),
@@ -271,6 +273,7 @@ class SpawnLauncher:
         self.exits()
 
 
+_apart = False
 _shared: ZygoteProcess | None = None
 _lock = threading.Lock()  # protects `_shared`
 
@@ -286,6 +289,15 @@ def shared_zygote() -> ZygoteProcess:
                 _shared.close()
             _shared = ZygoteProcess()
         return _shared
+
+
+def keep_apart() -> None:
+    """Let zygotes be no children of this process: for one that kills its children when it ends, as Ray's do.
+
+    A zygote that is killed cannot end what its workers have started.
+    """
+    global _apart
+    _apart = True
 
 
 def close_shared_zygote() -> None:

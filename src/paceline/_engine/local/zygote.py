@@ -232,16 +232,23 @@ def _leave(*_: object) -> NoReturn:
 
 
 def main() -> None:
-    """Arguments: the descriptor of the driver's socket, its pid, and `bound` to be told of its death by signal."""
+    """Arguments: the descriptor of the driver's socket, its pid, and how to stand to it.
+
+    `bound`: told of its death by signal. `apart`: not a child of it, but of one that only waits.
+    """
     system.in_worker = True
     # Ctrl-C and notices of preemption go to the whole job, and are the driver's and the workers' to answer.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
-    fd, driver_pid, *bound = sys.argv[1:]
-    if bound:
+    fd, driver_pid, *stands = sys.argv[1:]
+    if "bound" in stands and "apart" not in stands:
         system.die_with_parent(_DRIVER_DIED)
     if os.getppid() != int(driver_pid):
         return
+    if "apart" in stands and (child := os.fork()):
+        os.close(int(fd))
+        os.waitpid(child, 0)
+        os._exit(0)
     zygote = Zygote(socket.socket(fileno=int(fd)), int(driver_pid))
     try:
         zygote.serve()

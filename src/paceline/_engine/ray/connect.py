@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -13,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_KNOCK_S = 5.0
 _EXTRA = 'pip install "paceline[ray]"'
 
 
@@ -44,14 +48,26 @@ def _one_at_a_time(connect: Callable[_P, _R]) -> Callable[_P, _R]:
 def connected(address: str | None, namespace: str | None = None) -> Any:
     """Ray, initialised: as it is, or with the cluster at an address; a cluster of this machine alone where none is."""
     ray = imported()
+    if address is not None and address.startswith("ray://"):
+        raise ValueError(
+            f"address={address!r} is one of Ray Client, through which workers cannot be heard\n\n"
+            "hint: run the script on a machine of the cluster, with its address as host:port or 'auto', "
+            "or submit it with `ray job submit`"
+        )
     if ray.is_initialized():
+        if address not in (None, "auto", gcs_address()):
+            raise ValueError(
+                f"address={address!r} names another cluster than the one that Ray is initialised with, "
+                f"{gcs_address()}\n\nhint: leave the address out, or call ray.shutdown() before"
+            )
         return ray
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     if namespace is not None:
         options["namespace"] = namespace
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except ConnectionError as error:
+    except OSError as error:
         raise ConnectionError(
             f"no Ray cluster answers at address={address!r}: {str(error).splitlines()[0]}\n\n"
             "hint: start one with `ray start --head`, or name another with paceline.init(engine='ray', address=...)"
@@ -59,10 +75,34 @@ def connected(address: str | None, namespace: str | None = None) -> Any:
     return ray
 
 
+def _knock(address: str | None) -> None:
+    """Whether anybody is there at all: Ray would try for more than a minute."""
+    host, separator, port = (address or "").rpartition(":")
+    if separator and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+
+
 def gcs_address() -> str:
     """Where processes that are no part of this one find the same cluster."""
     address: str = imported().get_runtime_context().gcs_address
     return address
+
+
+def forsaken() -> None:
+    """The cluster is gone: let this process end as if it had never known it.
+
+    Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process. And a
+    call that still waits in a thread, woken by the shutdown at the end, would look for another cluster to ask.
+    """
+    atexit.unregister(imported().shutdown)
+    if getattr(sys.excepthook, "__module__", "").startswith("ray."):
+        sys.excepthook = sys.__excepthook__
+
+
+def is_driver() -> bool:
+    """Whether this process is no task or actor of the cluster: what is in its environment is the user's."""
+    runtime = imported().get_runtime_context()
+    return runtime.get_task_id() is None and runtime.get_actor_id() is None
 
 
 @contextlib.contextmanager

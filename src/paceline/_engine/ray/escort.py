@@ -7,6 +7,7 @@ in one sentence with the node and the way out, and is not tried again, since it 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from paceline._engine.ray import printed, shared
 from paceline._engine.ray.connect import imported
 from paceline._engine.ray.shell import Said, Where
 from paceline._engine.ray.travel import Luggage
+
+logger = logging.getLogger("paceline")
 
 _ASK_S = 60.0
 """How long a node may take to look at the run's storage, or to say what it has."""
@@ -68,9 +71,9 @@ class Escort:
         await asyncio.to_thread(probe.begin)
         try:
             asked = msgspec.json.encode(probe.asked)
-            answers = await asyncio.wait_for(
-                asyncio.gather(*(actor.sees.remote(token, asked) for actor, _ in new.values())), _ASK_S
-            )
+            # Not wait_for, which may lose a cancellation before Python 3.12.
+            async with asyncio.timeout(_ASK_S):
+                answers = await asyncio.gather(*(actor.sees.remote(token, asked) for actor, _ in new.values()))
             found = {
                 f"{where.address} ({where.node_id})": await asyncio.to_thread(probe.problem, where.node_id, told)
                 for told, (_, where) in zip(answers, new.values(), strict=True)
@@ -94,7 +97,8 @@ class Escort:
                 "runtime_env_setup-*.log"
             )
         try:
-            found = await asyncio.wait_for(self._asked(group, bundle), _ASK_S)
+            async with asyncio.timeout(_ASK_S):
+                found = await self._asked(group, bundle)
         except (ray.exceptions.RayError, TimeoutError):
             found = None  # It cannot be asked; what it said first is told.
         if found is not None:
@@ -130,8 +134,12 @@ class Escort:
 
 def heard(said: Said, log: Path) -> None:
     """Keep what a worker printed where the driver cannot see its log."""
-    if said.printed:
+    if not said.printed:
+        return
+    try:
         printed.append(log, said.printed)
+    except OSError as error:
+        logger.warning("what was printed on another machine could not be written to %s: %s", log, error)
 
 
 def _check_versions(version: str, python: str, places: Sequence[Where]) -> None:

@@ -8,6 +8,7 @@ cluster and the driver's namespace, keeps quiet, and leaves the signals of a wor
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -68,6 +69,25 @@ def with_prelude(job: bytes, address: str, namespace: str) -> bytes:
     texts = b"".join(b"X" + struct.pack("<I", len(text)) + text for text in (address.encode(), namespace.encode()))
     at_once = pickle.NEWTRUE if mentions_ray(job) else pickle.NEWFALSE
     return b"\x80\x04c%b\nwelcome\n(%b%btR0%b" % (__name__.encode(), texts, at_once, job)
+
+
+@contextlib.contextmanager
+def references_kept() -> Iterator[None]:
+    """While a job is pickled: references to Ray's objects keep their owner, without whom they are found nowhere."""
+    ray = imported()
+
+    def reduced(reference: Any) -> tuple[Any, ...]:
+        return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
+
+    before = copyreg.dispatch_table.get(ray.ObjectRef)
+    copyreg.pickle(ray.ObjectRef, reduced)
+    try:
+        yield
+    finally:
+        if before is None:
+            del copyreg.dispatch_table[ray.ObjectRef]
+        else:
+            copyreg.dispatch_table[ray.ObjectRef] = before
 
 
 def welcome(address: str, namespace: str, at_once: bool) -> None:

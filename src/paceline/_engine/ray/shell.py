@@ -27,7 +27,7 @@ import paceline
 from paceline._core import settings, system
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
-from paceline._engine.local.launch import prewarm
+from paceline._engine.local.launch import keep_apart, prewarm
 from paceline._engine.messages import Begin, FromWorker, WorkersStopped, decode_to_worker, encode
 from paceline._engine.ray import shared
 from paceline._engine.ray.connect import imported
@@ -92,19 +92,22 @@ class Shell:
         self._held: Held | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.Queue[Said] = asyncio.Queue()
+        self._settling = asyncio.Lock()
         self._thread: threading.Thread | None = None
+        keep_apart()
         prewarm(*preload)
 
     async def where(self, token: str, files: list[Any] | None = None) -> Where:
         """`files`: a reference to what travels with the run, which is fetched only where the node lacks some of it."""
         self._check(token)
-        if self._thread is None:
-            self._loop = asyncio.get_running_loop()
-            missing = await asyncio.to_thread(lacking, self._kit)
-            data = await files[0] if missing and files else b""
-            await asyncio.to_thread(settle, self._kit, missing, data)
-            self._thread = threading.Thread(target=self._serve, name="paceline-shell", daemon=True)
-            self._thread.start()
+        async with self._settling:
+            if self._thread is None:
+                self._loop = asyncio.get_running_loop()
+                missing = await asyncio.to_thread(lacking, self._kit)
+                data = await files[0] if missing and files else b""
+                await asyncio.to_thread(settle, self._kit, missing, data)
+                self._thread = threading.Thread(target=self._serve, name="paceline-shell", daemon=True)
+                self._thread.start()
         runtime = imported().get_runtime_context()
         gpus = runtime.get_accelerator_ids().get("GPU", ())
         return Where(

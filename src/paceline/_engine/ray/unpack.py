@@ -23,7 +23,7 @@ from paceline._engine.ray.parcel import Parcel, Tree
 _AFTERWARDS = """
 import fcntl, os, shutil, sys
 sys.stdin.buffer.read()
-lock, *paths = sys.argv[1:]
+lock, turn, *paths = sys.argv[1:]
 try:
     fd = os.open(lock, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,6 +33,8 @@ except (FileNotFoundError, BlockingIOError):
 if last:
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
+    if os.path.exists(turn):
+        os.unlink(turn)
     os.unlink(lock)
 """
 
@@ -44,6 +46,7 @@ class Held:
         self.path = path
         self._half = path.with_name(f"{path.name}.half")
         self._lock = path.with_name(f"{path.name}.lock")
+        self._turn = path.with_name(f"{path.name}.turn")
         self._fd = -1
         self._afterwards: subprocess.Popen[bytes] | None = None
 
@@ -52,19 +55,20 @@ class Held:
         make_private_dirs(self.path.parent)
         self._fd = self._locked()
         self._clear_up_afterwards()
-        if not self.path.exists():
-            shutil.rmtree(self._half, ignore_errors=True)  # of one who was killed over it
-            self._half.mkdir(mode=0o700)
-            fill(self._half)
-            os.rename(self._half, self.path)
-        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        with open(self._turn, "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if not self.path.exists():
+                shutil.rmtree(self._half, ignore_errors=True)  # of one who was killed over it
+                self._half.mkdir(mode=0o700)
+                fill(self._half)
+                os.rename(self._half, self.path)
         return self.path
 
     def _locked(self) -> int:
-        """The lock, held alone, on the file that has the name: one who was last may have removed it meanwhile."""
+        """The lock, shared, on the file that has the name: one who was last may have removed it meanwhile."""
         while True:
             fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_SH)
             try:
                 if os.fstat(fd).st_ino == os.stat(self._lock).st_ino:
                     return fd
@@ -75,7 +79,7 @@ class Held:
     def _clear_up_afterwards(self) -> None:
         # In a session of its own and no child of ours: who ends this process with all that it started leaves it be.
         code = f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{_AFTERWARDS}"
-        command = [sys.executable, "-I", "-S", "-c", code, *map(str, (self._lock, self.path, self._half))]
+        command = [sys.executable, "-I", "-S", "-c", code, *map(str, (self._lock, self._turn, self.path, self._half))]
         silent = subprocess.DEVNULL
         self._afterwards = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=silent, stderr=silent)
         self._afterwards.wait()

@@ -1,0 +1,95 @@
+"""Which engine is taken, and the reason that is told."""
+
+import sys
+import types
+
+import pytest
+
+import paceline
+from paceline._core import choice, system
+from paceline._core.choice import Choice, chosen
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_said(monkeypatch):
+    for name in ("PACELINE_ENGINE", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(choice, "_init", Choice(engine=""))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+
+
+def ray_in_use(monkeypatch, *, initialised=True):
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: initialised))
+
+
+def test_without_a_word_it_is_this_machine():
+    assert chosen() == Choice("local", "it is the default")
+
+
+def test_ray_that_is_only_imported_changes_nothing(monkeypatch):
+    ray_in_use(monkeypatch, initialised=False)
+    assert chosen().engine == "local"
+
+
+def test_ray_is_taken_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert chosen() == Choice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")
+    ray_in_use(monkeypatch)
+    assert chosen() == Choice("ray", "Ray is initialised in this process")
+
+
+def test_what_is_asked_for_goes_before_what_is_found(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    ray_in_use(monkeypatch)
+    monkeypatch.setenv("PACELINE_ENGINE", "local")
+    assert chosen() == Choice("local", "PACELINE_ENGINE=local")
+    choice.remember("ray", "10.0.0.2:6379", str)
+    assert chosen() == Choice("ray", "paceline.init() says so", "10.0.0.2:6379")
+    assert chosen("local").engine == "local"
+    assert chosen("local").reason == "RunConfig(engine='local') says so"
+
+
+def test_an_address_alone_asks_for_ray():
+    choice.remember(None, "auto", str)
+    assert chosen() == Choice("ray", "paceline.init() says so", "auto")
+
+
+def test_a_run_inside_a_worker_stays_there(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(system, "in_worker", True)
+    assert chosen().engine == "local"
+    assert chosen("ray").engine == "ray"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "slurm"}, "engine='slurm' is not one of 'local', 'ray'"),
+        ({"engine": "ray", "address": 6379}, "address=6379 is not the address of a cluster"),
+        ({"engine": "local", "address": "auto"}, "address='auto' names a cluster, and engine='local'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_not_remembered(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        paceline.init(**arguments)
+    assert chosen().engine == "local"
+
+
+def test_init_of_this_machine_needs_nothing():
+    paceline.init(engine="local")
+    assert chosen() == Choice("local", "paceline.init() says so")
+    paceline.init()
+    assert chosen() == Choice()
+
+
+def test_a_wrong_variable_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("PACELINE_ENGINE", "slurm")
+    with pytest.raises(ValueError, match="PACELINE_ENGINE='slurm' is not one of local, ray"):
+        chosen()
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "paceline\[ray\]"'):
+        paceline.init(engine="ray")
+    assert chosen().engine == "local"

@@ -1,0 +1,89 @@
+"""What is made of a cluster's nodes: whom a drained one concerns, how an end is put, which places are used again."""
+
+import pytest
+
+from paceline._engine.ray.crew import chosen
+from paceline._engine.ray.nodes import Loss, Node, Survey, failure_of, loss_of, notices
+from paceline._engine.ray.shell import Where
+
+HERE = Where("b1", "10.0.0.7", "host-b", 41, 8)
+UP = Survey({"a1": Node("10.0.0.6"), "b1": Node("10.0.0.7"), "c1": Node("10.0.0.8")})
+LOST = Survey({"a1": Node("10.0.0.6"), "b1": Node("10.0.0.7", alive=False, end="missed heartbeats")})
+
+
+def test_a_drained_node_is_told_once_to_those_it_concerns():
+    found = {"b1": 130.0, "c1": 0.0, "d1": 500.0}
+    first = notices(found, set(), ["a1", "b1", "b1"], driver="c1", now=100.0, default_s=30.0)
+    assert [(n.node_id, n.grace_s, n.ranks, n.whole) for n in first] == [
+        ("b1", 30.0, (1, 2), False),
+        ("c1", 30.0, (), True),
+    ]
+    assert notices(found, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
+
+
+def test_a_deadline_that_has_passed_leaves_no_time():
+    (notice,) = notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
+    assert (notice.grace_s, notice.whole) == (0.0, True)
+
+
+OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceeded threshold of 50B (2.0% of 99B)\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "survey", "drained", "kind", "message"),
+    [
+        (Loss("ActorDiedError", "x"), LOST, False, "killed", "node 10.0.0.7 (b1) was lost: missed heartbeats"),
+        (Loss("ActorDiedError", "x"), Survey(), False, "killed", "its node 10.0.0.7 (b1) was lost"),
+        (Loss("ActorDiedError", "x", preempted=True), LOST, False, "preempted", "(b1) was taken away: missed"),
+        (Loss("ActorDiedError", "x"), LOST, True, "preempted", "its node 10.0.0.7 (b1) was taken away"),
+        (Loss("ActorDiedError", "x", preempted=True), UP, False, "preempted", "(b1) is being taken away"),
+        (Loss("ActorDiedError", "x"), UP, False, "killed", "actor around it, process 41 on node 10.0.0.7 (b1), was"),
+        (Loss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
+        (Loss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
+        (Loss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
+        (Loss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
+    ],
+)
+def test_how_an_actor_was_lost_is_told_apart(loss, survey, drained, kind, message):
+    failure = failure_of(loss, 3, HERE, survey, drained=drained, at=1.5)
+    assert (failure.rank, failure.kind, failure.at, failure.host) == (3, kind, 1.5, "host-b")
+    assert message in failure.message
+    assert "\n" not in failure.message
+
+
+def test_errors_of_ray_and_of_others_are_read_alike():
+    class Died(Exception):
+        preempted = True
+
+    assert loss_of(Died("a\nb")) == Loss("Died", "a\nb", preempted=True)
+    assert loss_of(ValueError("x")) == Loss("ValueError", "x")
+
+
+DRAINED = Survey(UP.nodes, {"b1": 0.0})
+FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
+
+
+@pytest.mark.parametrize(
+    ("size", "placed", "kept", "survey", "expected"),
+    [
+        (4, FOUR, FOUR, UP, [0, 1, 2, 3]),
+        # Two were lost with their node and have been moved: the others stay.
+        (4, {0: "a1", 1: "a1", 2: "c1", 3: "c1"}, {0: "a1", 1: "a1"}, UP, [0, 1, 2, 3]),
+        # Not moved yet.
+        (4, {0: "a1", 1: "a1", 2: "", 3: ""}, {0: "a1", 1: "a1"}, LOST, "wait"),
+        (4, FOUR, {0: "a1", 1: "a1"}, LOST, "wait"),
+        # Fewer will do: those that are left, which have all imported already.
+        (2, {0: "", 1: "", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, [2, 3]),
+        (2, {0: "c1", 1: "c1", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, [2, 3]),
+        (1, FOUR, FOUR, UP, [0]),
+        # More than are left of what was asked for, and fewer than that.
+        (3, {0: "", 1: "", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, "anew"),
+        # A node that is drained keeps its bundles until it is gone: they are not waited for.
+        (4, FOUR, FOUR, DRAINED, "anew"),
+        (2, FOUR, FOUR, DRAINED, [0, 1]),
+        # Removed by somebody.
+        (4, {}, FOUR, UP, "anew"),
+    ],
+)
+def test_places_are_used_again_as_far_as_they_can_be(size, placed, kept, survey, expected):
+    assert chosen(size, placed, kept, survey) == expected

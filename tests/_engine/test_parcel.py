@@ -1,0 +1,146 @@
+"""What travels to the nodes of a cluster: told from what is imported, without a cluster."""
+
+import io
+import os
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from paceline._engine.ray import parcel
+from paceline._engine.ray.parcel import Root, homes, own_modules, packed, split
+
+
+def _module(name: str, path: Path, text: str = "") -> types.ModuleType:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    if path.name == "__init__.py":
+        module.__path__ = [str(path.parent)]
+    return module
+
+
+def _names(roots: list[Root]) -> dict[str, list[str]]:
+    return {root.path.name: [file.relative_to(root.path).as_posix() for file in root.files] for root in roots}
+
+
+def test_a_module_and_a_whole_package_of_the_script_travel(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    alone = _module("alone", project / "alone.py")
+    package = _module("package", project / "package" / "__init__.py")
+    for name in ("never_imported.py", "sub/deep.py", "labels.json", "__pycache__/x.pyc", ".hidden", ".git/config"):
+        (project / "package" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "package" / name).write_text("x")
+    (project / "not_imported.py").write_text("")
+    found = own_modules({"alone": alone, "package": package, "package.sub.deep": alone}, [project])
+    expected = ["__init__.py", "labels.json", "never_imported.py", "sub/deep.py"]
+    assert _names(found) == {"project": ["alone.py", *(f"package/{name}" for name in expected)]}
+
+
+def test_what_is_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    modules = {
+        "elsewhere": _module("elsewhere", tmp_path / "other" / "elsewhere.py"),
+        "installed": _module("installed", project / ".venv/lib/python3.11/site-packages/installed/__init__.py"),
+        "json": _module("json", project / "json.py"),
+        "__main__": _module("__main__", project / "train.py"),
+        "another_name": _module("another_name", project / "file.py"),
+        "gone": _module("gone", project / "gone.py"),
+        "built_in": types.ModuleType("built_in"),
+        "nothing": None,
+    }
+    (project / "gone.py").unlink()
+    assert own_modules(modules, [project]) == []
+
+
+def test_of_what_this_process_has_imported_nothing_of_paceline_or_a_library_travels() -> None:
+    source = Path(parcel.__file__).parents[3]
+    found = own_modules(sys.modules, [source, Path(pytest.__file__).parents[1]])
+    assert found == []
+
+
+def test_parts_of_a_namespace_package_travel_from_each_home(tmp_path: Path) -> None:
+    space = types.ModuleType("space")
+    space.__path__ = [str(tmp_path / home / "space") for home in ("a", "b", "c")]
+    for home in ("a", "b", "c"):
+        _module("x", tmp_path / home / "space" / f"{home}.py")
+    found = own_modules({"space": space}, [tmp_path / "a", tmp_path / "b"])
+    assert _names(found) == {"a": ["space/a.py"], "b": ["space/b.py"]}
+
+
+def test_a_large_file_of_data_stays_and_large_code_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
+    package = _module("package", tmp_path / "package" / "__init__.py")
+    (tmp_path / "package" / "weights.bin").write_bytes(bytes(parcel.MAX_DATA_FILE + 1))
+    found = own_modules({"package": package}, [tmp_path])
+    assert _names(found) == {tmp_path.name: ["package/__init__.py"]}
+    monkeypatch.setattr(parcel, "MAX_MODULES", 1000)
+    (tmp_path / "package" / "tables.py").write_text("#" * 2000)
+    with pytest.raises(ValueError, match=r"(?s)tables\.py \(0\.0 MB\).*'working_dir'"):
+        packed(own_modules({"package": package}, [tmp_path]))
+
+
+def test_the_same_files_make_the_same_parcel_and_a_change_another(tmp_path: Path) -> None:
+    first = _module("alone", tmp_path / "first" / "alone.py", "x = 1")
+    second = _module("alone", tmp_path / "second" / "alone.py", "x = 1")
+    os.utime(tmp_path / "second" / "alone.py", (1, 1))
+    one = packed(own_modules({"alone": first}, [tmp_path]))
+    two = packed(own_modules({"alone": second}, [tmp_path]))
+    assert one.parcel.digest == two.parcel.digest
+    assert one.data == two.data
+    (tmp_path / "first" / "alone.py").write_text("x = 2")
+    changed = packed(own_modules({"alone": first}, [tmp_path]))
+    assert changed.parcel.digest != one.parcel.digest
+    assert zipfile.ZipFile(io.BytesIO(changed.data)).read("0/alone.py") == b"x = 2"
+
+
+def test_nothing_of_the_users_own_is_no_parcel(tmp_path: Path) -> None:
+    assert packed(own_modules(sys.modules, [tmp_path])).data == b""
+
+
+def test_a_working_dir_of_this_machine_travels_whole_but_for_what_is_excluded(tmp_path: Path) -> None:
+    for name in ("train.py", "data/large.bin", "data/small.txt", "notes.log", "deep/er/x.txt", ".git/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    given = {"working_dir": str(tmp_path), "excludes": ["*.log", "/data/large.bin", "er"], "env_vars": {"A": "1"}}
+    rest, roots = split(given)
+    assert rest == {"env_vars": {"A": "1"}}
+    assert [root.as_it_is for root in roots] == [True]
+    assert _names(roots) == {tmp_path.name: ["train.py", "data/small.txt"]}
+
+
+def test_addresses_are_left_to_ray_and_packages_of_this_machine_travel(tmp_path: Path) -> None:
+    package = _module("package", tmp_path / "package" / "__init__.py")
+    _module("alone", tmp_path / "alone.py")
+    address = "s3://bucket/x.zip"
+    rest, roots = split({"working_dir": address, "py_modules": [address, package, tmp_path / "alone.py"]})
+    assert rest == {"working_dir": address, "py_modules": [address]}
+    assert [_names([root]) for root in roots] == [
+        {tmp_path.name: ["package/__init__.py"]},
+        {tmp_path.name: ["alone.py"]},
+    ]
+    assert split(None) == (None, [])
+    assert split({"py_modules": [str(tmp_path / "package")]})[0] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"working_dir": "/nowhere/at/all"}, "does not exist"),
+        ({"working_dir": __file__}, "is a file"),
+        ({"working_dir": 3}, "no path"),
+        ({"py_modules": "package"}, "is not a list"),
+        ({"py_modules": ["/nowhere/at/all"]}, "does not exist"),
+    ],
+)
+def test_what_cannot_travel_is_refused_by_name(given: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"worker_runtime_env: {next(iter(given))}.*{said}"):
+        split(given)
+
+
+def test_homes_are_the_scripts_directory_and_that_in_which_it_runs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert homes(_module("__main__", tmp_path / "scripts" / "train.py")) == [tmp_path / "scripts", tmp_path]
+    assert homes(None) == [tmp_path]

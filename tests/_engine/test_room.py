@@ -1,0 +1,231 @@
+"""Room on a cluster: how many workers fit, what can never be had, and what is said about it."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._core.labels import matches
+from paceline._core.labels import problem as label_problem
+from paceline._engine.ray.look import has_named_types
+from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.room import Cluster, Node, capacity, num_on, problem, room, waiting
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+def node(name, labels=None, free=None, **total):
+    return Node(name, total, total if free is None else free, labels or {})
+
+
+def cluster(*nodes, grows=False):
+    return Cluster(nodes, grows)
+
+
+TWO = cluster(node("a", CPU=2.0), node("b", CPU=2.0))
+MIXED = cluster(node("a", {"zone": "a"}, CPU=4.0), node("b", {"zone": "b"}, CPU=4.0, GPU=2.0))
+
+
+# Against a search through all placements
+
+
+amounts = st.fixed_dictionaries({"CPU": st.sampled_from([1.0, 2.0, 3.0]), "GPU": st.sampled_from([0.0, 1.0, 2.0])})
+zones = st.sampled_from([{}, {"zone": "a"}, {"zone": "b"}])
+asked_zones = st.sampled_from([{}, {"zone": "a"}, {"zone": "!a"}, {"zone": "in(a,b)"}, {"zone": "c"}])
+needs = st.sampled_from([{"CPU": 1.0}, {"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}, {"GPU": 0.3}, {"CPU": 0.5, "GPU": 0.5}])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(amounts, zones), min_size=1, max_size=3),
+    needs,
+    st.sampled_from(STRATEGIES),
+    st.one_of(asked_zones, st.lists(asked_zones, min_size=1, max_size=4)),
+    st.integers(1, 4),
+)
+def test_room_is_what_the_best_of_all_placements_has(given_nodes, bundle, strategy, selector, size):
+    size = len(selector) if isinstance(selector, list) else size
+    wanted = Wanted(bundle, strategy, selector)
+    nodes = [Node(str(index), total, total, labels) for index, (total, labels) in enumerate(given_nodes)]
+    found = room(wanted, size, nodes)
+    best = _best(wanted, size, nodes)
+    if strategy == "STRICT_PACK" and found < size:
+        # What is left over of such a group is of no use: only whether all of it fits matters with several selectors.
+        assert best < size
+    else:
+        assert found == best
+
+
+def _best(wanted, size, nodes):
+    most = 0
+    for choice in product([None, *nodes], repeat=size):
+        here = {each.id: [index for index in range(size) if choice[index] is each] for each in nodes}
+        used = [name for name, workers in here.items() if workers]
+        if wanted.strategy == "STRICT_PACK" and len(used) > 1:
+            continue
+        if wanted.strategy == "STRICT_SPREAD" and any(len(workers) > 1 for workers in here.values()):
+            continue
+        selectors = wanted.selectors(size)
+        if not all(each is None or matches(selectors[i], each.labels) for i, each in enumerate(choice)):
+            continue
+        if all(_hold(each.free, wanted.bundle, len(here[each.id])) for each in nodes):
+            most = max(most, sum(each is not None for each in choice))
+    return most
+
+
+def _hold(free, bundle, count):
+    """GPUs one by one."""
+    cpus, devices = free.get("CPU", 0), [10] * int(free.get("GPU", 0))
+    for _ in range(count):
+        cpus -= bundle.get("CPU", 0)
+        need = round(bundle.get("GPU", 0) * 10)
+        if 0 < need < 10:
+            fitting = [index for index, left in enumerate(devices) if left >= need]
+            if not fitting:
+                return False
+            devices[min(fitting, key=lambda index: devices[index])] -= need
+        else:
+            whole = [index for index, left in enumerate(devices) if left == 10][: need // 10]
+            if len(whole) < need // 10:
+                return False
+            for index in whole:
+                devices[index] = 0
+    return cpus >= 0
+
+
+@pytest.mark.parametrize(
+    ("free", "bundle", "fit"),
+    [
+        ({"CPU": 2}, {"CPU": 1}, 2),
+        ({"CPU": 2}, {"CPU": 0.1}, 20),
+        ({"GPU": 2}, {"GPU": 0.3}, 6),
+        ({"GPU": 1.5}, {"GPU": 0.3}, 4),
+        ({"GPU": 1.5}, {"GPU": 1}, 1),
+        ({"CPU": 8, "GPU": 1}, {"CPU": 1, "GPU": 1}, 1),
+        ({"CPU": 8}, {"CPU": 1, "special": 1}, 0),
+        ({"GPU": 4, "accelerator_type:A100": 1}, {"GPU": 1, "accelerator_type:A100": 0.001}, 4),
+        ({"CPU": 0.3}, {"CPU": 0.1}, 3),
+    ],
+)
+def test_what_fits_on_one_node(free, bundle, fit):
+    assert num_on(free, bundle) == fit
+
+
+def test_places_of_our_own_count_as_room_and_those_of_others_do_not():
+    taken = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
+    wanted = Wanted({"CPU": 1})
+    assert capacity(wanted, taken, {}, 1, 8) == 1
+    assert capacity(wanted, taken, {"a": 2}, 1, 8) == 3
+    assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 8) == 4
+    assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 3) == 3
+
+
+def test_places_that_are_ours_are_not_counted_twice_while_the_cluster_has_yet_to_tell():
+    assert capacity(Wanted({"CPU": 1}), TWO, {"a": 2, "b": 2}, 1, 8) == 4
+    assert capacity(Wanted({"GPU": 0.3}), cluster(node("a", GPU=1.0)), {"a": 3}, 1, 8) == 3
+
+
+def test_places_on_a_node_that_is_gone_are_no_room():
+    assert capacity(Wanted({"CPU": 1}), cluster(node("a", CPU=2.0)), {"b": 2}, 1, 8) == 2
+
+
+def test_where_nodes_are_brought_the_fewest_that_are_needed_have_room():
+    full = cluster(node("a", free={}, CPU=2.0), grows=True)
+    assert capacity(Wanted({"CPU": 1}), full, {}, 2, 8) == 2
+    assert capacity(Wanted({"CPU": 1}), cluster(node("a", free={}, CPU=2.0)), {}, 2, 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "said"),
+    [
+        (Wanted({"CPU": 1}), 5, ["5 workers with 1 CPU each", "room for 2 of them"]),
+        (
+            Wanted({"GPU": 1}),
+            1,
+            ["1 worker with 1 GPU can", "none of them", "2 nodes with 1 CPU each\n", "hint: lower"],
+        ),
+        (Wanted({"CPU": 1}, "STRICT_PACK"), 2, ["STRICT_PACK", "room for 1", "with placement_strategy='PACK'"]),
+        (Wanted({"CPU": 0.5}, "STRICT_SPREAD"), 3, ["STRICT_SPREAD", "with placement_strategy='SPREAD'"]),
+        (Wanted({"CPU": 1}, label_selector={"zone": "b"}), 2, ["on nodes with zone=b", "(zone=a)", "without label"]),
+        (
+            Wanted({"CPU": 1}, label_selector=[{"zone": "b"}, {"zone": "b"}]),
+            2,
+            ["labels of label_selector", "(zone=b)"],
+        ),
+        (Wanted({"special": 1}), 1, ["1 special", "none of them"]),
+        (Wanted({"GPU": 1, "accelerator_type:A100": 0.001}), 1, ["1 GPU, type A100"]),
+        (Wanted({"memory": 5e9}), 1, ["5e+09 memory", "1e+09 memory"]),
+    ],
+)
+def test_what_can_never_be_had_is_refused_with_what_there_is(wanted, size, said):
+    small = {"CPU": 1.0, "memory": 1e9, "node:10.0.0.1": 1.0}
+    here = cluster(Node("a", small, {}, {"zone": "a"}), Node("b", small, {}, {"zone": "b"}))
+    told = problem(wanted, size, here)
+    assert told is not None
+    assert "\n\nhint: " in told
+    assert "node:" not in told
+    for part in said:
+        assert part in told
+    assert problem(wanted, size, cluster(*here.nodes, grows=True)) is None
+
+
+def test_what_is_merely_busy_is_not_refused():
+    busy = cluster(node("a", free={}, CPU=2.0))
+    assert problem(Wanted({"CPU": 1}), 2, busy) is None
+    assert problem(Wanted({}), 1000, busy) is not None  # not a byte of memory is known of
+    assert problem(Wanted({}), 1000, cluster(node("a", memory=1e9))) is None
+
+
+def test_a_validation_has_to_fit_beside_the_workers():
+    workers = Wanted({"CPU": 4})
+    assert problem(workers, 2, MIXED, beside=Wanted({"GPU": 1})) is None
+    assert problem(Wanted({"GPU": 0.5}), 3, MIXED, beside=Wanted({"GPU": 0.5})) is None
+    assert problem(Wanted({"GPU": 0.5}), 3, MIXED, beside=Wanted({"GPU": 1})) is not None
+    told = problem(workers, 2, MIXED, beside=Wanted({"CPU": 1}))
+    assert told is not None
+    assert "a validation with 1 CPU can never be had beside 2 workers with 4 CPU each" in told
+    assert problem(Wanted({"CPU": 4}, "STRICT_PACK"), 1, MIXED, beside=Wanted({"CPU": 4})) is None
+    assert problem(workers, 2, cluster(*MIXED.nodes, grows=True), beside=Wanted({"CPU": 1})) is None
+
+
+def test_what_is_waited_for_is_told():
+    busy = cluster(node("a", free={"CPU": 1.0}, CPU=2.0), node("b", free={}, CPU=2.0))
+    assert waiting(Wanted({"CPU": 1}), 4, busy) == (
+        "waiting for room: 4 workers with 1 CPU each are asked for; "
+        "the cluster has 2 nodes with 2 CPU each, of which others have 3 CPU"
+    )
+    growing = cluster(node("a", CPU=2.0), grows=True)
+    assert waiting(Wanted({"CPU": 1}), 4, growing) == (
+        "waiting for room: 4 workers with 1 CPU each are asked for; "
+        "the cluster has 1 node with 2 CPU; the autoscaler is asked for more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "is_match"),
+    [
+        ({"zone": "a"}, {"zone": "a"}, True),
+        ({"zone": "a"}, {}, False),
+        ({"zone": "!a"}, {"zone": "a"}, False),
+        ({"zone": "!a"}, {}, True),
+        ({"zone": "in(a, b)"}, {"zone": "b"}, True),
+        ({"zone": "!in(a,b)"}, {"zone": "b"}, False),
+        ({"zone": "!in(a,b)"}, {}, True),
+        ({"zone": "a", "market": "spot"}, {"zone": "a"}, False),
+        ({}, {}, True),
+    ],
+)
+def test_nodes_are_chosen_by_labels(selector, labels, is_match):
+    assert label_problem(selector) is None
+    assert matches(selector, labels) is is_match
+
+
+@pytest.mark.parametrize("value", ["", "!", "a b", "in()", "in(a", "in(a,)", "!!a", "! a", "a,b", "IN(a)", "x" * 64, 3])
+def test_what_is_no_selector_is_refused(value):
+    assert "zone" in (label_problem({"zone": value}) or "")
+
+
+def test_a_cluster_grows_if_it_has_types_of_nodes_and_not_just_nodes():
+    assert has_named_types(["ray.head.default", "node_97aef81e"])
+    assert not has_named_types(["node_97aef81ea8f9f658b06d3ae4335db7b905203022098244f15492d978", ""])

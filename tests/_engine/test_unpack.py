@@ -1,0 +1,107 @@
+"""A parcel on a node: there while somebody uses it, gone after the last."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline._engine.ray.parcel import Packed, own_modules, packed
+from paceline._engine.ray.unpack import lies_here
+
+HOLDER = """
+import sys
+from pathlib import Path
+import msgspec
+from paceline._engine.ray.parcel import Parcel
+from paceline._engine.ray.unpack import unpacked
+parcel = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Parcel)
+print(unpacked(parcel, Path(sys.argv[2]).read_bytes(), Path(sys.argv[3])), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def parcel(tmp_path: Path) -> Packed:
+    import types
+
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "alone.py").write_text("x = 1")
+    module = types.ModuleType("alone")
+    module.__file__ = str(tmp_path / "home" / "alone.py")
+    return packed(own_modules({"alone": module}, [tmp_path / "home"]))
+
+
+@pytest.fixture
+def hold(tmp_path: Path, parcel: Packed):
+    import msgspec
+
+    (tmp_path / "parcel").write_bytes(msgspec.json.encode(parcel.parcel))
+    (tmp_path / "data").write_bytes(parcel.data)
+    holders = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDER, *(str(tmp_path / name) for name in ("parcel", "data", "node"))]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        holders.append(holder)
+        return holder
+
+    yield start
+    for holder in holders:
+        holder.kill()
+        holder.communicate()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_is_there_until_the_last_that_holds_it_was_killed(tmp_path: Path, hold) -> None:
+    holders = [hold() for _ in range(3)]
+    places = {holder.stdout.readline().strip() for holder in holders}
+    assert len(places) == 1
+    (place,) = map(Path, places)
+    assert (place / "0" / "alone.py").read_text() == "x = 1"
+    for holder in holders[:2]:
+        holder.kill()
+        holder.wait()
+    late = hold()
+    assert late.stdout.readline().strip() == str(place)
+    holders[2].kill()
+    holders[2].wait()
+    assert (place / "0" / "alone.py").exists()
+    late.kill()
+    late.wait()
+    _until(lambda: [*(tmp_path / "node").iterdir()] == [])
+
+
+def test_what_one_that_was_killed_over_it_left_half_is_not_used(tmp_path: Path, hold, parcel: Packed) -> None:
+    half = tmp_path / "node" / f"{parcel.parcel.digest}.half"
+    half.mkdir(parents=True)
+    half.parent.chmod(0o700)
+    (half / "wrong").touch()
+    place = Path(hold().stdout.readline().strip())
+    assert [path.name for path in place.iterdir()] == ["0"]
+
+
+def test_modules_are_not_put_where_others_may_write(tmp_path: Path, hold) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node").chmod(0o777)
+    holder = hold()
+    assert holder.stdout.readline() == ""
+    assert holder.wait() != 0
+    assert [*(tmp_path / "node").iterdir()] == []
+
+
+def test_a_node_that_has_the_very_same_files_needs_none(tmp_path: Path, parcel: Packed) -> None:
+    (tree,) = parcel.parcel.trees
+    assert lies_here(tree)
+    (tmp_path / "home" / "alone.py").write_text("x = 2")
+    assert not lies_here(tree)
+    (tmp_path / "home" / "alone.py").unlink()
+    assert not lies_here(tree)

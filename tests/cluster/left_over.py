@@ -1,0 +1,55 @@
+"""What a test has left on the cluster: actors of ours, zygotes, workers, whatever those started, placement groups.
+
+Ray's own processes are known by where their programs lie, or by the names that Ray gives them; all else that carries
+the mark of the cluster came of a run.
+"""
+
+import os
+import time
+
+import psutil
+import pytest
+
+MARK = "PACELINE_TEST_CLUSTER"
+"""What all processes of the cluster carry in their environment."""
+OUR_ACTORS = ("ray::Shell", "ray::Keeper", "ray::RowService")
+RAYS_OWN = ("bin/ray start", "/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
+
+
+def nothing_is_left(name: str, grace_s: float) -> None:
+    """Fail, naming it, if anything of ours is still there after so long."""
+    deadline = time.monotonic() + grace_s
+    while (problems := left(name)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if problems:
+        pytest.fail("the test left something on the cluster:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+def left(name: str) -> list[str]:
+    """What is there of ours now, on the cluster with this name."""
+    import ray
+    from ray.util.placement_group import placement_group_table
+
+    if not ray.is_initialized():
+        return ["Ray is not initialised any more"]
+    groups = [name for name, each in placement_group_table().items() if each["state"] != "REMOVED"]
+    return [f"placement group {name}" for name in groups] + [f"process {told}" for told in _processes(name)]
+
+
+def _processes(name: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = " ".join(process.cmdline())
+            marked = process.pid != os.getpid() and process.environ().get(MARK) == name
+        except psutil.Error:
+            continue
+        if marked and told and _is_ours(told):
+            found.append(f"{process.pid}: {told[:200]}")
+    return found
+
+
+def _is_ours(told: str) -> bool:
+    if told.startswith(OUR_ACTORS) or "paceline._engine" in told:
+        return True
+    return not any(part in told for part in RAYS_OWN)

@@ -1,0 +1,131 @@
+"""Faults planted in runs on a cluster, with real signals on the nodes: each run ends as one that nothing happened to.
+
+A run meets many faults, one after the other, since the actors stay where they are; the long sweep, one fault to a run,
+is in `test_cluster_chaos.py`.
+"""
+
+import errno
+import os
+import signal
+
+import oracle
+import pytest
+from lives import Script
+
+from paceline._control.events import HangSuspected, PreemptionTold
+from paceline.testing import PHASES, At, Faults
+from paceline.train import DataParallelTrainer, PreemptionError, ScalingConfig
+from paceline.train.torch import TorchTrainer
+
+KILLS = (
+    Faults()
+    .kill(1, ("spawn", 1))
+    .kill(1, ("import", 2))
+    .kill(1, ("step", 1))
+    .kill(1, ("report", 1))
+    .kill(1, ("snapshot", 2))
+    .kill(1, At("upload", 2, 3))
+    .kill(1, At("commit", 2, 3))
+    .kill(0, "restore")
+    .kill(0, ("retention", 2))
+    .kill(0, "exit")
+)
+"""Each in an attempt of its own: nobody gets past the checkpoint of report 2 before the others."""
+KILLS_OF_TORCH = Faults().kill(0, "rendezvous").kill(1, ("data", 4)).kill(0, ("collective", 12))
+
+
+def struck(faults, path, undisturbed, kind=DataParallelTrainer, function=oracle.small, steps=oracle.STEPS, **options):
+    """Run it with its faults, see that all of them struck and changed nothing; the path of the run."""
+    result = faults.applied_to(oracle.trainer_of(kind, function, path, steps, **options)).fit()
+    assert faults.unfired(result.path) == []
+    oracle.assert_same(result.path, undisturbed(kind, function, steps))
+    return result.path
+
+
+def test_a_run_with_a_rank_killed_in_each_phase_ends_as_an_undisturbed_one(tmp_path, undisturbed):
+    path = struck(KILLS, tmp_path, undisturbed)
+    causes = [(fault.rank, "killed") for fault, _ in KILLS.fired(path)]
+    assert oracle.causes(path) == causes, "each is told as what it was"
+    assert {fault.at.phase for fault in (*KILLS.all, *KILLS_OF_TORCH.all)} == set(PHASES)
+
+
+def test_a_run_of_torch_with_a_rank_killed_in_each_phase_of_its_own(tmp_path, undisturbed):
+    path = struck(KILLS_OF_TORCH, tmp_path, undisturbed, TorchTrainer, oracle.small_torch)
+    assert oracle.causes(path) == [(fault.rank, "killed") for fault, _ in KILLS_OF_TORCH.fired(path)]
+
+
+def test_hangs_of_every_kind_are_told_by_what_the_node_says_and_restarted(tmp_path, undisturbed):
+    faults = Faults().hang(0, ("step", 3)).hang(1, ("step", 7), "stopped").hang(0, ("step", 11), "gil")
+    path = struck(faults, tmp_path, undisturbed, steps=12, hang_timeout_s=0.5, hang_action="restart")
+    told = [event.failure for event in oracle.history(path) if isinstance(event, HangSuspected)]
+    assert [failure.rank for failure in told] == [0, 1, 0]
+    asleep, stopped, gil = (failure.message for failure in told)
+    assert "rank 0 has stood at" in asleep
+    assert "rank 1 is stopped by a signal (SIGSTOP)" in stopped
+    assert "rank 0 has been silent for" in gil
+    assert "holds the GIL" in gil
+
+
+def test_a_notice_ends_the_run_where_it_comes_to_the_drivers_node_and_an_attempt_elsewhere(
+    tmp_path, cluster, undisturbed
+):
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    elsewhere = next(node for node in cluster.added if node != here)
+    faults = Faults().preempt(1, 20.0, ("step", 3)).oom(0, ("step", 7))
+
+    def fit(node):
+        scaling = ScalingConfig(2, label_selector={"ray.io/node-id": node})
+        trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path / node, scaling=scaling)
+        return faults.applied_to(trainer).fit()
+
+    result = fit(elsewhere)
+    assert faults.unfired(result.path) == []
+    with pytest.raises(PreemptionError) as caught:
+        fit(here)
+    for path, whole in ((result.path, False), (caught.value.result.path, True)):
+        (notice,) = (event for event in oracle.history(path) if isinstance(event, PreemptionTold))
+        assert (notice.ranks, notice.whole) == ((0, 1), whole), "all who are on the node"
+    oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
+    oracle.assert_same(fit(here).path, undisturbed(DataParallelTrainer, oracle.small))
+
+
+def test_messages_lost_late_doubled_or_in_another_order_change_nothing(tmp_path, undisturbed):
+    faults = (
+        Faults(seed=3)
+        .duplicate("*", times=40)
+        .reorder("*", times=40)
+        .delay("CheckpointStaged", delay_s=0.05, rank=1)
+        .delay("CheckpointCommitted", delay_s=0.05, rank=0)
+        .drop("Sampled")
+    )
+    result = faults.applied_to(oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path)).fit()
+    oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
+    assert oracle.causes(result.path) == []
+
+
+def test_storage_that_fails_once_and_is_slow_costs_nothing_that_was_committed(tmp_path, undisturbed):
+    faults = (
+        Faults()
+        .fail_write(".staging/*/rank_1/state.bin", error=errno.EIO)
+        .fail_write("checkpoint_000004", act="rename", error=errno.ENOSPC)
+        .slow_write("*state.bin", delay_s=0.05)
+    )
+    result = faults.applied_to(oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path)).fit()
+    oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
+
+
+def test_a_driver_that_is_lost_leaves_the_cluster_empty_and_the_run_continues(tmp_path, cluster, undisturbed):
+    expected = undisturbed(DataParallelTrainer, oracle.small)
+    faults = "Faults().lose_driver(after='Committed').lose_all(1, at=('upload', 6))"
+    script = Script(tmp_path, faults=faults, env={"RAY_ADDRESS": cluster.address})
+    codes = []
+    while not codes or codes[-1] != 0:
+        codes.append(script.lived())
+        assert codes[-1] in (0, -signal.SIGKILL), script.said
+        assert len(codes) < 4
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert "on the Ray cluster at" in script.said
+    assert os.listdir(tmp_path / "tmp") == []
+    oracle.assert_same(script.path, expected, weights=oracle.weights_of(script.path))

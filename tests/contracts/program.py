@@ -1,0 +1,231 @@
+"""A training script as people write it, in functions: every engine has to bring it to the same end.
+
+Two workers train a small model with DDP, on batches of a data loader and of a dataset. A report has the numbers of the
+samples it was made of, so the order of samples is among the metrics. Rank 1 fails in the middle, once. `account` is all
+that has to be alike: what it leaves out are times, processes, hosts and where the run lies.
+"""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+import paceline.data
+from paceline import train
+from paceline.train import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointUploadMode,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+    ValidationConfig,
+)
+
+NUM_SAMPLES, NUM_ROWS = 24, 40
+EPOCHS, STEPS = 2, 8
+AS_DICT, AS_FILES = (2, 5, 8), (4, 7)
+FAILS_AFTER = 6
+
+
+def function(config):
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from paceline.train.torch import prepare_data_loader, prepare_model
+
+    generator = torch.Generator().manual_seed(7)
+    numbers = torch.arange(NUM_SAMPLES)
+    samples = torch.randn(NUM_SAMPLES, 4, dtype=torch.float64, generator=generator)
+    loader = prepare_data_loader(DataLoader(TensorDataset(numbers, samples), batch_size=3, shuffle=True))
+    model = torch.nn.Linear(4, 1, dtype=torch.float64)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, 0.5)
+    model = prepare_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    last = train.get_checkpoint()
+    step, first = 0, 0
+    if last is not None:
+        state = last.to_dict()
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        step, first = state["step"], state["epoch"]
+    for epoch in range(first, EPOCHS):
+        for rows, (taken, batch) in zip(rows_of(config), loader, strict=True):
+            loss = ((model(batch).squeeze(1) - batch.sum(dim=1) - rows["value"].mean()) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            state = {"step": step, "epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state["loader"] = loader.state_dict()
+            metrics = {"step": step, "loss": loss, "samples": taken.tolist(), "rows": rows["id"].tolist()}
+            report(metrics, state)
+            if step == FAILS_AFTER and last is None and config["fails"]:
+                fail()
+    return {"rank": rank(), "weights": model.module.weight.flatten().tolist(), "resumed": last is not None}
+
+
+def rank():
+    return train.get_context().get_world_rank()
+
+
+def rows_of(config):
+    """An epoch of this worker's part of the dataset."""
+    if config["datasets"]:
+        return train.get_dataset_shard("rows").iter_torch_batches(batch_size=5)
+    import torch
+
+    return [{"id": torch.arange(0), "value": torch.zeros(1)} for _ in range(STEPS // EPOCHS)]
+
+
+def report(metrics, state):
+    step = state["step"]
+    if step in AS_DICT:
+        train.report(metrics, checkpoint=Checkpoint.from_dict(state), validation=True)
+    elif step == AS_FILES[0]:
+        with tempfile.TemporaryDirectory() as directory:
+            train.report(metrics, checkpoint=shard_in(directory, metrics))
+    elif step == AS_FILES[1]:
+        checkpoint = shard_in(train.staging_directory(), metrics)
+        train.report(metrics, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+    else:
+        train.report(metrics)
+
+
+def shard_in(directory, metrics):
+    """This rank's files of a checkpoint."""
+    Path(directory, "deep").mkdir()
+    Path(directory, "deep", f"rank-{rank()}.json").write_text(json.dumps(metrics["samples"]))
+    return Checkpoint(directory)
+
+
+def fail():
+    """Rank 1 fails when all reports so far have arrived; rank 0 waits for it in vain."""
+    train.collective.barrier()
+    if rank() == 1:
+        raise RuntimeError(f"planned after report {FAILS_AFTER}")
+    train.collective.barrier()
+
+
+def validate(checkpoint, power):
+    state = checkpoint.to_dict()
+    return {"score": float(sum((weight**power).sum() for weight in state["model"].values()))}
+
+
+class Watch(UserCallback):
+    def __init__(self):
+        self.reports = {}
+        self.exceptions = []
+
+    def after_report(self, run_context, metrics, checkpoint):
+        found = sorted(path.name for path in Path(checkpoint.path).iterdir()) if checkpoint else None
+        self.reports.setdefault(metrics[0]["step"], []).append((metrics, found))
+
+    def after_exception(self, run_context, worker_exceptions):
+        self.exceptions.append({rank: repr(error) for rank, error in worker_exceptions.items()})
+
+
+def written(directory):
+    """The files of the dataset: five, of eight numbered rows each."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    directory.mkdir()
+    for number, ids in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
+        pq.write_table(pa.table({"id": ids}), directory / f"part-{number}.parquet", row_group_size=4)
+    return directory
+
+
+def trained(path, files, *, fails=True, **run_config):
+    """Fit it in a directory, with the files of the dataset or None; the account of it."""
+    from paceline.train.torch import TorchTrainer
+
+    watch = Watch()
+    datasets = {}
+    if files is not None:
+        rows = paceline.data.read_parquet(str(files), shuffle="files")
+        datasets["rows"] = rows.map_batches(lambda batch: {**batch, "value": batch["id"] / 10.0})
+    result = TorchTrainer(
+        function,
+        train_loop_config={"fails": fails, "datasets": bool(datasets)},
+        scaling_config=ScalingConfig(2),
+        run_config=RunConfig(
+            name="run",
+            storage_path=path,
+            checkpoint_config=CheckpointConfig(
+                num_to_keep=2, checkpoint_score_attribute="score", checkpoint_score_order="min"
+            ),
+            failure_config=FailureConfig(max_failures=1),
+            callbacks=[watch],
+            **run_config,
+        ),
+        validation_config=ValidationConfig(validate, task_config={"fn_kwargs": {"power": 2}}),
+        datasets=datasets,
+    ).fit()
+    return account(result, watch)
+
+
+def account(result, watch):
+    root = Path(result.path)
+    return {
+        "metrics": result.metrics_dataframe[["step", "loss"]].to_dict("list"),
+        "samples": order_of(root, "samples"),
+        "rows": order_of(root, "rows"),
+        "returned": result.return_value,
+        "best": [(Path(checkpoint.path).name, metrics) for checkpoint, metrics in result.best_checkpoints],
+        "reports": watch.reports,
+        "exceptions": watch.exceptions,
+        "journal": journal(root),
+        "manifests": {path.parent.name: told(path.read_text(), root) for path in root.glob("*/.manifest.json")},
+        "files": {name: hashed(root / name) for name in files_of(root)},
+    }
+
+
+def lines_of(root):
+    """The events of the journal in JSON, without the checksums before them."""
+    return [line.partition(" ")[2] for line in (root / "journal.jsonl").read_text().splitlines()]
+
+
+def order_of(root, name):
+    """What each rank was given, step by step, the last attempt at a step counting."""
+    found = {}
+    for line in lines_of(root):
+        event = json.loads(line)
+        if event["type"] == "Reported":
+            found[event["rank"], event["seq"]] = event["metrics"][name]
+    return [found[key] for key in sorted(found)]
+
+
+TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "created_at", "crc32")
+
+
+def told(text, root):
+    """JSON without what is another in every run."""
+    where = str(root.parent)
+    return json.loads(
+        text.replace(where, "<storage>"),
+        object_hook=lambda found: {name: each for name, each in found.items() if name not in TOLD_BY_THE_SYSTEM},
+    )
+
+
+def journal(root):
+    """The events by kind and rank: among ranks, and beside validations, there is no order."""
+    found = {}
+    for line in lines_of(root):
+        event = told(line, root)
+        whose = event.get("rank", event.get("staged", {}).get("rank"))
+        found.setdefault(event["type"] if whose is None else f"{event['type']} of rank {whose}", []).append(event)
+    return found
+
+
+def files_of(root):
+    paths = (path for checkpoint in root.glob("checkpoint_*") for path in checkpoint.rglob("*") if path.is_file())
+    return sorted(path.relative_to(root).as_posix() for path in paths if not path.name.startswith("."))
+
+
+def hashed(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,41 @@
+"""One training script, the same on every engine: what it comes to on this machine; `tests/cluster` has the rest."""
+
+from collections import Counter
+
+import cloudpickle
+import program
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _functions_travel_by_value():
+    """Workers cannot import the modules of a test."""
+    cloudpickle.register_pickle_by_value(program)
+    yield
+    cloudpickle.unregister_pickle_by_value(program)
+
+
+def test_a_script_that_fails_in_the_middle_comes_to_what_it_comes_to_undisturbed(tmp_path):
+    files = program.written(tmp_path / "files")
+    failed = program.trained(tmp_path / "failed", files)
+    whole = program.trained(tmp_path / "whole", files, fails=False)
+
+    assert failed["metrics"]["step"] == list(range(1, program.STEPS + 1))
+    for name in ("metrics", "samples", "rows", "best", "files"):
+        assert failed[name] == whole[name], name
+    assert failed["returned"] == {**whole["returned"], "resumed": True}
+    assert failed["exceptions"] == [{1: "RuntimeError('planned after report 6')"}]
+    assert whole["exceptions"] == []
+    for name, num in (("samples", program.NUM_SAMPLES), ("rows", program.NUM_ROWS)):
+        given = Counter(number for batch in whole[name] for number in batch)
+        assert given == dict.fromkeys(range(num), program.EPOCHS), name
+    assert len(whole["manifests"]) == 2
+    assert {metrics["step"] for _, metrics in whole["best"]} <= {*program.AS_DICT, *program.AS_FILES}
+
+
+def test_it_comes_to_the_same_twice(tmp_path):
+    """Or a comparison of two engines would say nothing."""
+    files = program.written(tmp_path / "files")
+    one, other = (program.trained(tmp_path / name, files) for name in ("one", "other"))
+    for name, value in one.items():
+        assert other[name] == value, name
