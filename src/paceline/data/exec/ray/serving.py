@@ -68,7 +68,7 @@ class _Running:
 
 
 class RowService:
-    """The actor. A fork of the conversation: `open`, then `take` and `passed` again and again, then `leave`."""
+    """The actor. A worker calls `open`, then `take` and `passed` again and again, then `leave`."""
 
     def __init__(self, token: str, plans: Carried, context: DataContext, kit: bytes, files: Any) -> None:
         self._token = token
