@@ -29,6 +29,10 @@ BENCHMARKS = (
     "data_resume",
     "data_wait",
     "data_memory",
+    "scale",
+    "cluster_noop",
+    "cluster_report",
+    "cluster_recovery",
 )
 QUICK = {
     "second_fit": ("--fits", "3"),
@@ -43,6 +47,8 @@ QUICK = {
     "data_resume": ("--rows", "200000", "--files", "4", "--times", "2", "--pause-s", "0.1"),
     "data_wait": ("--steps", "20", "--step-ms", "5"),
     "data_memory": ("--files", "1", "--step-ms", "0"),
+    "scale": ("--workers", "10", "100", "--seconds", "15", "--events", "0", "--save-every", "10"),
+    "cluster_report": ("--reports", "20", "--peer-reports", "2"),
 }
 
 

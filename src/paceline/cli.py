@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import paceline
 
 COMMANDS = {
+    "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),
 }
 

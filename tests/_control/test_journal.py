@@ -99,6 +99,13 @@ def written(path: Path, story: list[Event]) -> bytes:
     return path.read_bytes()
 
 
+def reopened(path: Path) -> tuple[Journal, list[Event]]:
+    """As the next driver of the run does."""
+    reading = journal.Reading(path)
+    found = list(reading)
+    return journal.reopened(reading), found
+
+
 def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
     assert {type(event) for event in STORY} == set(Event.__args__)
     written(path, STORY)
@@ -122,7 +129,7 @@ def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, boo
 
 def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> None:
     for number, event in enumerate(STORY):
-        book, found = journal.reopened(path)
+        book, found = reopened(path)
         assert found == STORY[:number]
         book.append(event)
         book.close()
@@ -161,7 +168,7 @@ def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(pa
     for length in range(1, len(whole)):
         path.write_bytes(data + whole[:length])
         path.with_name("journal.jsonl.torn").unlink(missing_ok=True)
-        book, found = journal.reopened(path)
+        book, found = reopened(path)
         assert found == STORY[:5]
         assert path.read_bytes() == data
         assert path.with_name("journal.jsonl.torn").read_bytes() == whole[:length]
@@ -174,13 +181,13 @@ def test_what_was_set_aside_before_is_kept(path: Path) -> None:
     for tail in (b"first", b"second"):
         data = path.read_bytes() if path.exists() else b""
         path.write_bytes(data + tail)
-        journal.reopened(path)[0].close()
+        reopened(path)[0].close()
     assert path.with_name("journal.jsonl.torn").read_bytes() == b"firstsecond"
 
 
 def test_a_whole_journal_is_reopened_without_a_trace(path: Path) -> None:
     data = written(path, STORY)
-    journal.reopened(path)[0].close()
+    reopened(path)[0].close()
     assert path.read_bytes() == data
     assert os.listdir(path.parent) == [path.name]
 
@@ -199,7 +206,7 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
     with path.open("ab") as file:
         file.write(sealed(line) + b"torn")
     data = path.read_bytes()
-    for opened in (journal.read, journal.reopened):
+    for opened in (journal.read, reopened):
         with pytest.raises(JournalVersionError, match="line 3 is not understood by this version") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tracemalloc
 
 import msgspec
 import pytest
@@ -120,9 +121,27 @@ def test_reports_in_a_workers_file_are_taken_in_once(layout):
     reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
     layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[: reports[-1]]))
     found_again(layout)
-    again = found_again(layout)
-    seen = [(e.attempt, e.rank, e.seq) for e in again.history if isinstance(e, Reported)]
+    found_again(layout)
+    seen = [(e.attempt, e.rank, e.seq) for e in journal.read(layout.journal) if isinstance(e, Reported)]
     assert sorted(seen) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
+
+
+def test_a_journal_is_played_without_holding_all_of_it_in_memory(tmp_path):
+    num_workers, num_reports = 50, 100
+    layout = Layout(tmp_path)
+    metrics = msgspec.Raw(msgspec.json.encode({"note": 200 * "x"}))
+    with layout.journal.open("wb") as file:
+        file.write(sealed(encode(DriverStarted(num_workers, 0))))
+        for seq in range(1, num_reports + 1):
+            for rank in range(num_workers):
+                file.write(sealed(encode(Reported(1, rank, seq, metrics, 0.0, "x.py:1"))))
+    tracemalloc.start()
+    found = found_again(layout)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.run.num_reports == num_reports
+    assert [event.seq for event in found.history if isinstance(event, Reported)] == list(range(1, num_reports + 1))
+    assert peak < layout.journal.stat().st_size / 2
 
 
 def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_died_before(layout):

@@ -41,6 +41,7 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
         (Loss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
         (Loss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
         (Loss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
+        (Loss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"), UP, False, "engine", "ended: OSError: full"),
         (Loss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
     ],
 )

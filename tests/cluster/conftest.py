@@ -101,9 +101,28 @@ def _until(done: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
+    nodes = Nodes(_environ())
+    nodes.add(include_dashboard=False)
+    for _ in range(NUM_NODES - 1):
+        nodes.add()
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def lone_cluster(nodes: Nodes) -> Iterator[Nodes]:
+    """Another cluster, of one node, to be lost."""
+    lone = Nodes(_environ())
+    lone.add(include_dashboard=False)
+    yield lone
+    lone.close()
+
+
+def _environ() -> dict[str, str]:
+    """Of the processes of a cluster."""
     environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
     # Without these a node that is gone is noticed after half a minute, and idle processes linger.
-    environ |= {
+    return environ | {
         MARK: uuid.uuid4().hex,
         "RAY_health_check_initial_delay_ms": "0",
         "RAY_health_check_period_ms": "1000",
@@ -111,12 +130,6 @@ def nodes() -> Iterator[Nodes]:
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    nodes = Nodes(environ)
-    nodes.add(include_dashboard=False)
-    for _ in range(NUM_NODES - 1):
-        nodes.add()
-    yield nodes
-    nodes.close()
 
 
 @pytest.fixture(scope="package")

@@ -1,5 +1,6 @@
 """The guard of these tests: whatever a run leaves on the cluster is noticed by name, or no test here would say much."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import cloudpickle
 import psutil
 import pytest
 from left_over import left, nothing_is_left
+from ray.util.placement_group import placement_group_table
 
 from paceline import train
 from paceline._engine.base import Group, WorkerSpec
@@ -21,7 +23,7 @@ CHILD = "import signal; print(flush=True); signal.pause()"
 
 @pytest.fixture
 def running(tmp_path):
-    """An engine with one worker on the cluster that has started a process and waits for ever."""
+    """A worker on the cluster that has started a process and waits for ever: its pid, and what ends it when closed."""
 
     def stays():
         child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
@@ -37,24 +39,25 @@ def running(tmp_path):
     while not any(isinstance(message, Reported) for message in heard):
         assert not any(isinstance(message, WorkerFailed) for message in heard), heard
         heard += engine.wait(10)
-    yield engine
-    if engine._thread.is_alive():
-        engine.close()
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.close)
+        yield engine.pid(0), stack
 
 
 def test_an_actor_a_zygote_a_worker_its_children_and_a_placement_group_are_noticed(running, cluster):
-    (seat,) = running._crew.seats
-    worker = psutil.Process(running.pid(0))
+    pid, engine = running
+    worker = psutil.Process(pid)
+    zygote = worker.parent()
     (child,) = worker.children()
+    (group,) = (name for name, each in placement_group_table().items() if each["state"] != "REMOVED")
     planted = {
-        "actor": f"process {seat.where.pid}: ray::Shell",
-        "zygote": f"process {worker.ppid()}: ",
-        "what waits for it": f"process {worker.parent().ppid()}: ",
+        "actor": f"process {zygote.parent().ppid()}: ray::Shell",
+        "zygote": f"process {zygote.pid}: ",
+        "what waits for it": f"process {zygote.ppid()}: ",
         "worker": f"process {worker.pid}: ",
         "its child": f"process {child.pid}: {sys.executable} -c {CHILD}",
-        "placement group": f"placement group {running._crew.group.id.hex()}",
+        "placement group": f"placement group {group}",
     }
-    assert seat.where.pid != worker.ppid() != worker.pid
     noticed = left(cluster.name)
     for what, told in planted.items():
         assert any(problem.startswith(told) for problem in noticed), f"{what}: {noticed}"
@@ -63,5 +66,5 @@ def test_an_actor_a_zygote_a_worker_its_children_and_a_placement_group_are_notic
         nothing_is_left(cluster.name, grace_s=0.0)
     assert all(told in str(caught.value) for told in planted.values())
 
-    running.close()
+    engine.close()
     nothing_is_left(cluster.name, grace_s=5.0)

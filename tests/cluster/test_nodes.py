@@ -1,5 +1,6 @@
 """Workers, actors and nodes that are lost, nodes that come, nodes that are drained: what is told, what goes on."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -187,7 +188,7 @@ def test_actors_that_are_lost_before_they_answer_are_a_failure_of_the_engine(hea
     engine.stopped()
 
 
-def test_whatever_goes_wrong_on_the_thread_of_the_engine_is_told(heard, group, monkeypatch):
+def test_whatever_goes_wrong_on_a_thread_of_the_engine_is_told(heard, group, monkeypatch, tmp_path):
     engine = heard()
     conversation = engine.engine._conversation
     # In a callback, in a task, in what is heard.
@@ -206,7 +207,18 @@ def test_whatever_goes_wrong_on_the_thread_of_the_engine_is_told(heard, group, m
             assert failure.kind == "engine"
             assert "ZeroDivisionError: division by zero" in failure.message
             engine.stopped()
-    engine.started(group(4))
+    # In an actor: a log that cannot be.
+    (tmp_path / "file").touch()
+    fourth = group(4)
+    engine.said.clear()
+    lost = WorkerSpec(fourth.workers[1].begin, tmp_path / "file" / "1.log")
+    engine.engine.start(dataclasses.replace(fourth, workers=(fourth.workers[0], lost)))
+    engine.until(lambda said: engine.failures)
+    assert engine.failures[1].kind == "engine"
+    assert "NotADirectoryError: " in engine.failures[1].message
+    engine.stopped()
+    assert list(engine.failures) == [1]
+    engine.started(group(5))
     engine.stopped()
 
 
@@ -295,7 +307,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
         if train.get_checkpoint() is None:
             if step == 5 and rank == 1:
                 Path(config["path"], "goes").touch()
-            time.sleep(0.02)  # until the notice has come
+            time.sleep(0.1)  # until the notice has come
 
     home = ray.get_runtime_context().get_node_id()
     node = next(each for each in cluster.added if each != home)
@@ -310,7 +322,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
 
     draining = threading.Thread(target=drain, daemon=True)
     draining.start()
-    rows = fit(disturb, 2000, every=False, strategy="SPREAD")
+    rows = fit(disturb, 600, every=False, strategy="SPREAD")
     draining.join()
     cluster.remove(node)
     told = (tmp_path / "told_1").read_text()
@@ -319,7 +331,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
     assert told == f"{last} {{'{node}': [1]}}"
     assert Result.from_path(tmp_path / "run").checkpoint.to_dict()["step"] == last
     assert "the machine of rank 1 is about to be taken away" in capsys.readouterr().err
-    assert rows["beside"].tolist() == [1] * (last + 1) + [2] * (2000 - last - 1), "then both on the other node"
+    assert rows["beside"].tolist() == [1] * (last + 1) + [2] * (600 - last - 1), "then both on the other node"
 
 
 SCRIPT = """

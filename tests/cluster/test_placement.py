@@ -3,16 +3,26 @@
 import json
 import os
 import signal
+import tempfile
 import threading
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from paceline._engine.base import Needs
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
-from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, ValidationConfig, get_context
+from paceline.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    RunConfig,
+    ScalingConfig,
+    ValidationConfig,
+    get_context,
+    report,
+)
 
 SPECIAL = {
     "num_cpus": 2,
@@ -26,6 +36,8 @@ def telling():
     """A function that writes down what a worker knows of its place; made here, it travels by value."""
 
     def tell(config):
+        import psutil
+
         from paceline._worker.context import current
 
         context = get_context()
@@ -35,7 +47,7 @@ def telling():
             "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
             "devices": list(current().begin.devices),
             "threads": os.environ["OMP_NUM_THREADS"],
-            "place": os.environ["RAY_RAYLET_PID"],
+            "place": next(each.pid for each in psutil.Process().parents() if each.name() == "raylet"),
         }
         with open(os.path.join(config["path"], str(context.get_world_rank())), "w") as file:
             json.dump(told, file)
@@ -109,12 +121,14 @@ def test_workers_get_the_devices_and_the_nodes_they_ask_for(cluster, told_by, mo
     assert [each["gpus"] for each in labelled] == ["", ""], "who has asked for none sees none"
 
 
-def test_ranks_are_node_by_node_under_every_strategy(told_by):
+def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_node(told_by):
     def nodes(told):
-        assert [each["place"] == told[0]["place"] for each in told] == [each["node"] == 0 for each in told]
+        assert [each["place"] == here for each in told] == [each["node"] == 0 for each in told]
         return [(each["node"], *each["local"]) for each in told]
 
-    assert nodes(told_by(3)) == [(0, 0, 2), (0, 1, 2), (1, 0, 1)]
+    here = _raylet_of(ray.get_runtime_context().get_node_id())
+    packed = nodes(told_by(3))
+    assert packed in ([(0, 0, 2), (0, 1, 2), (1, 0, 1)], [(0, 0, 1), (1, 0, 2), (1, 1, 2)])
     assert nodes(told_by(2, placement_strategy="STRICT_SPREAD")) == [(0, 0, 1), (1, 0, 1)]
     spread = told_by(4, placement_strategy="SPREAD", resources_per_worker={"CPU": 0.5})
     assert nodes(spread) == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
@@ -145,6 +159,23 @@ def test_a_validation_that_can_never_fit_beside_the_workers_is_refused(tmp_path)
     with pytest.raises(ValueError, match="a validation with 2 CPU can never be had beside 3 workers"):
         trainer_of(tmp_path / "runs", ScalingConfig(3), validation_config=asked).fit()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_validation_that_asks_for_nothing_runs_beside_workers_that_have_every_cpu(tmp_path):
+    def function():
+        with tempfile.TemporaryDirectory() as path:
+            report({}, checkpoint=Checkpoint.from_directory(path), validation=True)
+
+    def validate(checkpoint):
+        return {"place": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    result = DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(4),
+        run_config=RunConfig(storage_path=tmp_path),
+        validation_config=ValidationConfig(validate),
+    ).fit()
+    assert result.best_checkpoints[0][1] == {"place": ""}
 
 
 def test_a_run_waits_for_what_others_have_and_says_so(tmp_path, take, capfd):
@@ -191,6 +222,12 @@ def test_room_is_what_others_leave_and_what_is_ours(take):
     finally:
         engine.close()
         spread.close()
+
+
+def _raylet_of(node_id):
+    """The pid of the process that a node is here."""
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.get(ray.remote(lambda: os.getppid()).options(num_cpus=0, scheduling_strategy=there).remote())
 
 
 class Said:

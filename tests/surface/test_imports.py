@@ -15,7 +15,7 @@ SRC = Path(__file__).parents[2] / "src"
 Sources = Mapping[str, str]
 
 OPTIONAL = {
-    "ray": ("_engine/ray/", "data/exec/ray.py"),
+    "ray": ("_engine/ray/", "data/exec/ray/"),
     "torch": (
         "train/torch/",
         "train/lightning/",

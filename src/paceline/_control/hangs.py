@@ -46,7 +46,7 @@ SAME_AGAIN = 2.0
 """A silence that was told and passed by itself was no hang: it takes twice its length to be told again."""
 APART_S = 5.0
 LOOK_S = 0.1
-"""Looking at every rank each time that one of them reports would cost more than the reports."""
+"""At least; while all is well ranks are looked at once in a threshold, for there may be ten thousand of them."""
 OTHERS_MOVE_S = 45.0
 """How much longer a rank is watched while others move: it may be waiting for them in a way of its own."""
 COMPUTES = 4.0
@@ -93,12 +93,14 @@ class Watch:
         self._told: _Hang | None = None
         self._ticked_at = 0.0
         self._look_at = 0.0
+        """Before that no rank can have been silent for too long."""
 
     def began(self, size: int, now: float) -> None:
         """The workers of an attempt are being started."""
         self._ranks = [Rank(now) for _ in range(size)]
         self._asked_at = self._told = None
         self._ticked_at = now
+        self._look_at = 0.0
 
     def saw(self, event: Event, now: float) -> None:
         """An event took effect: perhaps a sign of life."""
@@ -147,6 +149,7 @@ class Watch:
         suspects = self._silent(now)
         if not suspects:
             self._asked_at = None
+            self._look_at = max(self._look_at, self._silent_from())
             return None
         if self._asked_at is None:
             for rank in self._ranks:
@@ -195,15 +198,25 @@ class Watch:
     def _silent(self, now: float) -> list[int]:
         """The ranks to be looked at: all if nobody gives a sign of life, else those that fell silent alone."""
         active = [at for at, rank in enumerate(self._ranks) if not rank.returned]
-        limit_s = self._limit_s()
+        first = self._first()
+        limit_s = self.threshold_s(first=first)
         if all(now - rank.sign > limit_s for rank in self._ranks):
             return active
         # One that never reports, while others do, is not expected to.
         return [
             at
             for at in active
-            if now - self._ranks[at].sign > limit_s and (self._first() or self._ranks[at].reported_at is not None)
+            if now - self._ranks[at].sign > limit_s and (first or self._ranks[at].reported_at is not None)
         ]
+
+    def _silent_from(self) -> float:
+        """When a rank can be silent for too long at the earliest: signs of life and thresholds only ever rise.
+
+        But for one threshold, that of an attempt without a report; so the one that holds after the first is taken.
+        """
+        ranks, first = self._ranks, self._first()
+        expected = [rank.sign for rank in ranks if not rank.returned and (first or rank.reported_at is not None)]
+        return min([*expected, max(rank.sign for rank in ranks)]) + self.threshold_s(first=False)
 
     def _apart_s(self) -> float:
         return min(APART_S, max(0.2, self.threshold_s(first=False) / 6))

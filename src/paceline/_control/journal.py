@@ -6,17 +6,20 @@ journal again, so that new lines never follow a broken one.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
-from paceline._core.codec import sealed, valid_prefix
+from paceline._core.codec import sealed, valid_lines, valid_prefix
 from paceline._core.errors import StorageError
 from paceline._engine.messages import WorkerFailed, WorkerReturned
 from paceline._storage.files import with_room
 from paceline._storage.lease import UNFENCED, Fence
+
+_COPIED_AT_ONCE = 1 << 20
 
 
 class JournalVersionError(Exception):
@@ -92,51 +95,57 @@ class Journal:
             self._fd = -1
 
 
+class Reading:
+    """The events of a journal, up to the first line that is torn or altered; none where there is no journal.
+
+    One after the other, since all of them together may be more than fits into memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.length = 0
+        """Of the lines whose events were given, in bytes."""
+
+    def __iter__(self) -> Iterator[Event]:
+        self.length = 0
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            for line, payload in enumerate(valid_lines(file), start=1):
+                event = decoded(payload, self.path, line)
+                self.length += len(payload) + 10
+                yield event
+
+
 def read(path: Path) -> list[Event]:
-    """All events up to the first line that is torn or altered; none where there is no journal."""
-    return _decoded(path)[0]
+    return list(Reading(path))
 
 
 def told_by(data: bytes, where: str) -> list[Event]:
     """The same of bytes that were read already."""
-    return _decoded_bytes(data, where)[0]
+    return [decoded(payload, where, line) for line, payload in enumerate(valid_prefix(data), start=1)]
 
 
-def reopened(path: Path, fence: Fence = UNFENCED, *, apart: bool = False) -> tuple[Journal, list[Event]]:
-    """The journal ready to be continued, and what it holds; whatever follows the valid prefix is set aside.
+def reopened(reading: Reading, fence: Fence = UNFENCED, *, apart: bool = False) -> Journal:
+    """A journal that was read to its end, ready to be continued; whatever follows the valid prefix is set aside.
 
     `apart`: in a new file, because a driver that was not seen to end may still have the old one open. The check comes
     after opening and before any change: a driver that takes over later does so apart from what was opened here.
     """
-    found, length = _decoded(path)
+    path = reading.path
     if apart and path.exists():
         fence.check()
-        _replace_by_copy(path, length)
+        _replace_by_copy(path, reading.length)
     book = Journal(path)
     try:
         fence.check()
-        book.cut(length)
+        book.cut(reading.length)
     except BaseException:
         book.abandon()
         raise
-    return book, found
-
-
-def _decoded(path: Path) -> tuple[list[Event], int]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    return _decoded_bytes(data, str(path))
-
-
-def _decoded_bytes(data: bytes, where: str) -> tuple[list[Event], int]:
-    found: list[Event] = []
-    length = 0
-    for payload in valid_prefix(data):
-        found.append(decoded(payload, where, len(found) + 1))
-        length += len(payload) + 10
-    return found, length
+    return book
 
 
 def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
@@ -157,7 +166,8 @@ def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
 def _replace_by_copy(path: Path, length: int) -> None:
     copy = path.with_name(f"{path.name}.part")
     with path.open("rb") as old, open(copy, "wb", opener=_private) as new:
-        new.write(old.read(length))
+        while data := old.read(min(length - new.tell(), _COPIED_AT_ONCE)):
+            new.write(data)
         new.flush()
         os.fsync(new.fileno())
     copy.rename(path)

@@ -6,16 +6,27 @@ checkpoints whose manifest exists while the line about them was torn or lost.
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline._control import journal
 from paceline._control.commands import CommitCheckpoint
-from paceline._control.events import CheckpointsFound, CheckpointStaged, Committed, DriverStarted, Event, Reported
+from paceline._control.events import (
+    CheckpointRecord,
+    CheckpointsFound,
+    CheckpointStaged,
+    Committed,
+    DriverStarted,
+    Event,
+    Reported,
+    WorkerReady,
+)
 from paceline._control.journal import Journal
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
-from paceline._core.codec import valid_prefix
+from paceline._core.codec import valid_lines
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._engine.messages import Staged
 from paceline._storage.depot import Depot
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED, Fence
@@ -28,24 +39,52 @@ class Recovered:
     run: Run
     journal: Journal
     history: tuple[Event, ...]
-    """Every event so far, those that recovery itself added included."""
+    """The events so far, those that recovery itself added included, but for what other ranks than 0 reported."""
     fence: Fence = UNFENCED
 
 
-def replayed(history: list[Event]) -> tuple[Run, dict[int, CommitCheckpoint]]:
-    """The run after these events, and the commits it asked for that no event answers."""
-    run = Run()
-    asked: dict[int, CommitCheckpoint] = {}
-    for number, event in enumerate(history, start=1):
+class Replay:
+    """A run as its events tell it, one after the other."""
+
+    def __init__(self) -> None:
+        self.run = Run()
+        self.num_events = 0
+        self._asked: dict[int, CommitCheckpoint] = {}
+        self._told: set[tuple[int, int]] = set()
+        self.lease = 0
+        """The number of the last driver."""
+
+    def hear(self, event: Event) -> bool:
+        """Whether it changed anything."""
+        self.num_events += 1
         try:
-            run, commands = step(run, event)
+            after, commands = step(self.run, event)
         except (InvalidTransition, AssertionError, LookupError) as problem:
             raise StorageError(
-                f"line {number} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
+                f"line {self.num_events} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
                 "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
             ) from problem
-        asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
-    return run, {seq: command for seq, command in asked.items() if seq in run.committing}
+        for command in commands:
+            if isinstance(command, CommitCheckpoint):
+                self._asked[command.record.seq] = command
+        if len(self._asked) > len(after.committing):
+            self._asked = {seq: self._asked[seq] for seq in after.committing}
+        if isinstance(event, Committed):
+            self._told.add((event.record.seq, event.record.attempt))
+        elif isinstance(event, CheckpointsFound):
+            self._told |= {(record.seq, record.attempt) for record in event.records}
+        elif isinstance(event, DriverStarted):
+            self.lease = event.lease
+        changed = after is not self.run
+        self.run = after
+        return changed
+
+    def unanswered(self) -> list[CommitCheckpoint]:
+        """The commits that were asked for and that no event answers."""
+        return [self._asked[seq] for seq in self.run.committing]
+
+    def tells_of(self, record: CheckpointRecord) -> bool:
+        return (record.seq, record.attempt) in self._told
 
 
 def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> Recovered:
@@ -54,100 +93,101 @@ def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool
     `apart`: an earlier driver may come back, and must not be able to write to this one's journal.
     """
     depot.recover(fence)
-    book, history = journal.reopened(depot.layout.journal, fence, apart=apart)
+    replay, history = Replay(), []
+    reading = journal.Reading(depot.layout.journal)
+    for event in reading:
+        replay.hear(event)
+        if _is_remembered(event):
+            history.append(event)
+    book = journal.reopened(reading, fence, apart=apart)
     try:
-        return _completed(depot, wall, fence, book, history)
+        return _completed(depot, wall, fence, book, replay, history)
     except BaseException:
         book.abandon()
         raise
 
 
-def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, history: list[Event]) -> Recovered:
+def _is_remembered(event: Event) -> bool:
+    """Of ten thousand workers the reports of one are enough to tell what came of them."""
+    match event:
+        case Reported(rank=rank) | WorkerReady(rank=rank) | CheckpointStaged(staged=Staged(rank=rank)):
+            return rank == 0
+    return True
+
+
+def _completed(
+    depot: Depot, wall: float, fence: Fence, book: Journal, replay: Replay, history: list[Event]
+) -> Recovered:
     """Tell the journal what it does not tell yet, and undo what was left half done."""
-    run, asked = replayed(history)
 
     def learn(event: Event) -> None:
-        nonlocal run
-        after, commands = step(run, event)
-        if after is run:
-            return
-        run = after
-        history.append(event)
-        book.append(event)
-        for command in commands:
-            if isinstance(command, CommitCheckpoint):
-                asked[command.record.seq] = command
+        if replay.hear(event):
+            book.append(event)
+            if _is_remembered(event):
+                history.append(event)
 
-    for event in _unread_reports(depot.layout, run):
+    for event in _unread_reports(depot.layout, replay.run):
         learn(event)
-    _finish_commits(depot, run, asked, wall, fence)
-    survey = _surveyed(depot, run, history)
-    for record in run.checkpoints:
+    _finish_commits(depot, replay, wall, fence)
+    survey = _surveyed(depot, replay)
+    for record in replay.run.checkpoints:
         if record.seq in survey.missing:
             log.warning("%s was committed and is gone, or its manifest is", depot.place(record)[0])
     learn(survey)
-    _delete_forgotten(depot, run, fence)
+    _delete_forgotten(depot, replay.run, fence)
     depot.clear_staging(fence)
     book.flush()
-    return Recovered(run, book, tuple(history), fence)
+    return Recovered(replay.run, book, tuple(history), fence)
 
 
 def history_of(depot: Depot) -> tuple[Run, list[Event]]:
     """The run as it lies there, for readers: nothing is changed, and one that is being written can be read."""
+    replay = Replay()
     history = journal.told_by(depot.journal(), depot.uri)
-    run, _ = replayed(history)
-    for event in _unread_reports(depot.layout, run):
-        after, _ = step(run, event)
-        if after is not run:
-            run = after
-            history.append(event)
-    survey = _surveyed(depot, run, history)
-    return step(run, survey)[0], [*history, survey]
+    for event in history:
+        replay.hear(event)
+    history += [event for event in _unread_reports(depot.layout, replay.run) if replay.hear(event)]
+    survey = _surveyed(depot, replay)
+    return step(replay.run, survey)[0], [*history, survey]
 
 
-def _unread_reports(layout: Layout, run: Run) -> list[Event]:
+def _unread_reports(layout: Layout, run: Run) -> Iterator[Event]:
     """What the workers of the last attempt wrote to files of their own; most of it is known already."""
     if not isinstance(run.phase, Running | Stopping):
-        return []
-    unread: list[Event] = []
+        return
     for rank in range(run.size):
+        path = layout.reports(run.attempt, rank)
         try:
-            data = layout.reports(run.attempt, rank).read_bytes()
+            file = path.open("rb")
         except FileNotFoundError:
             continue
-        for payload in valid_prefix(data):
-            event = journal.decoded(payload, layout.reports(run.attempt, rank))
-            if isinstance(event, Reported | CheckpointStaged):
-                unread.append(event)
-    return unread
+        with file:
+            for payload in valid_lines(file):
+                event = journal.decoded(payload, path)
+                if isinstance(event, Reported | CheckpointStaged):
+                    yield event
 
 
-def _finish_commits(depot: Depot, run: Run, asked: dict[int, CommitCheckpoint], wall: float, fence: Fence) -> None:
+def _finish_commits(depot: Depot, replay: Replay, wall: float, fence: Fence) -> None:
     """All ranks had said it and all files were durable: only the last act was missing."""
-    for seq in run.committing:
-        command = asked[seq]
+    for command in replay.unanswered():
         try:
-            depot.commit(command.record, command.parts, world_size=run.size, created_at=wall, fence=fence)
+            depot.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
         except RunHeldError:
             raise
         except OSError:
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
 
-def _surveyed(depot: Depot, run: Run, history: list[Event]) -> CheckpointsFound:
+def _surveyed(depot: Depot, replay: Replay) -> CheckpointsFound:
     """Where storage and journal differ about what checkpoints there are."""
-    told = {(event.record.seq, event.record.attempt) for event in history if isinstance(event, Committed)}
-    for event in history:
-        if isinstance(event, CheckpointsFound):
-            told |= {(record.seq, record.attempt) for record in event.records}
-    lease = next((event.lease for event in reversed(history) if isinstance(event, DriverStarted)), 0)
-    untold = [m for m in depot.manifests() if (m.record.seq, m.record.attempt) not in told]
+    untold = [manifest for manifest in depot.manifests() if not replay.tells_of(manifest.record)]
     # Too late: by a driver that was paused between asking whether the run is still its own and this last act.
-    void = {manifest.record.name for manifest in untold if 0 < manifest.lease < lease}
+    void = {manifest.record.name for manifest in untold if 0 < manifest.lease < replay.lease}
     return CheckpointsFound(
         tuple(manifest.record for manifest in untold if manifest.record.name not in void),
         # One that is there but cannot be read stays: it is set aside, and said so, when its turn comes.
-        tuple(r.seq for r in run.checkpoints if r.name in void or not depot.has(r)),
+        tuple(r.seq for r in replay.run.checkpoints if r.name in void or not depot.has(r)),
     )
 
 

@@ -1,20 +1,24 @@
 """Where a run is: its phases, and what each of them knows. Values only; `step` moves between them.
 
-What matters only while workers run is a field of `Running` and vanishes with it.
+What matters only while workers run is a field of `Running` and vanishes with it. What has an entry for each rank is a
+tree: an event changes the entry of one rank, and must not cost more where there are more of them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from paceline._control.events import Retention
 from paceline._core.cursor import Cursors
+from paceline._core.trie import Trie
 from paceline._engine.messages import CheckpointRecord, Failure, Staged, ValidationTask
 
 RECENT = 64
-_CHUNK = 64
+_WIDTH = 32
 
 Ending = Literal["complete", "interrupted", "failed", "preempted", "resized"]
 """How an attempt ends. A run ends in the first four ways; `resized` is followed by another attempt."""
@@ -23,34 +27,75 @@ Ending = Literal["complete", "interrupted", "failed", "preempted", "resized"]
 class Progress(msgspec.Struct, frozen=True):
     """The number of the last report of every rank, and the least of these numbers.
 
-    Kept in chunks, so that one report copies some tens of numbers however many ranks there are.
+    A tree, so that one report copies some tens of numbers however many ranks there are, and looks at no others.
     """
 
-    chunks: tuple[tuple[int, ...], ...]
+    leasts: tuple[int, ...]
+    """Of each part the least number below it; at the leaves, of each rank its own."""
     least: int
-    num_at_least: int
+    parts: tuple[Progress, ...] = ()
+    part_size: int = 1
+    """How many ranks a part has; the last one may have fewer."""
 
     @classmethod
     def of(cls, size: int, seq: int) -> Progress:
-        full, rest = divmod(size, _CHUNK)
-        chunks = ((seq,) * _CHUNK,) * full + (((seq,) * rest,) if rest else ())
-        return cls(chunks, seq, size)
+        if size <= _WIDTH:
+            return cls((seq,) * size, seq)
+        part_size = _WIDTH
+        while size > part_size * _WIDTH:
+            part_size *= _WIDTH
+        full, rest = divmod(size, part_size)
+        parts = (cls.of(part_size, seq),) * full + ((cls.of(rest, seq),) if rest else ())
+        return cls((seq,) * len(parts), seq, parts, part_size)
 
     def __getitem__(self, rank: int) -> int:
-        return self.chunks[rank // _CHUNK][rank % _CHUNK]
+        within = self
+        while within.parts:
+            at, rank = divmod(rank, within.part_size)
+            within = within.parts[at]
+        return within.leasts[rank]
 
     def advanced(self, rank: int, seq: int) -> Progress:
-        at, offset = divmod(rank, _CHUNK)
-        chunk = self.chunks[at]
-        before = chunk[offset]
-        chunk = chunk[:offset] + (seq,) + chunk[offset + 1 :]
-        chunks = self.chunks[:at] + (chunk,) + self.chunks[at + 1 :]
-        if before > self.least:
-            return Progress(chunks, self.least, self.num_at_least)
-        if self.num_at_least > 1:
-            return Progress(chunks, self.least, self.num_at_least - 1)
-        least = min(map(min, chunks))
-        return Progress(chunks, least, sum(chunk.count(least) for chunk in chunks))
+        at, rank = divmod(rank, self.part_size)
+        parts, number = self.parts, seq
+        if parts:
+            part = parts[at].advanced(rank, seq)
+            parts, number = (*parts[:at], part, *parts[at + 1 :]), part.least
+        leasts = (*self.leasts[:at], number, *self.leasts[at + 1 :])
+        return Progress(leasts, min(leasts), parts, self.part_size)
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """Of an attempt, in the order in which they were heard. All ranks but one may be echoes of that one's end."""
+
+    heard: Trie[Failure] = Trie()
+    by_rank: Trie[tuple[Failure, ...]] = Trie()
+    num_echoes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.heard)
+
+    def __contains__(self, failure: Failure) -> bool:
+        return failure in self.by_rank.get(failure.rank, ())
+
+    def __iter__(self) -> Iterator[Failure]:
+        return self.heard.values()
+
+    def followed_by(self, failure: Failure) -> Failures:
+        of_rank = (*self.by_rank.get(failure.rank, ()), failure)
+        return Failures(
+            self.heard.put(len(self.heard), failure),
+            self.by_rank.put(failure.rank, of_rank),
+            self.num_echoes + failure.collateral,
+        )
+
+    @property
+    def are_echoes(self) -> bool:
+        """All of them: what they are the echo of is not known yet."""
+        return self.num_echoes == len(self)
+
+
+NO_FAILURES = Failures()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -63,7 +108,8 @@ class Pending(msgspec.Struct, frozen=True):
     where: str
     metrics: msgspec.Raw
     num_announced: int = 1
-    parts: tuple[Staged, ...] = ()
+    parts: Trie[Staged] = Trie()
+    """By rank."""
     since: float = 0.0
     validation: tuple[int, ValidationTask] | None = None
     """Of the ranks that asked for one, the lowest, and what it asked for."""
@@ -80,6 +126,20 @@ class Preemption(msgspec.Struct, frozen=True):
     """The driver goes too: there is nowhere to go on."""
 
 
+class Notices(msgspec.Struct, frozen=True):
+    """All notices of preemption that an attempt had, in one: every worker of a machine may bring its own."""
+
+    ranks: Trie[bool] = Trie()
+    deadline: float = math.inf
+    whole: bool = False
+
+    def joined_by(self, ranks: tuple[int, ...], deadline: float, whole: bool) -> Notices:
+        told = self.ranks
+        for rank in ranks:
+            told = told.put(rank, True)
+        return Notices(told, min(self.deadline, deadline), self.whole or whole)
+
+
 class Running(msgspec.Struct, frozen=True):
     """Workers were asked for and have not all ended."""
 
@@ -90,22 +150,23 @@ class Running(msgspec.Struct, frozen=True):
     """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
     """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
-    positions: tuple[tuple[int, int, Cursors], ...] = ()
-    """(report, rank, where its datasets stood) of reports that some rank has not come to, or that wait for a commit."""
-    returned: frozenset[int] = frozenset()
+    positions: Trie[Trie[Cursors]] = Trie()
+    """By report and rank, where its datasets stood: of reports that some rank has not come to, or that wait for a
+    commit."""
+    returned: Trie[bool] = Trie()
     """The ranks whose function has returned."""
     num_stopped: int = 0
     fewest: tuple[int, int, str] | None = None
     """Of the ranks that returned, the one with the fewest reports: rank, how many, where the last was made."""
-    held: tuple[tuple[int, int], ...] | None = None
-    """Once a stop was requested: (rank, its own count) of those at work, as far as they have answered."""
+    held: Trie[int] | None = None
+    """Once a stop was requested: by rank, its own count, of those at work, as far as they have answered."""
     asks: bool = False
     """Some rank's code looks for notices of preemption, so all must see this one before the last step."""
     stop_at: int | None = None
     """The report after which all ranks stop, once it is agreed."""
-    preemption: Preemption | None = None
+    notices: Notices | None = None
     """What is known of the machine's end, if that is why the ranks stop."""
-    failures: tuple[Failure, ...] = ()
+    failed: Failures = NO_FAILURES
     """Broken connections that the death behind them is not yet known of."""
     hang: str = ""
     """What was said of a hang that has not passed."""
@@ -119,14 +180,24 @@ class Running(msgspec.Struct, frozen=True):
     def num_returned(self) -> int:
         return len(self.returned)
 
+    @property
+    def preemption(self) -> Preemption | None:
+        """As it is told; looks at every rank that it concerns."""
+        told = self.notices
+        return Preemption(tuple(told.ranks), told.deadline, told.whole) if told is not None else None
+
 
 class Stopping(msgspec.Struct, frozen=True):
     """The attempt is over; processes are ending and commits are being finished."""
 
     running: Running
     ending: Ending
-    failures: tuple[Failure, ...] = ()
+    failed: Failures = NO_FAILURES
     stopped: bool = False
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return tuple(self.failed)
 
 
 class Restoring(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ that was lost is recovered by playing its journal through this same function.
 """
 
 import math
+from bisect import bisect_right
 
 import msgspec
 from msgspec.structs import replace
@@ -55,11 +56,13 @@ from paceline._control.events import (
 )
 from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
 from paceline._control.run import (
+    NO_FAILURES,
     RECENT,
     Ending,
+    Failures,
     Finished,
+    Notices,
     Pending,
-    Preemption,
     Progress,
     Restoring,
     Run,
@@ -70,6 +73,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._core.cursor import Cursors, together
+from paceline._core.trie import Trie
 from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
 
@@ -118,9 +122,9 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
             return _failed(run, phase, failure, now)
         case Stopping() as phase, WorkerFailed(failure=failure):
             # Nearly always the echo of the first; `first_failure` decides once all have spoken.
-            if phase.ending != "failed" or failure in phase.failures:
+            if phase.ending != "failed" or failure in phase.failed:
                 return run, []
-            return replace(run, phase=replace(phase, failures=phase.failures + (failure,))), []
+            return replace(run, phase=replace(phase, failed=phase.failed.followed_by(failure))), []
 
         case Running(), StopRequested(now=False):
             return _stop_requested(run)
@@ -141,11 +145,11 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Running() as phase, HangSuspected(failure=failure, action=action):
             if action == "warn":
                 return replace(run, phase=replace(phase, hang=failure.message)), []
-            return _stopping(run, phase, "failed", phase.failures + (failure,))
+            return _stopping(run, phase, "failed", phase.failed.followed_by(failure))
         case Running() as phase, HangPassed():
             return replace(run, phase=replace(phase, hang="")), []
         case Running() as phase, DeadlinePassed():
-            return _stopping(run, phase, "failed" if phase.failures else _unfinished(phase), phase.failures)
+            return _stopping(run, phase, "failed" if phase.failed else _unfinished(phase), phase.failed)
         case Stopping() as phase, WorkersStopped():
             return _settled(replace(run, phase=replace(phase, stopped=True)), now)
 
@@ -287,7 +291,8 @@ def _running(run: Run, resume: CheckpointRecord | None, now: float) -> Step:
 
 def _fitting(run: Run) -> int | None:
     """The most workers that are allowed and that there is room for."""
-    return max((size for size in run.sizes if run.num_places is None or size <= run.num_places), default=None)
+    fitting = len(run.sizes) if run.num_places is None else bisect_right(run.sizes, run.num_places)
+    return run.sizes[fitting - 1] if fitting else None
 
 
 def _has_room(run: Run) -> bool:
@@ -311,6 +316,7 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
     rank, seq = event.rank, event.seq
     if seq <= live.progress[rank]:
         return run, []  # Said twice: read back from the worker's file, or sent again by the wire.
+    least = live.progress.least
     live = replace(live, progress=live.progress.advanced(rank, seq))
     if run.num_engine_failures_in_place:
         run = replace(run, num_engine_failures_in_place=0)
@@ -327,7 +333,10 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
     if event.data:
-        live = replace(live, positions=(*_awaited(live), (seq, rank, event.data)))
+        at = live.positions.get(seq, _NOWHERE).put(rank, event.data)
+        live = replace(live, positions=live.positions.put(seq, at))
+    if live.positions and live.progress.least > least:
+        live = replace(live, positions=_awaited(live))
     return _commits(_with_live(run, live))
 
 
@@ -346,10 +355,19 @@ def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...
     return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
 
 
-def _awaited(live: Running) -> tuple[tuple[int, int, Cursors], ...]:
+_NOWHERE: Trie[Cursors] = Trie()
+
+
+def _awaited(live: Running) -> Trie[Trie[Cursors]]:
     """Those positions of datasets that a checkpoint may still be made with."""
+    awaited = live.positions
     pending = {pending.seq for pending in live.pending}
-    return tuple(entry for entry in live.positions if entry[0] > live.progress.least or entry[0] in pending)
+    for seq in live.positions:
+        if seq > live.progress.least:
+            break
+        if seq not in pending:
+            awaited = awaited.without(seq)
+    return awaited
 
 
 def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
@@ -362,8 +380,8 @@ def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[
 def _staged(run: Run, event: CheckpointStaged) -> Step:
     live = _live(run)
     for at, pending in enumerate(live.pending):
-        if pending.seq == event.seq and all(part.rank != event.staged.rank for part in pending.parts):
-            pending = replace(pending, parts=pending.parts + (event.staged,))
+        if pending.seq == event.seq and event.staged.rank not in pending.parts:
+            pending = replace(pending, parts=pending.parts.put(event.staged.rank, event.staged))
             live = replace(live, pending=live.pending[:at] + (pending,) + live.pending[at + 1 :])
             return _commits(_with_live(run, live))
     return run, []  # Said twice.
@@ -392,10 +410,10 @@ def _commits(run: Run) -> Step:
         pending = live.pending[0]
         if pending.seq > live.progress.least or len(pending.parts) < pending.num_announced:
             break
-        live = replace(live, pending=live.pending[1:])
-        parts = tuple(sorted(pending.parts, key=lambda part: part.rank))
+        parts = tuple(pending.parts.values())
         num_bytes = sum(file.size for part in parts for file in part.files)
-        data = together((rank, cursors) for seq, rank, cursors in live.positions if seq == pending.seq)
+        data = together(live.positions.get(pending.seq, _NOWHERE).items())
+        live = replace(live, pending=live.pending[1:], positions=live.positions.without(pending.seq))
         record = CheckpointRecord(pending.seq, pending.name, run.attempt, pending.metrics, num_bytes, data=data)
         if pending.validation is not None:
             record = replace(record, validation=pending.validation[1], status="PENDING_VALIDATION")
@@ -434,7 +452,7 @@ def _committed(run: Run, event: Committed, now: float) -> Step:
 def _grown(run: Run) -> Step:
     """After a commit, workers for whom there is room now may join: no step is lost that was saved."""
     live = _live(run)
-    if not live.may_grow or not _has_room(run) or live.held is not None or live.failures or live.num_returned:
+    if not live.may_grow or not _has_room(run) or live.held is not None or live.failed or live.num_returned:
         return run, []
     return _stopping(run, live, "resized")
 
@@ -493,11 +511,11 @@ def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
         return run, []  # Said twice.
     live = replace(
         live,
-        returned=live.returned | {event.rank},
+        returned=live.returned.put(event.rank, True),
         num_stopped=live.num_stopped + event.stopped,
         # A rank that was stopped on purpose is not one that reports less often.
         fewest=live.fewest if event.stopped else _fewer(live.fewest, event),
-        held=live.held and tuple(count for count in live.held if count[0] != event.rank),
+        held=live.held.without(event.rank) if live.held is not None else None,
         stop_by=now + STOP_GRACE_S if event.stopped and live.stop_by is None else live.stop_by,
     )
     # Before the end is looked at: whether ranks fit together must not depend on which of them returns last.
@@ -510,19 +528,19 @@ def _returned(run: Run, event: WorkerReturned, now: float) -> Step:
 
 def _unfinished(live: Running) -> Ending:
     """How an attempt ends that was asked to."""
-    return "preempted" if live.preemption is not None else "interrupted"
+    return "preempted" if live.notices is not None else "interrupted"
 
 
 def _failed(run: Run, live: Running, failure: Failure, now: float) -> Step:
     """Stop at the first failure; but one that looks like the echo of a death waits for the news of that death."""
-    if failure in live.failures:
+    if failure in live.failed:
         return run, []  # Said twice.
-    failures = live.failures + (failure,)
-    all_ended = len(failures) + live.num_returned >= run.size
-    if all_ended or not all(failure.collateral for failure in failures):
-        return _stopping(run, live, "failed", failures)
+    failed = live.failed.followed_by(failure)
+    all_ended = len(failed) + live.num_returned >= run.size
+    if all_ended or not failed.are_echoes:
+        return _stopping(run, live, "failed", failed)
     stop_by = min(live.stop_by or math.inf, now + ECHO_GRACE_S)
-    return replace(run, phase=replace(live, failures=failures, stop_by=stop_by)), []
+    return replace(run, phase=replace(live, failed=failed, stop_by=stop_by)), []
 
 
 def _fewer(fewest: tuple[int, int, str] | None, event: WorkerReturned) -> tuple[int, int, str]:
@@ -542,7 +560,7 @@ def _mismatched(run: Run, live: Running) -> Step:
         f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
     )
     failure = Failure(pending.rank, "mismatch", message, frames=(pending.where,), retriable=False)
-    return _stopping(run, live, "failed", live.failures + (failure,))
+    return _stopping(run, live, "failed", live.failed.followed_by(failure))
 
 
 def _stop_requested(run: Run) -> Step:
@@ -550,23 +568,18 @@ def _stop_requested(run: Run) -> Step:
     if live.held is not None:
         # They stop anyway, but if only some machines go there would be a further attempt.
         return (run if run.stop_requested else replace(run, stop_requested=True)), []
-    run = replace(run, stop_requested=True, phase=replace(live, held=()))
+    run = replace(run, stop_requested=True, phase=replace(live, held=Trie()))
     return run, [HoldWorkers(run.attempt)]
 
 
 def _preempted(run: Run, live: Running, event: PreemptionTold, now: float) -> Step:
     """All ranks stop at one report, as when a stop is requested; but there is a deadline."""
-    told = live.preemption or Preemption((), math.inf, whole=False)
-    told = Preemption(
-        tuple(sorted({*told.ranks, *event.ranks})),
-        min(told.deadline, now + event.grace_s),
-        told.whole or event.whole,
-    )
+    told = (live.notices or Notices()).joined_by(event.ranks, now + event.grace_s, event.whole)
     first = live.held is None
     live = replace(
         live,
-        preemption=told,
-        held=() if first else live.held,
+        notices=told,
+        held=Trie() if first else live.held,
         stop_by=min(told.deadline, live.stop_by if live.stop_by is not None else math.inf),
     )
     run = replace(run, phase=live, preempted=run.preempted or event.whole)
@@ -574,9 +587,10 @@ def _preempted(run: Run, live: Running, event: PreemptionTold, now: float) -> St
 
 
 def _held(run: Run, live: Running, event: WorkerHeld, now: float) -> Step:
-    if any(rank == event.rank for rank, _ in live.held or ()):
+    held: Trie[int] = live.held or Trie()
+    if event.rank in held:
         return run, []  # Said twice.
-    live = replace(live, held=(live.held or ()) + ((event.rank, event.seq),), asks=live.asks or event.asks)
+    live = replace(live, held=held.put(event.rank, event.seq), asks=live.asks or event.asks)
     return _agreed(run, live, now)
 
 
@@ -589,16 +603,14 @@ def _agreed(run: Run, live: Running, now: float) -> Step:
     if not live.held or live.stop_at is not None or len(live.held) + live.num_returned < run.size:
         return replace(run, phase=live), []
     told = live.preemption
-    stop_at = max(seq for _, seq in live.held) + (2 if told is not None and live.asks else 1)
+    stop_at = max(live.held.values()) + (2 if told is not None and live.asks else 1)
     save = told is None or run.last_save_s is None or now + SAVE_MARGIN * run.last_save_s < told.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
     return run, [StopWorkersAt(run.attempt, stop_at, save, told if live.asks else None)]
 
 
-def _stopping(
-    run: Run, live: Running, ending: Ending, failures: tuple[Failure, ...] = (), *, kill: bool = True
-) -> Step:
-    return replace(run, phase=Stopping(live, ending, failures)), [StopWorkers(run.attempt, kill)]
+def _stopping(run: Run, live: Running, ending: Ending, failed: Failures = NO_FAILURES, *, kill: bool = True) -> Step:
+    return replace(run, phase=Stopping(live, ending, failed)), [StopWorkers(run.attempt, kill)]
 
 
 def _settled(run: Run, now: float) -> Step:
@@ -633,7 +645,7 @@ def _taken(run: Run, phase: Stopping) -> bool:
     """The machine took a worker before it came to the agreed report, as was foretold."""
     if phase.ending != "failed":
         return False
-    told = phase.running.preemption
+    told = phase.running.notices
     cause = first_failure(phase.failures)
     return cause.kind in ("killed", "preempted", "exited") and (
         run.preempted or (told is not None and cause.rank in told.ranks)

@@ -6,7 +6,7 @@ does not check out: what follows a torn write is not to be trusted.
 
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_FRAME = 1 << 30
 
@@ -56,10 +56,15 @@ def unsealed(line: bytes) -> bytes | None:
     return payload if zlib.crc32(payload) == expected else None
 
 
-def valid_prefix(data: bytes) -> Iterator[bytes]:
+def valid_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The payloads of all lines up to the first one that is torn or altered."""
-    for line in io.BytesIO(data):  # Not `splitlines`: a carriage return is part of a payload.
+    for line in lines:
         payload = unsealed(line)
         if payload is None:
             return
         yield payload
+
+
+def valid_prefix(data: bytes) -> Iterator[bytes]:
+    """The same of bytes that are there already."""
+    return valid_lines(io.BytesIO(data))  # Not `splitlines`: a carriage return is part of a payload.

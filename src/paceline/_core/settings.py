@@ -38,6 +38,8 @@ class Settings:
     """How long a call to a store may go without moving a byte."""
     engine: str | None = None
     """`local` or `ray`, where the script does not say."""
+    cluster_patience_s: float = 20.0
+    """How long the head of a cluster may not answer before the cluster is taken for lost. Ray's own limit is 60."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: where a cluster is."""
 
@@ -56,9 +58,26 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         lease_ttl_s=_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
+        cluster_patience_s=_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
         engine=_one_of(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
     )
+
+
+_OF_A_MACHINE = ("RAY_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+"""Variables, by how their names begin, that mean nothing on another machine."""
+
+
+def variables_for_elsewhere(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What is set here, for a process on another machine that is to act in the place of this one."""
+    return {name: value for name, value in environ.items() if not name.startswith(_OF_A_MACHINE)}
+
+
+def take_from_elsewhere(variables: Mapping[str, str]) -> None:
+    """Set what this machine does not say itself; of our own, all."""
+    for name, value in variables.items():
+        if name.startswith("PACELINE_") or name not in os.environ:
+            os.environ[name] = value
 
 
 def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

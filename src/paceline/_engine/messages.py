@@ -223,6 +223,10 @@ FromWorker = (
 # What a worker is told
 
 
+ON_CLUSTER = "ray-rows://"
+"""How the address of datasets begins whose rows lie on a Ray cluster."""
+
+
 class Shard(msgspec.Struct, frozen=True):
     """A dataset of the run, and what a worker gets of it."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline._core import settings
 from paceline._storage.depot import Depot, DiskDepot, StoreDepot
+from paceline._storage.desk import Desk, DiskDesk, StoreDesk
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import Layout
 from paceline._storage.lease import Slot
@@ -74,6 +75,10 @@ class Home:
         if self.address is None:
             return DiskSlot(self.layout.lease)
         return StoreSlot(self._store(), self.name)
+
+    def desk(self) -> Desk:
+        """Where the controller of a detached run leaves word."""
+        return DiskDesk(self.layout.controller) if self.address is None else StoreDesk(self._store())
 
     def depot(self, files: Files, *, is_new: bool) -> Depot:
         """For the driver that holds the lease. `is_new`: it is the first, so what the spool has is another run's."""

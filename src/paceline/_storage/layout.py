@@ -10,6 +10,7 @@
     .staging/attempt_1/checkpoint_000012/...    files that are not yet a checkpoint
     .trash/                                     on its way out
     .lease/000003.json                          who writes the run: the highest number does
+    .controller/token                           what the controller of a detached run asks of those who follow it
 """
 
 from dataclasses import dataclass
@@ -49,6 +50,10 @@ class Layout:
     @property
     def lease(self) -> Path:
         return self.root / ".lease"
+
+    @property
+    def controller(self) -> Path:
+        return self.root / ".controller"
 
     @property
     def trash(self) -> Path:

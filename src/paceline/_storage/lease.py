@@ -55,6 +55,8 @@ class Holder(msgspec.Struct, frozen=True):
     released: bool = False
     alone: bool = False
     """No earlier driver has the journal open: each is known to have ended, or was left with a copy of its own."""
+    controller: str = ""
+    """Of a driver that something else starts again when it is lost: the same in each of its lives."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +141,25 @@ class Watched:
 
 
 def decided(
-    holder: Holder | None, *, alive: bool | None, watched: Watched | None, now: float, wall: float
+    holder: Holder | None,
+    *,
+    alive: bool | None,
+    watched: Watched | None,
+    now: float,
+    wall: float,
+    controller: str = "",
 ) -> Take | Refuse | Watch:
     """What becomes of a driver that wants the run.
 
     `alive`: whether the holder's process exists, where this can be known, which is on its own machine only. Wall
-    clocks of two machines are compared only by more than they could differ.
+    clocks of two machines are compared only by more than they could differ. `controller`: that of the driver.
     """
     if holder is None or holder.released or alive is False:
         return Take(gone=True)
+    if controller and holder.controller == controller:
+        # An earlier life of this very driver. Whoever started the next one takes it for lost; if it is only cut off,
+        # it is fenced as one that was paused.
+        return Take(gone=False)
     if watched is not None and watched.holder != holder:
         return Refuse(holder.ttl_s)
     silent_s = now - holder.beat
@@ -176,8 +188,12 @@ def taken(
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
     alive: Callable[[Holder], bool | None] = is_alive,
+    controller: str = "",
 ) -> Lease:
-    """The lease, held from now on; `RunHeldError` where another driver holds it. It is not kept up before `keep`."""
+    """The lease, held from now on; `RunHeldError` where another driver holds it. It is not kept up before `keep`.
+
+    `controller`: see `Holder`.
+    """
     watched: Watched | None = None
     while True:
         seen = slot.read()
@@ -188,10 +204,11 @@ def taken(
             watched=watched,
             now=clock.now(),
             wall=clock.wall(),
+            controller=controller,
         )
         match decision:
             case Take(gone=gone):
-                holder = _me(before, gone, ttl_s, clock)
+                holder = _me(before, gone, ttl_s, clock, controller)
                 tag = slot.take(holder, seen)
                 if tag is not None:
                     return Lease(slot, holder, tag, clock)
@@ -322,7 +339,7 @@ class Lease:
                 failing = True
 
 
-def _me(before: Holder | None, gone: bool, ttl_s: float, clock: Clock) -> Holder:
+def _me(before: Holder | None, gone: bool, ttl_s: float, clock: Clock, controller: str) -> Holder:
     pid = os.getpid()
     wall = clock.wall()
     return Holder(
@@ -337,6 +354,7 @@ def _me(before: Holder | None, gone: bool, ttl_s: float, clock: Clock) -> Holder
         ttl_s=ttl_s,
         token=secrets.token_hex(8),
         alone=before is None or (gone and before.alone),
+        controller=controller,
     )
 
 
@@ -348,6 +366,12 @@ def _told(holder: Holder) -> str:
 
 
 def _held(run: str, holder: Holder, lapses_in_s: float) -> str:
+    if holder.controller:
+        return (
+            f"run {run!r} is being written by a detached controller, {_told(holder)}\n\n"
+            "hint: `paceline attach RUN` follows it, and so does this script with RunConfig(detached=True); "
+            "or give this run another RunConfig(name=...)"
+        )
     return (
         f"run {run!r} is being written by {_told(holder)}\n\n"
         f"hint: wait for it, or end that process (kill {holder.pid} on {holder.host}) and run this script again, "

@@ -49,7 +49,7 @@ class DiskSlot:
         path = self._path(holder.number)
         part = self._written(holder, sync=True)
         try:
-            _linked(part, path)
+            linked(part, path)
         except (FileExistsError, FileNotFoundError):
             if self._token(path) != holder.token:  # A network filesystem may answer so to the one who did it.
                 return None
@@ -165,7 +165,8 @@ class StoreSlot:
         return seen.tag if seen is not None and seen.holder.token == holder.token else None
 
 
-def _linked(source: Path, target: Path) -> None:
+def linked(source: Path, target: Path) -> None:
+    """Give a file a second name, which nobody has yet."""
     try:
         os.link(source, target)
     except OSError as problem:

@@ -24,6 +24,7 @@ from paceline._core.frames import user_frames
 from paceline._core.plain import plain, printable
 from paceline._core.process import flush_stdio, forget_inherited_exits, reseed, take_over_stdio
 from paceline._engine.messages import (
+    ON_CLUSTER,
     Begin,
     Failure,
     FailureKind,
@@ -55,6 +56,8 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     begin = link.receive()
     assert isinstance(begin, Begin)
     context = Context(begin, link)
+    if begin.data_address.startswith(ON_CLUSTER):
+        threading.Thread(target=_approach, args=(begin.data_address,), name="paceline-approach", daemon=True).start()
 
     def take(message: ToWorker) -> None:
         if isinstance(message, Sample):
@@ -109,6 +112,13 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
     link.send(message)
     context.wait_for_exit()
     return 0
+
+
+def _approach(address: str) -> None:
+    """Connect to the cluster that the rows lie on, while the job is being loaded; who takes rows hears of problems."""
+    from paceline.data.exec.ray.feeds import service_at
+
+    service_at(address)
 
 
 def _leave_at_once() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from paceline.data.block import Block, Column, as_numpy
 from paceline.data.order import hashed
 from paceline.data.position import Cursor, Delivered, Split, furthest, gone
+from paceline.data.sparse import Partial, Sparse, concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Cutter:
         self._start = start
         self._gone = deque(gone(start, split))
         self._furthest = furthest(start.ahead)
-        self._held: deque[tuple[Block, int, int]] = deque()  # rows of a block that were not given yet
+        self._held: deque[tuple[Block | Sparse, int, int]] = deque()  # rows of a block that were not given yet
         self._num_held = 0
         self._used = 0  # kept rows that were cut
         self._marks: deque[tuple[int, int]] = deque()  # so many kept rows, and the row of the order after them
@@ -57,8 +58,8 @@ class Cutter:
     total: int | None = None
     """The rows of the epoch; known once all was cut."""
 
-    def cut(self, deliveries: Iterable[Delivered]) -> Iterator[Cut]:
-        """The batches, from the start on."""
+    def cut(self, deliveries: Iterable[Delivered | Partial]) -> Iterator[Cut]:
+        """The batches, from the start on. Of what is delivered, at least this worker's rows must be at hand."""
         kept = 0
         parts = self._split.parts
         for first, block in self._ordered(deliveries):
@@ -77,7 +78,7 @@ class Cutter:
         if self._split.mode == "equal":
             size -= size % parts
         if size:
-            yield Cut(self._taken(size, *self._split.part(size)), self._cursor(self.total), partial=True)
+            yield Cut(_whole(self._taken(size, *self._split.part(size))), self._cursor(self.total), partial=True)
 
     def cursor_within(self, num_rows: int) -> Cursor:
         """Where the epoch stands once each worker has used so many rows of the batch at hand.
@@ -89,12 +90,12 @@ class Cutter:
     def _rows(self, size: int) -> tuple[Block, ...]:
         """This worker's rows of the next ones that are held."""
         if self._chunk_rows is not None:
-            return self._taken(size, *self._split.part(size))
+            return _whole(self._taken(size, *self._split.part(size)))
         rows = self._taken(size, 0, size)
         parts = self._split.parts
-        return rows if parts == 1 else (Block.concat(rows).take(np.arange(self._split.rank, size, parts)),)
+        return _whole(rows if parts == 1 else (concat(rows).take(np.arange(self._split.rank, size, parts)),))
 
-    def _taken(self, size: int, begin: int, stop: int) -> tuple[Block, ...]:
+    def _taken(self, size: int, begin: int, stop: int) -> tuple[Block | Sparse, ...]:
         """Takes rows off what is held, and gives those from `begin` to `stop`."""
         found, passed = [], 0
         while passed < size:
@@ -175,7 +176,7 @@ class Cutter:
         if first < last:
             yield first, last
 
-    def _ordered(self, deliveries: Iterable[Delivered]) -> Iterator[tuple[int, Block]]:
+    def _ordered(self, deliveries: Iterable[Delivered | Partial]) -> Iterator[tuple[int, Block | Sparse]]:
         """Blocks with the row of the order that each begins with, from the start on."""
         skip = self._start.row
         for first, block in self._windowed(deliveries):
@@ -183,12 +184,12 @@ class Cutter:
                 cut = max(skip - first, 0)
                 yield first + cut, block.slice(cut)
 
-    def _windowed(self, deliveries: Iterable[Delivered]) -> Iterator[tuple[int, Block]]:
+    def _windowed(self, deliveries: Iterable[Delivered | Partial]) -> Iterator[tuple[int, Block | Sparse]]:
         size = self._start.window
         if not size:
             yield from self._noted(deliveries)
             return
-        held: list[Block] = []
+        held: list[Block | Sparse] = []
         begin = self._start.at
         for first, block in self._noted(deliveries):
             while block.num_rows:
@@ -203,22 +204,30 @@ class Cutter:
         if held:
             yield begin, self._shuffled(begin, held)
 
-    def _noted(self, deliveries: Iterable[Delivered]) -> Iterator[tuple[int, Block]]:
+    def _noted(self, deliveries: Iterable[Delivered | Partial]) -> Iterator[tuple[int, Block | Sparse]]:
         for delivery in deliveries:
             if delivery.block.num_rows:
                 first = self._delivered
                 self._sources.append((first, delivery.unit, delivery.offset))
                 self._delivered += delivery.block.num_rows
-                yield first, _quickly_cut(delivery.block)
+                block = delivery.block  # what a sparse one was taken from was made quick to cut before
+                yield first, block if isinstance(block, Sparse) else quickly_cut(block)
 
-    def _shuffled(self, begin: int, held: Sequence[Block]) -> Block:
+    def _shuffled(self, begin: int, held: Sequence[Block | Sparse]) -> Block | Sparse:
         """A window: rows change places by the hash of their index."""
-        window = Block.concat(held)
+        window = concat(held)
         keys = hashed(np.arange(begin, begin + window.num_rows), self._start.seed, self._start.epoch)
         return window.take(np.argsort(keys, kind="stable"))
 
 
-def _quickly_cut(block: Block) -> Block:
+def _whole(parts: Sequence[Block | Sparse]) -> tuple[Block, ...]:
+    for part in parts:
+        if isinstance(part, Sparse):
+            raise AssertionError(f"rows that this worker is given are not at hand: {part}")
+    return tuple(part for part in parts if isinstance(part, Block))
+
+
+def quickly_cut(block: Block) -> Block:
     """The same rows, with numbers as NumPy arrays: of those a slice costs a tenth of what it costs of Arrow data."""
     if all(isinstance(values, np.ndarray) for values in block.columns.values()):
         return block

@@ -15,8 +15,10 @@ from typing import Any
 from paceline.data.batches.ahead import ahead
 from paceline.data.block import Block
 from paceline.data.cutting import Cut, Cutter
-from paceline.data.feeds import Feeds
+from paceline.data.feeds import Feeds, opened
+from paceline.data.parts import Division
 from paceline.data.position import Cursor, Delivered, Split, next_epoch, order_of, replaced
+from paceline.data.sparse import Partial
 
 Batch = Any
 
@@ -112,7 +114,7 @@ class Epochs:
             iteration.end(cutter.total)
 
     @contextmanager
-    def _next_epoch(self, cutting: Cutting) -> Iterator[tuple[_Iteration, Cutter, Iterator[Delivered]]]:
+    def _next_epoch(self, cutting: Cutting) -> Iterator[tuple[_Iteration, Cutter, Iterator[Delivered | Partial]]]:
         """Leaves the epoch that an earlier iteration is in."""
         start = self._iteration.standing()
         if self._iteration.begun:
@@ -126,7 +128,8 @@ class Epochs:
         start = replaced(start, total=total, chunk=chunk, world=parts, fingerprint=self.fingerprint)
         self._iteration = iteration = _Iteration(start, begun=True)
         cutter = Cutter(self._split, cutting.chunk_rows, start)
-        deliveries = self._feeds.open(start.epoch, start.unit, start.offset)
+        division = Division(start, self._split.mode, self._split.world, cutting.chunk_rows)
+        deliveries = opened(self._feeds, division, self._split.rank)
         try:
             yield iteration, cutter, deliveries
         finally:
@@ -175,11 +178,11 @@ def _formed(cuts: Iterator[Cut], form: Form, name: str) -> Generator[tuple[Curso
     """Batches as they are handed out, each with where the epoch then stands."""
     # A worker may have no part of a last, small chunk.
     made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.of(cut)) for cut in cuts if cut.parts)
-    with ExitStack() as opened:
-        opened.callback(_close, made)
+    with ExitStack() as closes:
+        closes.callback(_close, made)
         if form.num_ahead:
             made = ahead(made, form.num_ahead, name)
-            opened.callback(_close, made)
+            closes.callback(_close, made)
         if form.placed is None:
             yield from made
             return

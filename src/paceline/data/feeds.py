@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.data.block import Schema
 from paceline.data.context import DataContext
@@ -13,8 +13,10 @@ from paceline.data.exec.lower import Facts, lowered_for, outline
 from paceline.data.exec.pipeline import Executor, Pipeline
 from paceline.data.exec.stats import Meter, Record, StreamStats
 from paceline.data.mixing import Mixing
+from paceline.data.parts import Division
 from paceline.data.plan import Node
 from paceline.data.position import Delivered
+from paceline.data.sparse import Partial
 
 if TYPE_CHECKING:
     from paceline.data.transform import Skipped
@@ -38,6 +40,23 @@ class Feeds(Protocol):
         ...
 
     def stats(self) -> str: ...
+
+
+@runtime_checkable
+class PartedFeeds(Feeds, Protocol):
+    """Rows that lie elsewhere: only those of one worker are fetched."""
+
+    def open_part(self, division: Division, rank: int) -> Iterator[Partial]:
+        """As `open`, from where the division starts, with the rows of one worker at hand."""
+        ...
+
+
+def opened(feeds: Feeds, division: Division, rank: int) -> Iterator[Delivered | Partial]:
+    """What a worker cuts its batches from."""
+    if isinstance(feeds, PartedFeeds):
+        return feeds.open_part(division, rank)
+    start = division.start
+    return feeds.open(start.epoch, start.unit, start.offset)
 
 
 class LocalFeeds:

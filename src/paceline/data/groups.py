@@ -20,7 +20,7 @@ from paceline.data.block import Block, Column, column_of
 from paceline.data.keys import Keys
 
 if TYPE_CHECKING:
-    from paceline.data.exec.spill import Piece
+    from paceline.data.exec.scatter import Aside
 
 Array = np.ndarray[Any, Any]
 
@@ -145,7 +145,7 @@ class Combined:
         states = [aggregate.partial(groups) for aggregate in self.aggregates]
         return self._with_keys(groups, _numbered(states)), None
 
-    def gathered(self, pieces: Sequence[Piece]) -> Block:
+    def gathered(self, pieces: Sequence[Aside]) -> Block:
         return self.finished([piece.load() for piece in pieces])
 
     def finished(self, states: Sequence[Block]) -> Block:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 
+from paceline._core import settings
 from paceline._core.choice import Choice
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Share
@@ -15,28 +18,46 @@ from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.escort import Escort
 from paceline._engine.ray.look import looked
 from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.presence import Anchored, Presence
 from paceline._engine.ray.room import problem
 from paceline._engine.ray.shared import Storage
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
+from paceline.train.datasets import AskedData
 from paceline.train.job import pickled_filesystem
 from paceline.train.site import Say
 from paceline.train.terminal import counted
 
 
 class ClusterSite:
+    preload: tuple[str, ...] = ("ray", "pyarrow", "paceline.data.iterator", "paceline.data.exec.ray.feeds")
+
     def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
         self._scaling = scaling
         self._config = config
         self._choice = choice
         self._wanted = wanted(scaling, config)
-        self._luggage = Luggage()
+        self.luggage = Luggage()
+        """What the nodes are sent, as it was packed where the script runs."""
+        self._threads: dict[str, str] = {}
+
+        self._moves = False
+
+    def moved(self) -> ClusterSite:
+        """The same for an actor of the cluster, which is started again where it is lost. It is connected already."""
+        moved = copy.copy(self)
+        moved._choice = replace(self._choice, address=None)
+        moved._moves = True
+        moved.luggage = Luggage()
+        return moved
 
     def check(self) -> None:
         connected(self._choice.address)
         self._check_room()
-        self._luggage = luggage(self._config.worker_runtime_env)
+        self.luggage = luggage(self._config.worker_runtime_env)
+        # What the user has set here holds for workers; in an actor it is Ray that has set it.
+        told = os.environ.get("OMP_NUM_THREADS")
+        self._threads = {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def described(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
@@ -53,28 +74,31 @@ class ClusterSite:
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         asked = self._wanted if beside is None else self._beside(beside)
-        asked = replace(asked, env={**self._threads(), **asked.env})
-        escort = Escort(self._luggage, self._storage() if beside is None else None)
+        asked = replace(asked, env={**self._threads, **asked.env})
+        escort = Escort(self.luggage, self._storage() if beside is None else None)
         least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
-        return RayEngine(asked, say, self._choice.address, escort=escort, least=least)
+        engine = RayEngine(asked, say, self._choice.address, escort=escort, least=least, moves=self._moves)
+        return Anchored(engine, Presence(gcs_address(), settings.load().cluster_patience_s))
 
     def _storage(self) -> Storage:
         home = self._config.home
         filesystem = pickled_filesystem(self._config.storage_filesystem)
         return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
-        return served(data)
+    @contextlib.contextmanager
+    def served(self, data: AskedData | None, say: Say) -> Iterator[str]:
+        if data is None:
+            yield ""
+            return
+        from paceline.data.exec.ray.start import serving
+
+        with serving(data.plans, data.context, self.luggage, say) as address:
+            yield address
 
     def _beside(self, needs: Needs) -> Wanted:
         """What one process beside the workers asks for: it may lie anywhere."""
         resources = {"CPU": needs.num_cpus, "GPU": needs.num_gpus}
         return Wanted(resources, runtime_env=self._wanted.runtime_env, env=self._wanted.env)
-
-    def _threads(self) -> dict[str, str]:
-        """What the user has set here holds for workers; in an actor it is Ray that has set it."""
-        told = os.environ.get("OMP_NUM_THREADS")
-        return {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def _check_room(self, beside: Wanted | None = None) -> None:
         found = problem(self._wanted, self._scaling.sizes[0], looked(), beside)

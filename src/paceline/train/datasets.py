@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline._engine.local.launch import prewarm
-from paceline._engine.messages import Shard
+from paceline._engine.messages import ON_CLUSTER, Begin, Shard
 from paceline._worker.context import Context
 
 if TYPE_CHECKING:
-    from paceline.data.context import ExecutionOptions
+    from paceline.data.context import DataContext, ExecutionOptions
+    from paceline.data.feeds import Feeds
     from paceline.data.iterator import DataIterator
     from paceline.data.plan import Node
 
@@ -64,6 +65,14 @@ class AskedData:
     shards: tuple[Shard, ...]
     options: ExecutionOptions | None
 
+    @property
+    def context(self) -> DataContext:
+        """What their running may use."""
+        from paceline.data.context import DataContext
+
+        context = DataContext.get_current()
+        return context if self.options is None else replace(context, execution_options=self.options)
+
 
 def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedData | None:
     """The datasets as plans; None where there are none. What is no dataset is refused by name."""
@@ -88,13 +97,9 @@ def served(asked: AskedData | None) -> Iterator[str]:
     if asked is None:
         yield ""
         return
-    from paceline.data.context import DataContext
     from paceline.data.exec.service import Service
 
-    context = DataContext.get_current()
-    if asked.options is not None:
-        context = replace(context, execution_options=asked.options)
-    with contextlib.closing(Service(context)) as service:
+    with contextlib.closing(Service(asked.context)) as service:
         for name, plan in asked.plans.items():
             service.add(name, plan)
         yield service.address
@@ -113,14 +118,10 @@ def shard_of(context: Context, name: str) -> DataIterator:
             f"the trainer has no dataset {name!r}; there are: {_shown(names)}\n\n"
             f"hint: TorchTrainer(..., datasets={{{name!r}: dataset}})"
         )
-    from paceline.data.exec.remote import RemoteFeeds
     from paceline.data.iterator import DataIterator
     from paceline.data.position import Split
 
-    whole = shard.mode == "all"
-    feeds = RemoteFeeds(
-        begin.data_address, name, begin.rank, 1 if whole else begin.world_size, shared=whole and begin.world_size > 1
-    )
+    feeds = _feeds(begin, shard)
     made = DataIterator(
         feeds,
         Split(begin.rank, begin.world_size, shard.mode),
@@ -142,6 +143,23 @@ def shard_of(context: Context, name: str) -> DataIterator:
     context.shards[name] = made
     context.positions[name] = made.cursor
     return made
+
+
+def _feeds(begin: Begin, shard: Shard) -> Feeds:
+    if begin.data_address.startswith(ON_CLUSTER):
+        from paceline.data.exec.ray.feeds import RayFeeds
+
+        return RayFeeds(begin.data_address, shard.name, begin.attempt)
+    from paceline.data.exec.remote import RemoteFeeds
+
+    whole = shard.mode == "all"
+    return RemoteFeeds(
+        begin.data_address,
+        shard.name,
+        begin.rank,
+        1 if whole else begin.world_size,
+        shared=whole and begin.world_size > 1,
+    )
 
 
 def _device() -> Any:

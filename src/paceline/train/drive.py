@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller, Observer
@@ -61,6 +61,20 @@ class Seams:
     clock: Clock = field(default_factory=SystemClock)
     watchers: tuple[Callable[[Callable[[], None]], Observer], ...] = ()
     """Make observers that may ask the run to stop at the next report, with what they are given."""
+    interrupts: Callable[[Controller], Interrupts] | None = None
+    """Who may ask the run to stop while it is driven; None: signals to this process."""
+    controller: str = ""
+    """Where the driver itself is started again when it is lost: the same in each of its lives."""
+
+
+class Interrupts(Protocol):
+    """Passes requests to stop on to a controller for as long as a block lasts."""
+
+    count: int
+    """1: at the next report; 2 or more: now."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,34 @@ class AskedValidation:
     given: Share
 
 
+def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
+    """The run opened, driven and told: what `fit()` does, wherever it is done."""
+    home = asked.run_config.home
+    with opened(home, seams, terminal.say) as (found, depot):
+        left = len(found.run.unvalidated) if asked.validation is not None else 0
+        if found.run.is_trained and left:
+            terminal.say(f"run {home.name} is trained; {counted(left, 'validation')} left to be made")
+            return driven(asked, depot, found, terminal, seams)
+        if found.run.is_trained:
+            terminal.say(f"run {home.name} is already complete: nothing is run. Give it another name to train again")
+            return result_of(depot, found.run, found.history)
+        # Of a run that is kept in a store, one checkpoint at a time lies here.
+        num_here = asked.run_config.checkpoint_config.num_to_keep if home.address is None else 1
+        if tight := preflight.check_space(home.layout, found.run, num_here):
+            terminal.say(tight)
+        _announce(terminal, depot, found.run, asked.site)
+        return driven(asked, depot, found, terminal, seams)
+
+
+def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
+    begins = "continues" if run.attempt else "begins"
+    where = f", from {run.latest.name}" if run.latest else ""
+    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {site.described()}, in {depot.uri}")
+
+
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    with asked.site.served(asked.data) as data_address:
+    with asked.site.served(asked.data, terminal.say) as data_address:
         return _driven(asked, depot, found, terminal, seams, data_address)
 
 
@@ -133,7 +172,7 @@ def _driven(
         with contextlib.closing(engine), contextlib.closing(validations) if validations else contextlib.nullcontext():
             return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
-    interrupts = _Interrupts(controller)
+    interrupts = (seams.interrupts or _Interrupts)(controller)
     try:
         if inline is not None:
             run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
@@ -158,9 +197,9 @@ def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[tup
     """The run, held by this driver alone and known to take what is written, and where it is kept."""
     layout = home.layout
     with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
-        _make_root(seams.files, layout)
+        make_root(seams.files, layout)
         ttl_s = settings.load().lease_ttl_s
-        lease = lease_taken(home.slot(), ttl_s=ttl_s, clock=seams.clock, say=say)
+        lease = lease_taken(home.slot(), ttl_s=ttl_s, clock=seams.clock, say=say, controller=seams.controller)
         opening.enter_context(contextlib.closing(lease))
         lease.keep()
         preflight.check_storage(seams.files, layout)
@@ -178,7 +217,7 @@ def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[tup
                 depot.close()
 
 
-def _make_root(files: Files, layout: Layout) -> None:
+def make_root(files: Files, layout: Layout) -> None:
     above = [path for path in layout.root.parents if not path.exists()]
     layout.root.parent.mkdir(parents=True, exist_ok=True)
     files.make_dir(layout.root)
@@ -246,9 +285,8 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             data_address=data_address,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
-    return Group(
-        command.attempt, tuple(workers), asked.job, backend.preload, backend.preload_later, backend.start_method
-    )
+    preload = backend.preload + (asked.site.preload if asked.data is not None else ())
+    return Group(command.attempt, tuple(workers), asked.job, preload, backend.preload_later, backend.start_method)
 
 
 def _engine(
@@ -344,7 +382,7 @@ class _Interrupts:
             self._controller.request_preemption(settings.load().preemption_grace_s)
 
 
-def _ended(depot: Depot, run: Run, collector: Collector, terminal: Terminal, interrupts: _Interrupts) -> Result:
+def _ended(depot: Depot, run: Run, collector: Collector, terminal: Terminal, interrupts: Interrupts) -> Result:
     assert isinstance(run.phase, Finished)
     layout = depot.layout
     result = result_of(depot, run, ())

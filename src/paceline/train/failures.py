@@ -79,6 +79,8 @@ class CallbackObserver:
         self._depot = depot
         self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
+        self._announced: set[int] = set()
+        """Reports with a checkpoint, for as long as they are not passed on; and what became of it."""
         self._committed: dict[int, CheckpointRecord] = {}
         self._refused: set[int] = set()
         self._attempt = 0
@@ -88,11 +90,14 @@ class CallbackObserver:
         if run.attempt != self._attempt:
             self._attempt = run.attempt
             self._reports.clear()
+            self._announced.clear()
             self._committed.clear()
             self._refused.clear()
         self._size = run.size
         if isinstance(event, Reported):
             self._reports.setdefault(event.seq, {})[event.rank] = event
+            if event.checkpoint is not None:
+                self._announced.add(event.seq)
             self._pass_on()
         elif isinstance(event, Committed):
             self._committed[event.record.seq] = event.record
@@ -114,16 +119,20 @@ class CallbackObserver:
     def _pass_on(self) -> None:
         """In the order of reports, each once all ranks have made it and its checkpoint is committed or refused."""
         while self._reports:
-            seq = min(self._reports)
-            made = self._reports[seq]
-            names = [report.checkpoint for report in made.values() if report.checkpoint is not None]
-            if len(made) < self._size or (names and seq not in self._committed.keys() | self._refused):
+            # The first is the least: no rank makes a report before the one that precedes it.
+            seq, made = next(iter(self._reports.items()))
+            if len(made) < self._size:
+                return
+            record = self._committed.get(seq)
+            refused = seq in self._refused
+            if seq in self._announced and record is None and not refused:
                 return
             del self._reports[seq]
-            if seq in self._refused:
-                names = []
+            self._announced.discard(seq)
+            self._committed.pop(seq, None)
+            self._refused.discard(seq)
             metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
-            checkpoint = Checkpoint(*self._depot.place(self._committed[seq])) if names else None
+            checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
             self._callback.after_report(self._about, metrics, checkpoint)
 
 

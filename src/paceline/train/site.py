@@ -24,6 +24,9 @@ Say = Callable[[str], None]
 
 
 class Site(Protocol):
+    preload: tuple[str, ...]
+    """What workers that take rows of datasets are to have imported before they begin."""
+
     def check(self) -> None:
         """Refuse what can never be had here."""
         ...
@@ -44,13 +47,15 @@ class Site(Protocol):
         """`beside`: for one process beside the workers, with these needs."""
         ...
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
         """The address at which workers get the rows of datasets, for as long as the run is driven."""
         ...
 
 
 class LocalSite:
     """This machine."""
+
+    preload: tuple[str, ...] = ()
 
     def __init__(self, scaling: ScalingConfig, config: RunConfig) -> None:
         self._scaling = scaling
@@ -93,7 +98,7 @@ class LocalSite:
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         return LocalEngine(inline)
 
-    def served(self, data: AskedData | None) -> AbstractContextManager[str]:
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
         return served(data)
 
 

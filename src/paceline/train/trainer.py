@@ -6,20 +6,18 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from paceline._control.run import Run
 from paceline._core import settings
-from paceline._storage.depot import Depot
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
-from paceline.train.drive import Asked, AskedValidation, Seams, driven, opened
+from paceline.train.drive import Asked, AskedValidation, Seams, played
 from paceline.train.job import called_with, pickled_filesystem, pickled_job
-from paceline.train.result import Result, result_of
+from paceline.train.result import Result
 from paceline.train.site import Site, site_of
-from paceline.train.terminal import Terminal, counted
+from paceline.train.terminal import Terminal
 from paceline.train.validation import ValidationConfig
 
 
@@ -76,17 +74,27 @@ class DataParallelTrainer:
         """Train until the function has returned on every worker.
 
         Raises `TrainingFailedError` when workers failed more often than `FailureConfig` allows; its `result` has what
-        was reached. Ctrl-C once stops at the next report and returns; twice stops now.
+        was reached. Ctrl-C once stops at the next report and returns; twice stops now. With
+        `RunConfig(detached=True)` the run is driven on the cluster, and only followed from here.
         """
-        scaling = self.scaling_config
-        site = site_of(scaling, self.run_config)
+        site = site_of(self.scaling_config, self.run_config)
         site.check()
+        asked = self._asked(site)
+        if self.run_config.detached:
+            from paceline.train.detached import fitted_elsewhere
+
+            return fitted_elsewhere(asked)
+        chosen = settings.load()
+        terminal = Terminal(self.run_config.home.layout, chosen.verbosity, chosen.report_notice_s)
+        return played(asked, terminal, self._seams)
+
+    def _asked(self, site: Site) -> Asked:
+        """What is to be driven, checked."""
         home = self.run_config.home
-        layout = home.layout
-        preflight.check_limits(scaling.sizes[-1])
-        preflight.check_initial(self.resume_from_checkpoint, layout)
+        preflight.check_limits(self.scaling_config.sizes[-1])
+        preflight.check_initial(self.resume_from_checkpoint, home.layout)
         parts = (self.train_loop_per_worker, self._call, self.backend_config)
-        asked = Asked(
+        return Asked(
             parts=parts,
             job=pickled_job(*parts),
             run_config=self.run_config,
@@ -97,32 +105,14 @@ class DataParallelTrainer:
                 self.scaling_config,
                 self.backend_config,
             ),
-            scaling=scaling,
+            scaling=self.scaling_config,
             site=site,
-            inline=scaling.num_workers == 0,
+            inline=self.scaling_config.num_workers == 0,
             initial=self.resume_from_checkpoint,
             filesystem=pickled_filesystem(self.run_config.storage_filesystem),
             validation=_validation(self.validation_config, site),
             data=self._data,
         )
-        chosen = settings.load()
-        terminal = Terminal(layout, chosen.verbosity, chosen.report_notice_s)
-        with opened(home, self._seams, terminal.say) as (found, depot):
-            left = len(found.run.unvalidated) if asked.validation is not None else 0
-            if found.run.is_trained and left:
-                terminal.say(f"run {layout.root.name} is trained; {counted(left, 'validation')} left to be made")
-                return driven(asked, depot, found, terminal, self._seams)
-            if found.run.is_trained:
-                terminal.say(
-                    f"run {home.name} is already complete: nothing is run. Give it another name to train again"
-                )
-                return result_of(depot, found.run, found.history)
-            # Of a run that is kept in a store, one checkpoint at a time lies here.
-            num_here = self.run_config.checkpoint_config.num_to_keep if home.address is None else 1
-            if tight := preflight.check_space(layout, found.run, num_here):
-                terminal.say(tight)
-            _announce(terminal, depot, found.run, site)
-            return driven(asked, depot, found, terminal, self._seams)
 
 
 def _validation(config: ValidationConfig | None, site: Site) -> AskedValidation | None:
@@ -141,9 +131,3 @@ def fitted_by(fit: Callable[[Any], Result]) -> Iterator[None]:
         yield
     finally:
         DataParallelTrainer.fit = before  # type: ignore[method-assign]
-
-
-def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
-    begins = "continues" if run.attempt else "begins"
-    where = f", from {run.latest.name}" if run.latest else ""
-    terminal.say(f"run {depot.layout.root.name} {begins}{where}: {site.described()}, in {depot.uri}")

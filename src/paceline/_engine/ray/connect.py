@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _KNOCK_S = 5.0
 _EXTRA = 'pip install "paceline[ray]"'
@@ -23,6 +31,20 @@ def imported() -> ModuleType:
     return ray
 
 
+CONNECTING = threading.RLock()
+"""Held while this process connects: a worker may do so for its rows while its function does."""
+
+
+def _one_at_a_time(connect: Callable[_P, _R]) -> Callable[_P, _R]:
+    @wraps(connect)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with CONNECTING:
+            return connect(*args, **kwargs)
+
+    return alone
+
+
+@_one_at_a_time
 def connected(address: str | None, namespace: str | None = None) -> Any:
     """Ray, initialised: as it is, or with the cluster at an address; a cluster of this machine alone where none is."""
     ray = imported()
@@ -64,6 +86,17 @@ def gcs_address() -> str:
     """Where processes that are no part of this one find the same cluster."""
     address: str = imported().get_runtime_context().gcs_address
     return address
+
+
+def forsaken() -> None:
+    """The cluster is gone: let this process end as if it had never known it.
+
+    Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process. And a
+    call that still waits in a thread, woken by the shutdown at the end, would look for another cluster to ask.
+    """
+    atexit.unregister(imported().shutdown)
+    if getattr(sys.excepthook, "__module__", "").startswith("ray."):
+        sys.excepthook = sys.__excepthook__
 
 
 def is_driver() -> bool:

@@ -39,6 +39,7 @@ from paceline._engine.ray.crew import Crew, Seat, Unroomed
 from paceline._engine.ray.escort import Refused, heard
 from paceline._engine.ray.nodes import draining, failure_of, first_line, loss_of, notices, surveyed
 from paceline._engine.ray.placement import seated
+from paceline._engine.ray.presence import Leavable
 from paceline._engine.ray.shell import Said, Start
 from paceline._engine.ray.unheard import unheard
 
@@ -56,6 +57,7 @@ class _Attempt:
 
     group: Group
     beginning: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
     placing: bool = True
     """Its actors are being placed, and that can be given up."""
     seats: list[Seat] = field(default_factory=list)
@@ -82,8 +84,13 @@ class Conversation:
         crew: Crew,
         tell: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
+        *,
+        moves: bool = False,
     ) -> None:
-        """`tell` takes what the controller has to know, `say` what a person may want to."""
+        """`tell` takes what the controller has to know, `say` what a person may want to.
+
+        `moves`: this process is started again elsewhere when its node is taken away, so that the run goes on.
+        """
         self._ray = ray
         self.crew = crew
         self._token = crew.token
@@ -92,13 +99,14 @@ class Conversation:
         self.waits = False
         """For places: no worker has been started."""
         self._now: _Attempt | None = None
-        self._driver = ray.get_runtime_context().get_node_id()
+        self._driver = "" if moves else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes that were ever seen to be drained."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Leavable())
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-ray", daemon=True)
         self._thread.start()
 
@@ -143,10 +151,10 @@ class Conversation:
         except Exception as error:  # noqa: BLE001  told as a failure of the engine
             self._broken(error)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _do(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         async def safely() -> None:
             try:
-                await work
+                await work(*arguments)
             except Exception as error:  # noqa: BLE001  told as a failure of the engine
                 self._broken(error)
 
@@ -158,17 +166,14 @@ class Conversation:
     def _start(self, group: Group) -> None:
         if not self._watching:
             self._watching = True
-            self._do(self._watch())
+            self._do(self._watch)
         self._now = now = _Attempt(group)
-        now.beginning = self._do(self._begin(now))
+        now.beginning = self._do(self._begin, now)
 
     async def _begin(self, now: _Attempt) -> None:
         try:
             job = await asyncio.to_thread(self._ray.put, now.group.job)
             self._launch(now, await self._placed(now.group), job)
-        except asyncio.CancelledError:
-            await self.crew.dismissed()
-            self._over(now)
         except Unroomed as short:
             now.placing = False
             self._fail(now, f"the workers were not started: {short}")
@@ -221,7 +226,7 @@ class Conversation:
         first = kill and not now.killed
         now.killed = now.killed or kill
         if now.placing:
-            self._give_up_placing(now)
+            self._give_up(now)
             return
         for seat in now.seats:
             if not seat.stopped and not seat.lost:
@@ -233,19 +238,22 @@ class Conversation:
         """Wait no longer for those whose workers should have ended."""
         for seat in now.seats:
             if not now.over and not seat.stopped and not seat.lost:
-                self._do(self._lost(seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s")))
+                self._do(self._lost, seat, TimeoutError(f"its worker was not ended within {_STOP_S:g} s"))
 
-    def _give_up_placing(self, now: _Attempt) -> None:
-        assert now.beginning is not None
-        now.placing = False
-        now.beginning.cancel()
+    def _give_up(self, now: _Attempt) -> asyncio.Task[None]:
+        """End an attempt with all that it has, actors and places. Once: the next attempt has actors of its own."""
+        if now.ending is None:
+            now.ending = self._do(self._given_up, now)
+        return now.ending
 
-    async def _begun(self, now: _Attempt) -> None:
-        """Its beginning has come to an end, one way or the other."""
+    async def _given_up(self, now: _Attempt) -> None:
         assert now.beginning is not None
         if now.placing:
-            self._give_up_placing(now)
+            now.placing = False
+            now.beginning.cancel()
         await asyncio.wait([now.beginning])
+        await self.crew.dismissed()
+        self._over(now)
 
     def _over(self, now: _Attempt) -> None:
         if not now.over:
@@ -254,11 +262,9 @@ class Conversation:
             self._tell(WorkersStopped(now.number))
 
     async def _end(self) -> None:
-        now = self._now
-        if now is not None:
-            now.over = True
-            await self._begun(now)
-        await self.crew.dismissed()
+        if self._now is not None:
+            self._now.over = True
+            await asyncio.wait([self._give_up(self._now)])
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -345,7 +351,7 @@ class Conversation:
             except self._ray.exceptions.RayError:
                 pass
 
-        self._do(answered())
+        self._do(answered)
 
     def _fail(self, now: _Attempt, message: str, kind: FailureKind = "engine", *, again: bool = True) -> None:
         failure = Failure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
@@ -359,13 +365,7 @@ class Conversation:
         if not now.killed:
             self._fail(now, f"the Ray engine failed: {first_line(loss_of(error))}")
         now.killed = True
-
-        async def give_up() -> None:
-            await self._begun(now)
-            await self.crew.dismissed()
-            self._over(now)
-
-        self._do(give_up())
+        self._give_up(now)
 
     async def _watch(self) -> None:
         """Look for nodes that are being drained, and tell of those that matter."""

@@ -161,11 +161,15 @@ class Crew:
             if group is not None:
                 self._ray.util.remove_placement_group(group)
 
+        if not seats and group is None:
+            return
         if not self._ray.is_initialized():
             return  # They went with the connection.
         timeout_s = _CLOSE_S + _CLOSE_EACH_S * len(seats)
         try:
-            await asyncio.wait_for(asyncio.to_thread(let_go), timeout_s)
+            # Not wait_for, which may lose a cancellation before Python 3.12.
+            async with asyncio.timeout(timeout_s):
+                await asyncio.to_thread(let_go)
         except Exception as problem:  # noqa: BLE001  said, and no more: nothing of the run depends on it
             self._say(f"actors of the run could not be ended: {first_line(loss_of(problem))}")
         listening = [seat.listening for seat in seats if seat.listening is not None]

@@ -39,11 +39,12 @@ class RayEngine:
         *,
         escort: Escort | None = None,
         least: int | None = None,
+        moves: bool = False,
     ) -> None:
         """`say` is told what is waited for; `address` that of the cluster, where Ray is not initialised yet.
 
         `least`: the fewest workers that the run can do with, where that is fewer than it may have. Then a group that
-        there is no room for any more has failed; else it waits.
+        there is no room for any more has failed; else it waits. `moves`: see `Conversation`.
         """
         self._ray = connected(address)
         self._wanted = wanted
@@ -57,7 +58,7 @@ class RayEngine:
         self._num_places = 0
         room = self._room if least is not None else None
         crew = Crew(self._ray, wanted, escort if escort is not None else Escort(), self._token, say, room)
-        self._conversation = Conversation(self._ray, crew, self._hear, say)
+        self._conversation = Conversation(self._ray, crew, self._hear, say, moves=moves)
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
         """By what each worker asks for in whole, of which `needs` are a part."""

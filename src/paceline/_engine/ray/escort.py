@@ -98,7 +98,8 @@ class Escort:
                 "runtime_env_setup-*.log"
             )
         try:
-            found = await asyncio.wait_for(self._asked(group, bundle), _ASK_S)
+            async with asyncio.timeout(_ASK_S):
+                found = await self._asked(group, bundle)
         except (ray.exceptions.RayError, TimeoutError):
             found = None  # It cannot be asked; what it said first is told.
         if found is not None:
@@ -144,7 +145,8 @@ def heard(said: Said, log: Path) -> None:
 
 async def _answer(asked: Any) -> str:
     try:
-        answer: str = await asyncio.wait_for(asked, _ASK_S)
+        async with asyncio.timeout(_ASK_S):  # Not wait_for, which may lose a cancellation before Python 3.12.
+            answer: str = await asked
     except TimeoutError:
         return f"no answer within {_ASK_S:.0f} s: the storage does not respond there"
     return answer

@@ -25,7 +25,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from paceline._engine.ray.connect import imported
+from paceline._engine.ray.connect import CONNECTING, imported
 
 _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
 _NOTED = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")
@@ -104,13 +104,16 @@ def _prepare(ray: ModuleType, address: str, namespace: str) -> None:
     init = ray.init
 
     @wraps(init)
-    def quiet(given: str | None = None, **options: Any) -> Any:
+    def quiet(*given: str | None, **options: Any) -> Any:
+        if not given and options.get("address") is None:
+            options["address"] = address
         options.setdefault("namespace", namespace)
         options.setdefault("log_to_driver", False)
         options.setdefault("logging_level", logging.ERROR)
         options.setdefault("configure_logging", False)
-        with _signals_kept():
-            return init(given or address, **options)
+        options.setdefault("ignore_reinit_error", True)  # rows of datasets may have connected this process before
+        with CONNECTING, _signals_kept():
+            return init(*given, **options)
 
     ray.init = quiet  # type: ignore[attr-defined]
 

@@ -135,4 +135,6 @@ def _memory(text: str) -> str:
 
 def first_line(loss: Loss) -> str:
     lines = [line.strip() for line in loss.text.splitlines() if line.strip()]
+    if lines and loss.kind.startswith("RayTaskError"):
+        return lines[-1]  # Above it is the traceback of what was raised there.
     return f"{loss.kind}: {lines[0]}" if lines else loss.kind

@@ -93,7 +93,7 @@ class Shell:
         """Its log, where nobody but this node sees it."""
         self._held: Held | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._said: asyncio.Queue[Said] = asyncio.Queue()
+        self._said: asyncio.Queue[Said | Exception] = asyncio.Queue()
         self._settling = asyncio.Lock()
         self._lacks = ""
         self._thread: threading.Thread | None = None
@@ -181,8 +181,9 @@ class Shell:
     async def said(self, token: str) -> AsyncIterator[bytes]:
         """The one stream of all that is said, for as long as this actor lives."""
         self._check(token)
-        while True:
-            yield encode(await self._said.get())
+        while isinstance(said := await self._said.get(), Said):
+            yield encode(said)
+        raise said
 
     def _check(self, token: str) -> None:
         if not hmac.compare_digest(token, self._token):
@@ -210,11 +211,14 @@ class Shell:
         self._engine.start(group)
 
     def _serve(self) -> None:
-        while True:
-            said = self._engine.wait(None if self._rank < 0 else _LOOK_S)
-            while self._calls:
-                self._calls.popleft()()
-            self._tell(said)
+        try:
+            while True:
+                said = self._engine.wait(None if self._rank < 0 else _LOOK_S)
+                while self._calls:
+                    self._calls.popleft()()
+                self._tell(said)
+        except Exception as error:  # noqa: BLE001  it ends the stream, and so is told to the driver
+            self._pass_on(error)
 
     def _tell(self, said: list[FromWorker | WorkersStopped]) -> None:
         pid = self._engine.pid(self._rank) if self._rank >= 0 else 0
@@ -230,6 +234,6 @@ class Shell:
         messages = tuple(encode(each) for each in said if not isinstance(each, WorkersStopped))
         self._pass_on(Said(messages, pid, stopped, printed))
 
-    def _pass_on(self, said: Said) -> None:
+    def _pass_on(self, said: Said | Exception) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._said.put_nowait, said)

@@ -11,8 +11,7 @@ import numpy as np
 
 from paceline.data.barriers import Repartition
 from paceline.data.block import Block
-from paceline.data.exec.scatter import Chunk
-from paceline.data.exec.spill import Piece
+from paceline.data.exec.scatter import Aside, Chunk
 from paceline.data.keys import Keys
 
 _SAMPLES = 20
@@ -31,7 +30,7 @@ def ends(num_rows: int, barrier: Repartition) -> list[int]:
     return [*range(size, num_rows, size), *([num_rows] if num_rows else [])]
 
 
-def rows(chunks: Sequence[Chunk], start: int, stop: int) -> list[Piece]:
+def rows(chunks: Sequence[Chunk], start: int, stop: int) -> list[Aside]:
     """Rows `start` to `stop` of all together."""
     ends = [0, *accumulate(chunk.num_rows for chunk in chunks)]
     pieces = []

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import Protocol, runtime_checkable
 
 from paceline.data.barriers import (
     GroupBy,
@@ -23,12 +24,15 @@ from paceline.data.barriers import (
     Sort,
     Zip,
 )
+from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import bounds, spill
 from paceline.data.exec.pipeline import Executor, Pipeline, Task, lowered
 from paceline.data.exec.scatter import (
     HASH,
+    Arranged,
     Arrangement,
+    Aside,
     AsTheyCome,
     ByHash,
     ByKeys,
@@ -42,7 +46,7 @@ from paceline.data.exec.scatter import (
     Zipped,
     chunks_of,
 )
-from paceline.data.exec.spill import Held, Piece
+from paceline.data.exec.spill import Held
 from paceline.data.groups import Combined
 from paceline.data.keys import Keys
 from paceline.data.plan import Barrier, Node, Read
@@ -89,7 +93,7 @@ def materialized(plan: Node, executor: Executor, epoch: int = 0) -> Read:
 
 
 @dataclass(frozen=True)
-class _Exchanged:
+class Exchanged:
     """All rows of a plan, set aside: chunks in the order of their units."""
 
     chunks: tuple[Chunk, ...]
@@ -109,10 +113,34 @@ class _Exchanged:
         largest = DataContext.get_current().target_max_block_size
         return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _LEAST_PART))
 
-    def unit(self, name: str, pieces: Sequence[Piece], arrangement: Arrangement | None = None) -> Gathered:
+    def columns(self, names: Sequence[str]) -> list[Block]:
+        """Of each chunk at least these columns, to look at."""
+        return [chunk.piece.load() for chunk in self.chunks]
+
+    def divided(self, cuts: Sequence[Sequence[int]]) -> list[list[Aside]]:
+        """What lies between two cuts of all chunks, for each of the parts."""
+        return [
+            [
+                chunk.part(ends[part], ends[part + 1])
+                for chunk, ends in zip(self.chunks, cuts, strict=True)
+                if ends[part] < ends[part + 1]
+            ]
+            for part in range(len(cuts[0]) - 1 if cuts else 0)
+        ]
+
+    def unit(self, name: str, pieces: Sequence[Aside], arrangement: Arrangement | None = None) -> Gathered:
         num_rows = sum(piece.num_rows for piece in pieces)
         num_bytes = self.num_bytes * num_rows // max(self.num_rows, 1)
         return Gathered(name, num_rows, num_bytes, tuple(pieces), self.held, arrangement)
+
+
+@runtime_checkable
+class SetsAside(Protocol):
+    """An executor with a place of its own for rows: one that all its processes reach."""
+
+    def set_aside(self, pipeline: Pipeline, at_most: int | None) -> Exchanged:
+        """Keep all blocks that come of a pipeline; no further than to the end of the first `at_most` rows."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -123,16 +151,21 @@ class _Run:
     def lowered(self, plan: Node) -> Pipeline:
         return lowered(plan, self.epoch, lambda barrier, epoch: resolved(barrier, epoch, self.executor))
 
-    def exchanged(self, plan: Node, arrangement: Arrangement) -> _Exchanged:
+    def exchanged(self, plan: Node, arrangement: Arrangement) -> Exchanged:
         return self.set_aside(self.lowered(plan), arrangement)
 
-    def set_aside(self, pipeline: Pipeline, arrangement: Arrangement, at_most: int | None = None) -> _Exchanged:
+    def set_aside(self, pipeline: Pipeline, arrangement: Arrangement, at_most: int | None = None) -> Exchanged:
         """Run a pipeline for its rows; no further than to the end of the first `at_most` of them."""
         context = DataContext.get_current()
         tasks = _told_apart(pipeline.tasks)
-        stores, held = spill.opened(len(tasks), context.budget // 2, context.spill_path)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
-        scatter = Scatter(stores, places, arrangement, min(_CHUNK, context.target_max_block_size), at_most)
+        chunk_bytes = min(_CHUNK, context.target_max_block_size)
+        if isinstance(self.executor, SetsAside):
+            arranged = Arranged(places, arrangement, chunk_bytes, at_most)
+            pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
+            return self.executor.set_aside(pipeline, at_most)
+        stores, held = spill.opened(len(tasks), context.budget // 2, context.spill_path)
+        scatter = Scatter(stores, places, arrangement, chunk_bytes, at_most)
         pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
         chunks: list[Chunk] = []
         try:
@@ -145,7 +178,7 @@ class _Run:
         except BaseException:
             held.close()
             raise
-        return _Exchanged(tuple(chunks), held)
+        return Exchanged(tuple(chunks), held)
 
     def shuffled(self, plan: Node, by: ByHash, name: str, repartition: Repartition | None = None) -> Sequence[Gathered]:
         """Parts of equal size, whatever the hashes: a dataset's units are then alike in all epochs."""
@@ -154,7 +187,7 @@ class _Run:
         if not num_rows and repartition is None:
             return []
         ends = bounds.even(num_rows, exchanged.num_parts) if repartition is None else bounds.ends(num_rows, repartition)
-        hashes = [chunk.piece.load().column(HASH) for chunk in exchanged.chunks]
+        hashes = [block.column(HASH) for block in exchanged.columns([HASH])]
         return _cut(exchanged, bounds.hash_cuts(hashes, ends), name, by)
 
     def repartitioned(self, barrier: Repartition) -> Sequence[Unit]:
@@ -222,12 +255,12 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
 
 
 def _ranges(
-    exchanged: _Exchanged, keys: Keys, name: str, arrangement: Arrangement, *, may_split: bool = False
+    exchanged: Exchanged, keys: Keys, name: str, arrangement: Arrangement, *, may_split: bool = False
 ) -> list[Gathered]:
     """Parts of rows from one key to another; rows of equal keys stay together unless they may be split."""
     if not exchanged.chunks:
         return []
-    chunks = [chunk.piece.load() for chunk in exchanged.chunks]
+    chunks = exchanged.columns(keys.names)
     try:
         cuts = bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
     except TypeError as error:
@@ -235,24 +268,15 @@ def _ranges(
     return _cut(exchanged, cuts, name, arrangement)
 
 
-def _cut(exchanged: _Exchanged, cuts: Sequence[Sequence[int]], name: str, arrangement: Arrangement) -> list[Gathered]:
+def _cut(exchanged: Exchanged, cuts: Sequence[Sequence[int]], name: str, arrangement: Arrangement) -> list[Gathered]:
     """Units of what lies between two cuts of all chunks."""
-    num_parts = len(cuts[0]) - 1 if cuts else 0
+    parts = exchanged.divided(cuts)
     return [
-        exchanged.unit(
-            _numbered(name, part, num_parts),
-            [
-                chunk.part(ends[part], ends[part + 1])
-                for chunk, ends in zip(exchanged.chunks, cuts, strict=True)
-                if ends[part] < ends[part + 1]
-            ],
-            arrangement,
-        )
-        for part in range(num_parts)
+        exchanged.unit(_numbered(name, number, len(parts)), pieces, arrangement) for number, pieces in enumerate(parts)
     ]
 
 
-def _zipped(sides: Sequence[_Exchanged], name: str) -> Sequence[Unit]:
+def _zipped(sides: Sequence[Exchanged], name: str) -> Sequence[Unit]:
     counts = [side.num_rows for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(
@@ -275,7 +299,7 @@ def _zipped(sides: Sequence[_Exchanged], name: str) -> Sequence[Unit]:
     ]
 
 
-def _kept(exchanged: _Exchanged, name: str) -> list[Gathered]:
+def _kept(exchanged: Exchanged, name: str) -> list[Gathered]:
     """A unit for each that there was, without those that gave no rows."""
     places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.place)]
     return [

@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,6 +51,29 @@ class _Header(msgspec.Struct, array_like=True):
 
 def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | None = None) -> int:
     """Write a block at `offset`, its rows in this order; how many bytes it took."""
+    return _laid(block, order, lambda end: lambda data, at: _put(fd, data, offset + at))
+
+
+def as_bytes(block: Block, order: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    """A block in memory of its own."""
+    rooms: list[np.ndarray[Any, Any]] = []
+
+    def opened(end: int) -> Callable[[Any, int], None]:
+        rooms.append(np.empty(end, np.uint8))
+        view = rooms[0].data
+
+        def put(data: Any, at: int) -> None:
+            part = memoryview(data).cast("B")
+            view[at : at + part.nbytes] = part
+
+        return put
+
+    _laid(block, order, opened)
+    return rooms[0]
+
+
+def _laid(block: Block, order: np.ndarray[Any, Any] | None, opened: Callable[[int], Callable[[Any, int], None]]) -> int:
+    """Put a block where `opened` says, once it knows how long it is; how many bytes that was."""
     num_rows = block.num_rows if order is None else len(order)
     plain = {name: values for name, values in block.columns.items() if _is_plain(values)}
     others = {name: values for name, values in block.columns.items() if name not in plain}
@@ -75,17 +98,18 @@ def written(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | No
         end = _aligned(last)
     head = msgspec.msgpack.encode(header)
     assert len(head) + 8 <= room, "the header of a block is larger than the room for it"
-    _put(fd, (len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), offset)
+    put = opened(end)
+    put((len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), 0)
     scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
     for placed, values in zip(header.arrays, plain.values(), strict=True):
-        _put(fd, _in_order(values, order, scratch), offset + placed.offset)
+        put(_in_order(values, order, scratch), placed.offset)
     if arrow is not None and header.arrow is not None:
-        _put(fd, arrow, offset + header.arrow.offset)
+        put(arrow, header.arrow.offset)
     if pickled is not None and header.pickled is not None:
-        _put(fd, pickled, offset + header.pickled.offset)
+        put(pickled, header.pickled.offset)
     # The padding after the last column belongs to the block, and is written: to set the length of the file would cut
     # off what another process has written beyond this block meanwhile.
-    _put(fd, bytes(end - last), offset + last)
+    put(bytes(end - last), last)
     return end
 
 

@@ -26,6 +26,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import arena
 from paceline.data.exec.failure import failure
+from paceline.data.exec.sizes import pieces
 from paceline.data.exec.stats import Meter
 from paceline.data.exec.wire import Message, Received, Wire
 from paceline.data.transform import Scope, Transform
@@ -121,7 +122,7 @@ class DataProcess:
             if skip is None:
                 self._write_block(work, block, 0)
             else:
-                for begin, stop in _pieces(block, max(skip - passed, 0)):
+                for begin, stop in pieces(block, max(skip - passed, 0)):
                     self._write_block(work, block.slice(begin, stop), passed + begin)
                 passed += block.num_rows
             del block  # before the next one is made, which may use its memory
@@ -207,16 +208,6 @@ class DataProcess:
                 self._jobs.popitem(last=False)
         self._jobs.move_to_end(name)
         return self._jobs[name]
-
-
-def _pieces(block: Block, first: int) -> Iterator[tuple[int, int]]:
-    """Rows of a block, from one on, in parts that are no larger than a block should be."""
-    target = DataContext.get_current().target_max_block_size
-    size = block.num_rows
-    if block.nbytes > target:
-        size = max(1, block.num_rows * target // block.nbytes)
-    for begin in range(first, block.num_rows, max(size, 1)):
-        yield begin, min(begin + size, block.num_rows)
 
 
 def _keep_to_one_thread() -> None:

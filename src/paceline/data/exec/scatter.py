@@ -27,12 +27,25 @@ HASH = "\0hash"
 _PLACE_BITS = 40
 
 
+class Aside(Protocol):
+    """Some rows that were set aside: a `Piece` on one machine."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def part(self, begin: int, stop: int) -> Aside:
+        """Some of them."""
+        ...
+
+    def load(self) -> Block: ...
+
+
 class Arrangement(Protocol):
     def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         """What to set aside of some rows of the unit in a place, `first` of them on; and in which order."""
         ...
 
-    def gathered(self, pieces: Sequence[Piece]) -> Block:
+    def gathered(self, pieces: Sequence[Aside]) -> Block:
         """Makes one block of pieces that were arranged."""
         ...
 
@@ -42,7 +55,7 @@ class AsTheyCome:
     def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, None
 
-    def gathered(self, pieces: Sequence[Piece]) -> Block:
+    def gathered(self, pieces: Sequence[Aside]) -> Block:
         return Block.concat(piece.load() for piece in pieces)
 
 
@@ -59,9 +72,13 @@ class ByHash:
         # No two are equal, so that it need not be a stable sort.
         return block.with_column(HASH, hashes), np.argsort(hashes)
 
-    def gathered(self, pieces: Sequence[Piece]) -> Block:
-        with opened_pieces(pieces) as parts:
-            return packed.sorted_by(parts, HASH)
+    def gathered(self, pieces: Sequence[Aside]) -> Block:
+        lying = [piece for piece in pieces if isinstance(piece, Piece)]
+        if len(lying) == len(pieces):
+            with opened_pieces(lying) as parts:
+                return packed.sorted_by(parts, HASH)
+        joined = Block.concat(piece.load() for piece in pieces)
+        return joined.drop([HASH]).take(np.argsort(joined.column(HASH)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ class ByKeys:
     def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, self.keys.order(block)
 
-    def gathered(self, pieces: Sequence[Piece]) -> Block:
+    def gathered(self, pieces: Sequence[Aside]) -> Block:
         joined = Block.concat(piece.load() for piece in pieces)
         return joined.take(self.keys.order(joined))
 
@@ -103,6 +120,34 @@ class Scatter(Transform):
                 piece = writer.write(block, order)
                 yield receipt(place, piece, in_memory=piece.path == self.stores.memory, num_bytes=block.nbytes)
                 first += chunk.num_rows
+
+
+@dataclass(frozen=True)
+class Arranged(Transform):
+    """Gives the rows of each unit as they are to be set aside, for whoever runs it to keep."""
+
+    places: Mapping[str, int]
+    arrangement: Arrangement
+    chunk_bytes: int
+    at_most: int | None = None
+
+    @property
+    def name(self) -> str:
+        return "exchange"
+
+    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+        place, first = self.places[scope.unit], 0
+        for chunk in chunks(blocks, self.chunk_bytes, self.at_most):
+            block, order = self.arrangement.arranged(packed.numeric(chunk), place, first)
+            first += chunk.num_rows
+            yield block if order is None else _in_order(block, order)
+
+
+def _in_order(block: Block, order: np.ndarray[Any, Any]) -> Block:
+    taken = block.take(order)
+    # So that parts are as many as they are elsewhere: Arrow counts the bytes of a slice and of a copy in two ways.
+    taken.nbytes = block.nbytes
+    return taken
 
 
 def chunks(blocks: Iterator[Block], num_bytes: int, at_most: int | None = None) -> Iterator[Block]:
@@ -137,15 +182,15 @@ class Chunk:
     """Rows that were arranged together; what a receipt says."""
 
     place: int
-    piece: Piece
+    piece: Aside
     num_bytes: int
 
     @property
     def num_rows(self) -> int:
         return self.piece.num_rows
 
-    def part(self, begin: int, stop: int) -> Piece:
-        return Piece(self.piece.path, self.piece.offset, self.piece.length, begin, stop)
+    def part(self, begin: int, stop: int) -> Aside:
+        return self.piece.part(begin, stop)
 
 
 def chunks_of(receipts: Block, stores: Stores) -> Iterator[Chunk]:
@@ -164,7 +209,7 @@ class Gathered:
     name: str
     num_rows: int | None
     num_bytes: int | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Aside, ...]
     held: Held
     arrangement: Arrangement | None = None
 
@@ -182,7 +227,7 @@ class Zipped:
     name: str
     num_rows: int | None
     num_bytes: int | None
-    parts: tuple[tuple[Piece, ...], ...]
+    parts: tuple[tuple[Aside, ...], ...]
     held: tuple[Held, ...]
 
     def read(self) -> Iterator[Block]:

@@ -71,6 +71,9 @@ class Piece:
     def num_rows(self) -> int:
         return self.stop - self.begin
 
+    def part(self, begin: int, stop: int) -> Piece:
+        return Piece(self.path, self.offset, self.length, self.begin + begin, self.begin + stop)
+
     def load(self) -> Block:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:

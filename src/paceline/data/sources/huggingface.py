@@ -99,6 +99,7 @@ def _tables(value: Any, how: str) -> Iterator[Any]:
         case "huggingface":
             yield from value.with_format("arrow").iter(batch_size=_BLOCK_ROWS)
         case "ray":
+            value.context.execution_options.preserve_order = True  # where it stands is a number of rows
             yield from value.iter_batches(batch_size=_BLOCK_ROWS, batch_format="pyarrow")
         case "polars":
             yield value.collect().to_arrow()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -81,6 +82,11 @@ class Memory:
     """How many units there are at least, rows permitting, if it is not said."""
 
     def units(self) -> Sequence[Rows]:
+        return self._units
+
+    @cached_property
+    def _units(self) -> Sequence[Rows]:
+        """The same objects every time: what was sent of one need not be sent again."""
         function = self.name.partition("(")[0]
         num_rows, found, before = sum(part.num_rows for part in self.parts), [], 0
         for part in self.parts:
@@ -91,6 +97,9 @@ class Memory:
                 found.append(Rows(name, part.slice(start, stop)))
             before += part.num_rows
         return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memory, (self.name, self.parts, self.num_units, self.least)  # the rows once
 
     def schema(self) -> Schema | None:
         first = next((part for part in self.parts if part.num_rows), self.parts[0] if self.parts else None)

@@ -98,6 +98,7 @@ def played(
         callbacks=(),
         checkpoint_config=CheckpointConfig(),
         failure_config=FailureConfig(),
+        detached=False,
     )
     until = _Until(enough)
     shadow._seams = dataclasses.replace(trainer._seams, files=LocalFiles(), watchers=(until.watcher,))

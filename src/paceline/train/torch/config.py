@@ -16,6 +16,9 @@ from paceline.train.backend import BackendConfig
 if TYPE_CHECKING:
     from paceline._worker.context import Context
 
+_NUM_SET_UP, _ALL_SET_UP = "paceline/num_set_up", "paceline/all_set_up"
+"""Keys of the process group's store."""
+
 
 @dataclass(frozen=True)
 class TorchConfig(BackendConfig):
@@ -68,7 +71,12 @@ class TorchConfig(BackendConfig):
                 world_size=begin.world_size,
                 timeout=datetime.timedelta(seconds=self.timeout_s),
             )
+            if store.add(_NUM_SET_UP, 1) == begin.world_size:
+                store.set(_ALL_SET_UP, b"")
             yield
+            if begin.rank == 0:
+                # The store goes with this rank: a function that does nothing may end while others still set up.
+                store.wait([_ALL_SET_UP])
             # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
             dist.destroy_process_group()
         torch.set_num_threads(num_threads)

@@ -1,0 +1,115 @@
+"""A mapping from whole numbers to values that is itself a value: `put` and `without` give another one.
+
+What is not changed is shared between the two, so that a change costs the same few small copies whether there are ten
+entries or ten thousand: of the nodes from the root to one leaf, with at most 32 entries each. No node is ever changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+_BITS = 5
+_MASK = (1 << _BITS) - 1
+_MISSING: Any = object()
+
+_Node = dict[int, Any]
+"""By the bits of the key that belong to its level: nodes of the level below, and values at the lowest."""
+
+
+class Trie(Generic[V]):
+    """Keys are 0 or more. Entries come in the order of their keys."""
+
+    __slots__ = ("_len", "_root", "_top")
+
+    def __init__(self) -> None:
+        self._root: _Node = {}
+        self._top = 0
+        """By how many bits a key is shifted at the root."""
+        self._len = 0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __contains__(self, key: int) -> bool:
+        return self._found(key) is not _MISSING
+
+    def __getitem__(self, key: int) -> V:
+        found = self._found(key)
+        if found is _MISSING:
+            raise KeyError(key)
+        return cast(V, found)
+
+    def get(self, key: int, default: D) -> V | D:
+        found = self._found(key)
+        return default if found is _MISSING else cast(V, found)
+
+    def put(self, key: int, value: V) -> Trie[V]:
+        root, top = self._root, self._top
+        while key >> top > _MASK:
+            root, top = {0: root} if root else {}, top + _BITS
+        is_new = self._found(key) is _MISSING
+        return _made(_with(root, top, key, value), top, self._len + is_new)
+
+    def without(self, key: int) -> Trie[V]:
+        if self._found(key) is _MISSING:
+            return self
+        return _made(_less(self._root, self._top, key), self._top, self._len - 1)
+
+    def items(self) -> Iterator[tuple[int, V]]:
+        return _entries(self._root, self._top, 0)
+
+    def __iter__(self) -> Iterator[int]:
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        return (value for _, value in self.items())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trie):
+            return NotImplemented
+        return self is other or (len(self) == len(other) and list(self.items()) == list(other.items()))
+
+    __hash__ = None  # type: ignore[assignment]  # As of a dict: its values need not have one.
+
+    def __repr__(self) -> str:
+        return f"Trie({dict(self.items())})"
+
+    def _found(self, key: int) -> Any:
+        node, shift = self._root, self._top
+        if key >> shift > _MASK:
+            return _MISSING
+        while shift:
+            found = node.get((key >> shift) & _MASK)
+            if found is None:
+                return _MISSING
+            node, shift = found, shift - _BITS
+        return node.get(key & _MASK, _MISSING)
+
+
+def _made(root: _Node, top: int, length: int) -> Trie[Any]:
+    made: Trie[Any] = Trie()
+    made._root, made._top, made._len = root, top, length
+    return made
+
+
+def _with(node: _Node, shift: int, key: int, value: Any) -> _Node:
+    at = (key >> shift) & _MASK
+    return {**node, at: _with(node.get(at, {}), shift - _BITS, key, value) if shift else value}
+
+
+def _less(node: _Node, shift: int, key: int) -> _Node:
+    at = (key >> shift) & _MASK
+    below = _less(node[at], shift - _BITS, key) if shift else {}
+    return {**node, at: below} if below else {other: node[other] for other in node if other != at}
+
+
+def _entries(node: _Node, shift: int, above: int) -> Iterator[tuple[int, Any]]:
+    for at in sorted(node):
+        if shift:
+            yield from _entries(node[at], shift - _BITS, above | at << shift)
+        else:
+            yield above | at, node[at]

@@ -1,0 +1,132 @@
+"""A cluster that brings nodes when they are asked for: a real autoscaler of Ray, whose nodes are processes here."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+
+import psutil
+import pytest
+
+CLUSTER = "PACELINE_TEST_CLUSTER"
+"""What all processes of a cluster carry in their environment."""
+HEAD_ID = "f" * 51 + "00000"
+"""The provider of local nodes takes the node with this id for the head."""
+
+
+def configuration(port):
+    """Of an autoscaler that may bring one node with two CPUs. JSON is YAML."""
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    config = {f"{name}_commands": [] for name in lists}
+    config |= {name: {} for name in ("auth", "docker", "file_mounts")}
+    config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
+    config |= {
+        "cluster_name": "growing",
+        "max_workers": 1,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 10,
+        "file_mounts_sync_continuously": False,
+        "provider": {
+            "type": "fake_multinode",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "gcs_address": f"127.0.0.1:{port}",
+        },
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+            "pair": {
+                "resources": {"CPU": 2, "object_store_memory": 150_000_000},
+                "node_config": {},
+                "min_workers": 0,
+                "max_workers": 1,
+            },
+        },
+    }
+    return json.dumps(config)
+
+
+@pytest.fixture
+def growing(tmp_path, cluster):
+    """The address of a cluster whose head has one CPU, and which grows."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = tmp_path / "autoscaler.yaml"
+    path.write_text(configuration(port))
+    name = uuid.uuid4().hex
+    environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
+    environ |= {
+        CLUSTER: name,
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    nodes = type(cluster)(environ)
+    try:
+        nodes.add(num_cpus=1, include_dashboard=False, gcs_server_port=port, autoscaling_config=str(path))
+        yield nodes.address
+    finally:
+        nodes.close()
+        _end(name)
+
+
+def _end(name):
+    """The nodes that the autoscaler has brought are nobody's children."""
+    ours = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(CLUSTER) == name:
+                process.kill()
+                ours.append(process)
+        except psutil.Error:
+            continue
+    psutil.wait_procs(ours, timeout=10)
+
+
+SCRIPT = """
+import sys
+
+import paceline
+from paceline._engine.ray.connect import connected
+from paceline._engine.ray.look import looked
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, get_context
+
+
+def function():
+    return get_context().get_local_world_size()
+
+
+path, address = sys.argv[1:]
+paceline.init(engine="ray", address=address)
+connected(address)
+print("grows:", looked().grows, [node.total["CPU"] for node in looked().nodes])
+scaling = ScalingConfig(2, placement_strategy="STRICT_PACK")
+result = DataParallelTrainer(function, scaling_config=scaling, run_config=RunConfig(storage_path=path)).fit()
+print("trained beside:", result.return_value)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_what_an_autoscaler_may_bring_is_asked_for_and_the_wait_is_shown(tmp_path, growing):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "runs"), growing],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 0, said
+    assert "grows: True [1.0]" in said
+    assert (
+        "waiting for room: 2 workers with 1 CPU each (placement_strategy='STRICT_PACK') are asked for; "
+        "the cluster has 1 node with 1 CPU; the autoscaler is asked for more\n"
+    ) in said
+    assert "trained beside: 2" in said

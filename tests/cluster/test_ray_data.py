@@ -1,0 +1,346 @@
+"""Plans on Ray Data: the same rows in the same order as in one process, whatever the plan."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import paceline.data as data
+from paceline._core.errors import DataError
+from paceline.data import Dataset, from_others
+from paceline.data.block import Block
+from paceline.data.context import DataContext
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.lower import lowered_for
+from paceline.data.exec.pipeline import Executor
+from paceline.data.exec.ray import RayExecutor, blocks_of, packed, unpacked
+from paceline.data.exec.ray.carry import Carried
+from paceline.data.exec.stats import Record
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
+
+Row = tuple[int, int, dict[str, Any]]
+MB = 1_000_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def functions_travel() -> Iterator[None]:
+    """The nodes cannot import this file."""
+    import sys
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(autouse=True)
+def context() -> Iterator[DataContext]:
+    before, DataContext._current = DataContext._current, DataContext()
+    yield DataContext._current
+    DataContext._current = before
+
+
+def numbers(num_rows: int, num_units: int) -> Dataset:
+    return data.range(num_rows, override_num_blocks=num_units)
+
+
+def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"] * 2, "rows": np.full(len(batch["id"]), len(batch["id"]))}
+
+
+class Shift:
+    """Says of each row in which process it was, and the how manieth batch that had there."""
+
+    def __init__(self, by: int = 1) -> None:
+        self.by, self.calls = by, 0
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        num = len(batch["id"])
+        told = {"rows": num, "process": os.getpid(), "call": self.calls}
+        return {**batch, "id": batch["id"] + self.by, **{name: np.full(num, value) for name, value in told.items()}}
+
+
+def found(executor: Executor, dataset: Dataset, epoch: int = 0, *start: int) -> list[Row]:
+    """Each row with its unit and its number there."""
+    pipeline = lowered_for(dataset._plan, epoch, executor)
+    return [
+        (delivered.unit, delivered.offset + number, {name: _plain(value) for name, value in row.items()})
+        for delivered in executor.run(pipeline, *start)
+        for number, row in enumerate(delivered.block.rows())
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def same(dataset: Dataset, epoch: int = 0, *start: int, but: tuple[str, ...] = ()) -> list[Row]:
+    """The rows on Ray, which are those of one process but for some columns."""
+    on_ray = found(RayExecutor(), dataset, epoch, *start)
+
+    def without(rows: list[Row]) -> list[Row]:
+        return [(*place, {name: value for name, value in row.items() if name not in but}) for *place, row in rows]
+
+    assert without(on_ray) == without(found(InlineExecutor(), dataset, epoch, *start))
+    return on_ray
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it has not come true"
+        time.sleep(0.05)
+
+
+def in_use() -> float:
+    """Bytes in the object stores of all nodes."""
+    import ray
+
+    return ray.cluster_resources()["object_store_memory"] - ray.available_resources().get("object_store_memory", 0.0)
+
+
+def test_units_are_pruned_ordered_and_batched_as_on_one_machine(tmp_path: Path) -> None:
+    for part in range(5):
+        ids = np.arange(part * 20, part * 20 + 20)
+        columns = {"id": ids, "text": [f"row {n}" for n in ids], "list": [list(range(n % 4)) for n in ids]}
+        pq.write_table(pa.table(columns), tmp_path / f"part-{part}.parquet", row_group_size=7)
+    dataset = data.read_parquet(str(tmp_path)).filter(expr="id >= 40").randomize_block_order(seed=2)
+    dataset = dataset.map_batches(
+        lambda batch: {**batch, "size": np.full(len(batch["id"]), len(batch["id"]))}, batch_size=6
+    )
+    rows = same(dataset, 3)
+    assert {row["id"] for _, _, row in rows} == set(range(40, 100))
+
+
+def test_each_chain_of_a_union_has_its_own_pools_and_others_pass_by() -> None:
+    plain = numbers(50, 3).map_batches(doubled, batch_size=7)
+    one = numbers(40, 4).map_batches(Shift, batch_size=9, concurrency=1)
+    two = numbers(30, 2).map_batches(doubled, batch_size=4).map_batches(Shift, concurrency=2, fn_constructor_args=(5,))
+    dataset = plain.union(one, two).randomize_block_order(seed=3)
+    rows = same(dataset, 0, but=("process", "call"))
+    ones = [row for _, _, row in rows if "process" in row and row["rows"] == 9]
+    assert len({row["process"] for row in ones}) == 1, "one process for a pool of one"
+    assert max(row["call"] for row in ones) > 2, "an object for a process, not for a unit"
+    # From a row in the middle of a unit on, with nothing before it done.
+    unit, offset, _ = rows[61]
+    assert same(dataset, 0, unit, offset, but=("process", "call"))[0][:2] == (unit, offset)
+
+
+def test_columns_of_all_kinds_arrive_as_they_were() -> None:
+    import ray
+
+    block = Block(
+        {
+            "tensor": np.arange(24, dtype=np.float32).reshape(4, 3, 2),
+            "time": np.array(["2024-01-01", "2025-01-01", "2026-01-01", "NaT"], "datetime64[s]"),
+            "text": pa.chunked_array([["a", None], ["b", "c"]]),
+            "nested": pa.chunked_array([[{"x": [1, 2]}, {"x": []}, None, {"x": [3]}]]),
+            "object": np.array([{1}, "a", None, 3.5], object),
+        }
+    )
+    there = unpacked(ray.get(ray.put(packed(block))))
+    assert [str(row) for row in there.rows()] == [str(row) for row in block.rows()]
+    assert there.schema.types == block.schema.types
+    large = unpacked(ray.get(ray.put(packed(Block({"x": np.ones((1000, 1000))})))))
+    assert not large.columns["x"].flags.owndata, "a view of the object store"
+
+
+def test_shuffles_sorts_and_groups_give_the_rows_of_one_machine(context: DataContext) -> None:
+    context.target_max_block_size = 20_000  # so that there are several parts
+    keyed = numbers(4000, 5).map_batches(
+        lambda batch: {"k": batch["id"] * 7 % 13, "id": batch["id"], "s": np.array([f"t{n}" for n in batch["id"]])}
+    )
+    same(keyed.random_shuffle(seed=1).map_batches(lambda batch: {"first": batch["id"][:1]}, batch_size=8), 2)
+    same(keyed.sort("k"))
+    same(keyed.groupby("k").sum("id"))
+
+
+def test_parts_of_large_chunks_are_cut_where_they_lie(monkeypatch: pytest.MonkeyPatch, context: DataContext) -> None:
+    from paceline.data.exec.ray import aside
+
+    monkeypatch.setattr(aside, "_SMALL", 1)
+    context.target_max_block_size = 20_000
+    same(numbers(4000, 3).random_shuffle(seed=1))
+    same(numbers(4000, 3).sort("id", descending=True))
+
+
+def test_rows_are_brought_side_by_side_and_into_other_units_as_on_one_machine() -> None:
+    odd = numbers(200, 4).filter(lambda row: row["id"] % 2 == 1)
+    other = numbers(100, 3).map(lambda row: {"y": [row["id"]] * 2})
+    same(odd.repartition(3).zip(other).limit(33))
+
+
+def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
+    class Items:
+        """More than goes along with each unit."""
+
+        def __init__(self) -> None:
+            self.weights = np.arange(50_000)
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> int:
+            return int(self.weights[index])
+
+    kept = numbers(40, 4).map_batches(doubled).materialize()
+    held = data.from_numpy(np.arange(40 * 5000).reshape(40, 5000), override_num_blocks=3)
+    same(kept.zip(data.from_torch(Items()), held))
+    assert found(InlineExecutor(), Carried.of(kept).value()) == found(InlineExecutor(), kept)
+
+
+def inverse(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": 1 // (row["id"] - 37)}  # inverse
+
+
+def test_an_error_of_the_user_comes_after_the_rows_before_it_as_on_one_machine() -> None:
+    dataset = numbers(60, 4).map(inverse).map_batches(Shifted, concurrency=1)
+    told = []
+    for executor in (InlineExecutor(), RayExecutor()):
+        rows, error = until_it_fails(executor, dataset)
+        assert isinstance(error, ZeroDivisionError)
+        told.append((rows, error.__notes__[0]))
+    assert told[0] == told[1]
+    assert "at row 7 of range (rows 30 to 44)" in told[1][1]
+    assert f"{Path(__file__)}:" in told[1][1]
+
+
+def until_it_fails(executor: Executor, dataset: Dataset) -> tuple[list[dict[str, Any]], BaseException | None]:
+    rows: list[dict[str, Any]] = []
+    try:
+        for delivered in executor.run(lowered_for(dataset._plan, 0, executor)):
+            rows += delivered.block.rows()
+    except Exception as error:
+        return rows, error
+    return rows, None
+
+
+class Shifted:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": batch["x"] + 1}
+
+
+def test_skipped_rows_are_recorded() -> None:
+    record = Record()
+    rows = found(RayExecutor(record), numbers(60, 4).map(inverse, on_error="skip"))
+    assert len(rows) == 59
+    (skipped,) = record.skipped
+    assert (skipped.unit, skipped.row) == ("range (rows 30 to 44)", 7)
+    (stage,) = record.seen().stages
+    assert (stage.name, stage.num_units, stage.num_rows) == ("read -> map(inverse)", 4, 59)
+
+
+def test_a_unit_whose_process_dies_is_done_again_and_not_for_ever(tmp_path: Path, context: DataContext) -> None:
+    def dies(batch: dict[str, Any]) -> dict[str, Any]:
+        first = int(batch["id"][0])
+        if first == 15 or (first == 0 and not (tmp_path / "died").exists()):
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    context.max_unit_failures = 1
+    rows, error = until_it_fails(RayExecutor(), numbers(60, 4).map_batches(dies))
+    assert rows == [{"id": number} for number in range(15)], "what came before was done again, once"
+    assert isinstance(error, DataError)
+    assert str(error).startswith("range (rows 15 to 29): the process that worked on it died 2 times")
+
+
+@pytest.mark.parametrize("num_units", [40, 1])
+def test_a_slow_consumer_keeps_what_is_in_flight_within_the_budget(context: DataContext, num_units: int) -> None:
+    context.execution_options.resource_limits.object_store_memory = budget = 40 * MB
+    rows = numbers(8 * num_units, num_units) if num_units > 1 else numbers(240, 1)
+    wide = rows.map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 125_000))}, batch_size=8)  # 8 MB each
+    before, peak, num_bytes, total = in_use(), 0.0, 0, 5 * budget
+    for placed in blocks_of(lowered_for(wide._plan, 0, InlineExecutor())):
+        threading.Event().wait(0.05)
+        num_bytes += placed.num_bytes
+        peak = max(peak, in_use() - before)
+        del placed
+    assert num_bytes > total
+    assert 0 < peak <= budget + 16 * MB, "what was taken, and what had just been begun"
+
+
+def test_a_node_that_is_lost_costs_no_row(cluster: Any, context: DataContext) -> None:
+    import ray
+
+    context.execution_options.resource_limits.object_store_memory = 30 * MB
+    node = cluster.add(num_cpus=2)
+    dataset = numbers(300, 30).map_batches(lambda batch: {**batch, "x": np.ones((len(batch["id"]), 20_000))})
+    held: list[Any] = []
+    rows: list[int] = []
+
+    def take() -> None:
+        rows.extend(unpacked(ray.get(held.pop(0).ref)).columns["id"].tolist())
+
+    for placed in blocks_of(lowered_for(dataset._plan, 0, InlineExecutor())):
+        held.append(placed)
+        if node in cluster.added and len(held) > 4 and any(each.node == node for each in held):
+            cluster.remove(node)
+        if len(held) > 8:
+            take()
+    while held:
+        take()
+    assert node not in cluster.added, "it had some of the rows"
+    assert rows == list(range(300))
+
+
+def test_closing_ends_the_work_and_lets_go_of_the_rows(context: DataContext, capfd: pytest.CaptureFixture[str]) -> None:
+    context.execution_options.resource_limits.object_store_memory = 40 * MB
+    dataset = numbers(400, 40).map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 100_000))})
+    before = in_use()
+    blocks = blocks_of(lowered_for(dataset._plan, 0, InlineExecutor()))
+    next(blocks)
+    eventually(lambda: in_use() > before + 8 * MB)
+    blocks.close()
+    eventually(lambda: in_use() < before + 1 * MB)
+    assert logging.getLogger("ray.data").level != logging.ERROR, "as it was before"
+    assert "execution" not in capfd.readouterr().err, "Ray's own lines"
+
+
+def test_rows_come_where_others_have_all_cores_and_a_line_says_so() -> None:
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    group = placement_group([{"CPU": 2}, {"CPU": 2}], strategy="STRICT_SPREAD")
+    ray.get(group.ready())
+    said: list[str] = []
+    try:
+        eventually(lambda: ray.available_resources().get("CPU", 0) == 0)
+        dataset = numbers(60, 4).map_batches(Shift, concurrency=2)
+        rows = found(RayExecutor(say=said.append), dataset)
+    finally:
+        remove_placement_group(group)
+    assert [row["id"] for _, _, row in rows] == list(range(1, 61))
+    (line,) = said
+    assert line.startswith("data: 0 of the cluster's 4 CPUs are free and 3 are needed, so rows are read by up to 4")
+    eventually(lambda: ray.available_resources().get("CPU", 0) == 4)
+
+
+def test_a_dataset_of_ray_comes_in_its_own_order_and_goes_on_at_a_row() -> None:
+    import ray.data
+
+    def wide(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "t": np.stack([batch["id"]] * 2, 1), "s": np.array([f"{n}" for n in batch["id"]])}
+
+    dataset = from_others.as_dataset(ray.data.range(300, override_num_blocks=7).map_batches(wide))
+    expected = [(0, n, {"id": n, "t": [n, n], "s": f"{n}"}) for n in range(300)]
+    said: list[str] = []
+    executor = RayExecutor(say=said.append)
+    assert found(executor, dataset) == expected
+    assert found(executor, dataset, 0, 0, 99) == expected[99:]
+    (line,) = said
+    assert "a resume repeats its execution" in line
+    doubles = dataset.map_batches(doubled, batch_size=64)
+    assert [row["id"] for _, _, row in found(executor, doubles)] == list(range(0, 600, 2))

@@ -1,0 +1,196 @@
+"""The service that gives workers on a cluster their rows: asked by workers that are all in this process."""
+
+import itertools
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline.data
+from paceline._core.errors import DataError
+from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
+from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.ray import feeds as feeds_module
+from paceline.data.exec.ray.feeds import RayFeeds, service_at
+from paceline.data.exec.ray.start import serving
+from paceline.data.feeds import LocalFeeds
+from paceline.data.iterator import DataIterator
+from paceline.data.position import Split, merged
+
+MODES = ("equal", "exact", "all")
+
+
+def served(limit=None, **datasets):
+    context = DataContext()
+    if limit is not None:
+        context = DataContext(ExecutionOptions(ExecutionResources(object_store_memory=limit)))
+    return serving({name: dataset._plan for name, dataset in datasets.items()}, context)
+
+
+def shards(feeds, world, mode, cursor=None):
+    return [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+
+
+def told(its, **options):
+    """The batches of each worker, and where it stands after each. They go side by side, as workers do."""
+    found = [[] for _ in its]
+    running = [iter(it.iter_batches(**options)) for it in its]
+    for turn in itertools.zip_longest(*running):
+        for batch, it, noted in zip(turn, its, found, strict=True):
+            if batch is not None:
+                noted.append((batch["id"].tolist(), it.get_state()))
+    return found
+
+
+def seen(address):
+    service = service_at(address)
+    return service.get(service.call("seen"))
+
+
+def settled(address):
+    """No pass is under way any more: those who left are noticed a moment later."""
+    deadline = time.monotonic() + 30
+    while (now := seen(address))[2] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return now
+
+
+def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine():
+    dataset = paceline.data.range(53, override_num_blocks=7).randomize_block_order(seed=3).filter(expr="id != 13")
+    here = LocalFeeds(dataset._plan, InlineExecutor())
+    with served(rows=dataset) as address:
+        feeds = RayFeeds(address, "rows")
+        assert (feeds.fingerprint(), feeds.num_rows(), str(feeds.schema())) == (
+            here.fingerprint(),
+            here.num_rows(),
+            str(here.schema()),
+        )
+        for mode, size, window in itertools.product(MODES, (3, None), (None, 10)):
+            options = {"batch_size": size, "local_shuffle_buffer_size": window, "local_shuffle_seed": 5}
+            ours, theirs = shards(feeds, 3, mode), shards(here, 3, mode)
+            for _ in range(2):
+                assert told(ours, **options) == told(theirs, **options), (mode, size, window)
+
+        for world in (2, 3):
+            places = [interrupted(each) for each in (feeds, here)]
+            assert places[0] == places[1]
+            assert places[0].ahead is not None
+            rest = [told(shards(each, world, "exact", places[0]), batch_size=5) for each in (feeds, here)]
+            assert rest[0] == rest[1]
+        assert settled(address)[0] == 0
+
+
+def interrupted(feeds):
+    """Where two workers stand that are not in step, and leave in the middle of an epoch."""
+    its = shards(feeds, 2, "exact")
+    running = [iter(it.iter_batches(batch_size=4, local_shuffle_buffer_size=10)) for it in its]
+    for rank in (0, 1, 1):
+        next(running[rank])
+    place = merged([it.cursor() for it in its])
+    for batches in running:
+        batches.close()
+    return place
+
+
+def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_where_it_lies(tmp_path):
+    def doubled(batch, path=str(tmp_path)):
+        import os
+        import uuid
+
+        Path(path, uuid.uuid4().hex).write_text(str(os.getpid()))
+        return {"id": batch["id"] * 2, "text": np.array([f"row {number}" for number in batch["id"]])}
+
+    def failing(batch):
+        if batch["id"][0] >= 20:
+            raise ValueError("no such thing as 20")
+        return batch
+
+    dataset = paceline.data.range(60, override_num_blocks=6)
+    doubling, broken = dataset.map_batches(doubled, batch_size=None), dataset.map_batches(failing, batch_size=None)
+    with served(rows=doubling, broken=broken) as address:
+        options = {"batch_size": 7, "local_shuffle_buffer_size": 25}
+        got = told(shards(RayFeeds(address, "rows"), 2, "equal"), **options)
+        assert len(list(tmp_path.iterdir())) == 6
+        assert got == told(shards(LocalFeeds(doubling._plan, InlineExecutor()), 2, "equal"), **options)
+
+        # Workers have the batches before the one that fails, as on one machine.
+        it = shards(RayFeeds(address, "broken"), 2, "equal")[1]
+        batches = []
+        with pytest.raises(ValueError, match="no such thing as 20") as caught:
+            batches.extend(batch["id"].tolist() for batch in it.iter_batches(batch_size=4))
+        assert batches == [[4, 5, 6, 7], [12, 13, 14, 15]]
+        assert "test_rows.py" in "".join(caught.value.__notes__)
+        assert settled(address)[0] == 0
+
+
+def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(monkeypatch):
+    fetched = {}
+    get = feeds_module.Service.get
+
+    def counted(self, ref):
+        value = get(self, ref)
+        if isinstance(value, tuple) and len(value) == 2 and hasattr(value[1], "nbytes"):
+            name = threading.current_thread().name
+            fetched[name] = fetched.get(name, 0) + value[1].nbytes
+        return value
+
+    monkeypatch.setattr(feeds_module.Service, "get", counted)
+    num_rows, row_bytes, num_blocks, limit = 3_600, 800, 30, 500_000
+    dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
+    with served(limit, rows=dataset) as address:
+        feeds = RayFeeds(address, "rows")
+        firsts = {}
+
+        def take(rank):
+            it = DataIterator(feeds, Split(rank, 3, "equal"))
+            firsts[rank] = [int(batch["data"][0, 0]) for batch in it.iter_batches(batch_size=20)]
+
+        ranks = [threading.Thread(target=take, args=(rank,), name=f"rank {rank}") for rank in range(3)]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join()
+        assert firsts == {rank: list(range(rank * 20, num_rows, 60)) for rank in range(3)}
+        total = num_rows * row_bytes
+        assert fetched.keys() == {"rank 0", "rank 1", "rank 2"}
+        assert all(total / 3 <= number < 1.1 * total / 3 for number in fetched.values())
+        in_flight, peak, num_passes = settled(address)
+        assert (in_flight, num_passes) == (0, 0)
+        assert peak <= limit / 2 + 2 * total / num_blocks
+
+        # Of workers that leave early nothing is held, whether they say so or are followed by another attempt.
+        batches = iter(DataIterator(feeds, Split(0, 3, "equal")).iter_batches(batch_size=20))
+        next(batches)
+        assert seen(address)[0] > 0
+        other = iter(DataIterator(RayFeeds(address, "rows", attempt=2), Split(0, 1, "equal")).iter_batches())
+        next(other)
+        with pytest.raises(DataError, match="begun anew"):
+            list(batches)
+        other.close()
+        assert settled(address)[0] == 0
+
+
+def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
+    import ray
+
+    with served(rows=paceline.data.range(30, override_num_blocks=3)) as address:
+        feeds = RayFeeds(address, "rows", attempt=1)
+        batches = iter(DataIterator(feeds, Split(0, 2, "exact")).iter_batches(batch_size=5))
+        assert next(batches)["id"].tolist() == [0, 1, 2, 3, 4]
+        name = address.split("/")[-2]
+        ray.kill(ray.get_actor(name), no_restart=False)
+        again = RayFeeds(address, "rows", attempt=2)
+        assert told(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
+
+        with pytest.raises(KeyError, match="no dataset 'valid'; there are: 'rows'"):
+            RayFeeds(address, "valid").num_rows()
+        with pytest.raises(DataError, match="belong to another run"):
+            RayFeeds(address[:-1] + "?", "rows").num_rows()
+        service_at(address)._owner = 0
+        with pytest.raises(DataError, match="survives a fork"):
+            again.num_rows()
+        batches.close()
+    with pytest.raises(ValueError, match=name):
+        ray.get_actor(name)

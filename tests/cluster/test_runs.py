@@ -1,0 +1,350 @@
+"""What holds of a run on one machine and could be otherwise on a cluster, in few runs with much in each."""
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from paceline import train
+from paceline._control import journal
+from paceline._control.events import Reported, WorkerFailed
+from paceline._control.policy import first_failure
+from paceline.train import (
+    Checkpoint,
+    CheckpointConsistencyMode,
+    DataParallelTrainer,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    ValidationConfig,
+    WorkerGroupError,
+)
+
+
+def fit(path, function, num_workers=2, *, max_failures=0, name="run", cpus=1, validation=None, **run_config):
+    return DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers, resources_per_worker={"CPU": cpus} if num_workers else None),
+        run_config=RunConfig(name=name, storage_path=path, failure_config=FailureConfig(max_failures), **run_config),
+        validation_config=validation,
+    ).fit()
+
+
+def history(path):
+    return list(journal.read(Path(path) / "journal.jsonl"))
+
+
+def test_workers_know_their_places_speak_with_each_other_and_return_what_they_like(tmp_path, capsys):
+    factor = 3
+
+    class Thing:
+        def __init__(self, value):
+            self.value = factor * value
+
+    def function():
+        context = train.get_context()
+        rank = context.get_world_rank()
+        print("hello from", rank)
+        os.write(1, b"written past Python\n")
+        given = train.collective.broadcast_from_rank_zero({"from": rank, "array": np.arange(3)})
+        train.collective.barrier()
+        me = psutil.Process()
+        listening = [
+            each.laddr
+            for process in (me, me.parent())
+            for each in process.net_connections(kind="inet")
+            if each.status == psutil.CONN_LISTEN
+        ]
+        facts = {
+            "rank": rank,
+            "size": context.get_world_size(),
+            "local": (context.get_local_rank(), context.get_local_world_size()),
+            "node": context.get_node_rank(),
+            "name": context.get_experiment_name(),
+            "given": (given["from"], int(given["array"].sum())),
+            "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
+            "main": threading.current_thread() is threading.main_thread(),
+            "listening": listening,
+            "pid": os.getpid(),
+        }
+        (Path(context.get_storage().experiment_fs_path) / f"facts-{rank}").write_text(json.dumps(facts))
+        train.report({"a": math.nan, "b": -math.inf, "c": np.float32(0.5), "d": {"e": [1, None]}})
+        return Thing(rank + 1)
+
+    result = fit(tmp_path, function, 5, cpus=0.5)
+    facts = [json.loads((Path(result.path) / f"facts-{rank}").read_text()) for rank in range(5)]
+    for rank, each in enumerate(facts):
+        assert (each["rank"], each["size"], each["name"]) == (rank, 5, "run")
+        assert each["given"] == [0, 3]
+        assert each["leads"]
+        assert each["main"]
+        assert each["listening"] == [], "nothing of ours"
+    nodes = [each["node"] for each in facts]
+    assert nodes == sorted(nodes)
+    assert set(nodes) == {0, 1}, "two CPUs on a node have room for four"
+    for node in (0, 1):
+        beside = [each["local"] for each in facts if each["node"] == node]
+        assert beside == [[local, len(beside)] for local in range(len(beside))]
+    assert len({each["pid"] for each in facts}) == 5
+
+    assert math.isnan(result.metrics["a"])
+    assert (result.metrics["b"], result.metrics["c"], result.metrics["d"]) == (-math.inf, 0.5, {"e": [1, None]})
+    assert result.return_value.value == 3
+    said = capsys.readouterr()
+    assert "[rank 0] hello from 0\n" in said.out
+    assert "[rank 0] written past Python\n" in said.out
+    assert "hello from 1" not in said.out
+    for rank in range(5):
+        assert f"hello from {rank}" in (result.log_dir / "attempt_1" / f"rank_{rank}.log").read_text()
+    begins, complete = said.err.splitlines()
+    assert begins.startswith("paceline: run run begins: 5 workers on the Ray cluster at ")
+    assert complete == "paceline: run run is complete after 1 report"
+
+
+NUM_REPORTS = 2000
+
+
+def test_reports_in_a_row_are_cheap_and_each_arrives_once_also_after_a_second_fit(tmp_path):
+    def function():
+        took = []
+        for i in range(NUM_REPORTS):
+            began = time.perf_counter()
+            train.report({"i": i})
+            took.append(time.perf_counter() - began)
+        return took
+
+    for name in ("one", "two"):
+        result = fit(tmp_path, function, name=name)
+        reports = [event for event in history(result.path) if isinstance(event, Reported)]
+        for rank in (0, 1):
+            assert [each.seq for each in reports if each.rank == rank] == list(range(1, NUM_REPORTS + 1))
+        assert result.metrics_dataframe["i"].tolist() == list(range(NUM_REPORTS))
+        assert statistics.median(result.return_value) < 0.002
+
+
+class Unpicklable(Exception):
+    def __reduce__(self):
+        raise TypeError("no pickle")
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+def throw(error):
+    raise error
+
+
+def end_with_a_child(path):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    path.write_text(str(child.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+ENDS = (
+    (lambda _: throw(Unpicklable("odd")), "user", "Unpicklable: odd"),
+    (lambda _: throw(ValueError(threading.Lock())), "user", "ValueError: <unlocked _thread"),
+    (lambda _: throw(NoText()), "user", "NoText: <its message cannot be shown: RuntimeError>"),
+    (lambda _: throw(ValueError("y" * 20_000_000)), "user", "ValueError: yyyy"),
+    (lambda _: throw(ExceptionGroup("several", [ValueError("one")])), "user", "ExceptionGroup: several"),
+    (lambda _: throw(KeyboardInterrupt()), "user", "KeyboardInterrupt"),
+    (lambda _: throw(MemoryError("40 GB")), "memory", "MemoryError: 40 GB"),
+    (lambda _: sys.exit(3), "exited", "SystemExit: 3"),
+    (lambda _: os._exit(0), "exited", "exited with code 0 before its function returned"),
+    (lambda _: os._exit(3), "exited", "exited with code 3 before its function returned"),
+    (lambda _: os.kill(os.getpid(), signal.SIGSEGV), "killed", "killed by SIGSEGV"),
+    (end_with_a_child, "killed", "killed by SIGKILL"),
+    (lambda _: throw(ValueError("loss is nan")), "user", "ValueError: loss is nan"),
+)
+"""How rank 1 ends in one attempt after the other; the last is one too many."""
+
+
+def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(tmp_path, capsys):
+    attempts, child = tmp_path / "attempts", tmp_path / "child"
+    ends = ENDS
+
+    def function():
+        if train.get_context().get_world_rank() == 1:
+            with attempts.open("ab") as file:
+                file.write(b"x")
+            number = attempts.stat().st_size
+            train.report({"i": number})
+            print("my last words", number)
+            ends[number - 1][0](child)
+        train.report({"i": 0})
+        train.collective.barrier()
+
+    import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        with pytest.raises(WorkerGroupError) as caught:
+            fit(tmp_path, function, max_failures=len(ENDS) - 1)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+    error = caught.value
+    failures = {}
+    for event in history(error.result.path):
+        if isinstance(event, WorkerFailed):
+            failures.setdefault(event.attempt, []).append(event.failure)
+    firsts = [first_failure(each) for each in failures.values()]
+    assert [(each.rank, each.kind) for each in firsts] == [(1, kind) for _, kind, _ in ENDS]
+    for failure, (_, _, message) in zip(firsts, ENDS, strict=True):
+        assert failure.message.startswith(message)
+        assert len(failure.message) < 3000
+        assert failure.host
+    assert isinstance(error.worker_failures[1], ValueError)
+    text = str(error)
+    assert text.startswith(f"1 of 2 workers failed on attempt {len(ENDS)} of {len(ENDS)}")
+    assert "ValueError: loss is nan" in text
+    assert "test_runs.py:" in text
+    assert "rank_1.log" in text
+    assert f"[rank 1] my last words {len(ENDS)}\n" in capsys.readouterr().out
+    assert not psutil.pid_exists(int(child.read_text()))
+
+
+SCRIPT = """
+import os, signal, sys, time
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
+
+def counts(config):
+    last = train.get_checkpoint()
+    start = last.to_dict()["i"] + 1 if last else 0
+    for i in range(start, config["until"]):
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
+        if i == 3 and train.get_context().get_world_rank() == 1:
+            os.kill(config["driver"], signal.SIGINT)
+    return "returned"
+
+def waits(config):
+    if train.get_context().get_world_rank() == 1:
+        os.kill(config["driver"], signal.SIGINT)
+        while b"WorkerHeld" not in open(config["journal"], "rb").read():
+            time.sleep(0.05)
+        os.kill(config["driver"], signal.SIGINT)
+    signal.pause()
+
+def fit(function, name, **config):
+    config = {"driver": os.getpid(), "journal": os.path.abspath(f"{name}/journal.jsonl"), **config}
+    run_config = RunConfig(name=name, storage_path=".")
+    return DataParallelTrainer(
+        function, train_loop_config=config, scaling_config=ScalingConfig(2), run_config=run_config
+    ).fit()
+
+name = sys.argv[1]
+stopped = fit(counts, name, until=1_000_000)
+reached = stopped.checkpoint.to_dict()["i"]
+print("once", stopped.return_value, reached >= 3)
+again = fit(counts, name, until=reached + 3)
+print("again", again.return_value, again.metrics["i"] - reached)
+try:
+    fit(waits, name + "-2")
+except KeyboardInterrupt:
+    print("twice", "interrupted")
+"""
+
+
+def test_two_drivers_at_once_are_interrupted_once_and_twice_and_continue(tmp_path, cluster):
+    """Each fits three times in one process, on a cluster that has room for both."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    env = {**os.environ, "RAY_ADDRESS": cluster.address}
+    files = {name: [(tmp_path / f"{name}.{kind}").open("w+") for kind in ("out", "err")] for name in ("a", "b")}
+    processes = {
+        name: subprocess.Popen([sys.executable, "script.py", name], cwd=tmp_path, env=env, stdout=out, stderr=err)
+        for name, (out, err) in files.items()
+    }
+    for name, process in processes.items():
+        code = process.wait(100)
+        out, err = ((file.seek(0), file.read(), file.close())[1] for file in files[name])
+        assert code == 0, err
+        assert out.splitlines() == ["once None True", "again returned 2", "twice interrupted"]
+        assert "stopping at the next report" in err
+        assert "press Ctrl-C again to stop now" in err
+        assert re.search(rf"run {name} continues, from checkpoint_\d+: 2 workers on the Ray cluster", err)
+        rows = Result.from_path(tmp_path / name).metrics_dataframe["i"].tolist()
+        assert rows == list(range(len(rows)))
+        made = [event for event in history(tmp_path / name) if isinstance(event, Reported)]
+        assert [each.seq for each in made if each.rank == 0] == [each.seq for each in made if each.rank == 1]
+
+
+UNREAD = """
+import os, signal
+from paceline import train
+from paceline.train import DataParallelTrainer, RunConfig
+
+def function(driver):
+    os.kill(driver["pid"], signal.SIGSTOP)
+    for i in range(500):
+        train.report({"i": i})
+    os.kill(driver["pid"], signal.SIGKILL)
+    signal.pause()
+
+run_config = RunConfig(name="run", storage_path=".")
+DataParallelTrainer(function, train_loop_config={"pid": os.getpid()}, run_config=run_config).fit()
+"""
+
+
+def test_reports_that_no_driver_read_are_in_the_journal_after_all(tmp_path, cluster, run_script):
+    ended = run_script(UNREAD, env={"RAY_ADDRESS": cluster.address})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    result = Result.from_path(tmp_path / "run")
+    assert result.metrics_dataframe["i"].tolist() == list(range(500))
+    assert result.metrics == {"i": 499}
+
+
+def test_a_validation_has_room_on_a_full_cluster_and_its_death_is_tried_again(tmp_path):
+    died = tmp_path / "died"
+
+    def validate(checkpoint):
+        if not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"doubled": 2 * checkpoint.to_dict()["value"]}
+
+    def function():
+        train.report({"value": 4}, checkpoint=Checkpoint.from_dict({"value": 4}), validation=True)
+        found = train.get_all_reported_checkpoints(CheckpointConsistencyMode.VALIDATED)
+        return [each.metrics for each in found]
+
+    config = ValidationConfig(validate, ray_remote_kwargs={"max_retries": 1})
+    result = fit(tmp_path, function, 4, validation=config)
+    assert result.return_value == [{"value": 4, "doubled": 8}]
+    assert died.exists()
+
+
+def test_an_exception_in_the_driver_ends_the_workers(tmp_path, monkeypatch):
+    from paceline._control.controller import Controller
+
+    inner = Controller._next_events
+
+    def broken(self):
+        events = inner(self)
+        return 1 / 0 if any(isinstance(event, Reported) for event in events) else events
+
+    monkeypatch.setattr(Controller, "_next_events", broken)
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, lambda: (train.report({}), signal.pause()))
+
+
+def test_num_workers_0_stays_in_this_process(tmp_path, capsys):
+    result = fit(tmp_path, lambda: (train.report({"i": 1}), os.getpid())[1], 0)
+    assert result.return_value == os.getpid()
+    assert "Ray" not in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""Workers that have only their own rows cut the very batches that they would cut from all rows."""
+
+import itertools
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numbered_rows import Rows
+from paceline.data.block import Block
+from paceline.data.cutting import Cutter, quickly_cut
+from paceline.data.iterator import DataIterator
+from paceline.data.parts import Dealt, Division, Owners
+from paceline.data.position import Cursor, Delivered, Split, merged, order_of, replaced
+from paceline.data.sparse import Partial, Sparse, concat
+
+
+def dealt(deliveries, division):
+    """For each rank, what it is sent of some blocks; how many blocks waited at most; and how often rows were sent."""
+    blocks = [delivered for delivered in deliveries if delivered.block.num_rows]
+    plan = Dealt(division)
+    spans, waiting = [], 0
+    for delivered in blocks:
+        spans += plan.block(delivered.block.num_rows)
+        waiting = max(waiting, plan.num_uncertain)
+    spans += plan.end()
+    assert [span.num_rows for span in spans] == [delivered.block.num_rows for delivered in blocks]
+    sent, num_sent = [[] for _ in range(division.parts)], 0
+    for span, delivered in zip(spans, blocks, strict=True):
+        whole = quickly_cut(delivered.block)
+        for rank, rows in enumerate(Owners.of(division).rows(span)):
+            sparse = Sparse(whole.num_rows, rows, whole.take(rows))
+            sent[rank].append(Partial(delivered.unit, delivered.offset, sparse))
+            num_sent += len(rows)
+    return sent, waiting, num_sent
+
+
+def told(cutter, deliveries):
+    """All that comes of cutting, types included."""
+    cuts = [
+        (
+            [(name, block.column(name).tolist() if isinstance(block.column(name), np.ndarray) else block.column(name)
+              .to_pylist()) for block in [cut.block] for name in block.columns],
+            str(cut.block.schema),
+            [type(values) for values in cut.block.columns.values()],
+            len(cut.parts),
+            cut.cursor,
+            cut.partial,
+        )
+        for cut in cutter.cut(deliveries)
+    ]  # fmt: skip
+    return cuts, cutter.total
+
+
+def started(cursor, division, feeds):
+    """The cursor with which an epoch is begun: as in `Epochs`."""
+    total = feeds.num_rows() if cursor.total is None and cursor.row == 0 else cursor.total
+    start = order_of(cursor, division["window"], division["seed"])
+    return replaced(start, total=total, chunk=division["chunk"] or division["parts"], world=division["parts"])
+
+
+def columns(ids):
+    """Numbers, texts with and without nulls, tensors; other types in other blocks."""
+    first = int(ids[0]) if len(ids) else 0
+    return {
+        "id": ids,
+        "number": ids.astype(np.float32) if first % 2 else ids,
+        "text": pa.chunked_array([pa.array([None if i % 4 == 0 else f"text {i}" for i in ids.tolist()], pa.string())]),
+        "arrow": pa.chunked_array([pa.array([None if i % 7 == 0 else i for i in ids.tolist()], pa.int64())]),
+        "image": np.stack([ids, ids + 1], axis=1),
+    } | ({"extra": ids * 2} if first % 3 == 0 else {})
+
+
+def history(draw, feeds, mode):
+    """A cursor at which some group of workers was interrupted, in step or not, once or twice."""
+    cursor = None
+    for _ in range(draw(st.integers(0, 2), label="interruptions")):
+        world = draw(st.integers(1, 4), label="world before")
+        options = {"local_shuffle_buffer_size": draw(st.sampled_from([None, 4, 11]), label="window before")}
+        size = draw(st.sampled_from([1, 2, 3, None]), label="batch before")
+        shards = [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+        running = [iter(shard.iter_batches(batch_size=size, **options)) for shard in shards]
+        for rank in draw(st.lists(st.integers(0, world - 1), max_size=9), label="steps"):
+            next(running[rank], None)
+        cursor = merged([shard.cursor() for shard in shards])
+    return cursor or Cursor()
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_batches_of_own_rows_alone_are_those_of_all_rows(data):
+    draw = data.draw
+    feeds = Rows(
+        draw(st.lists(st.integers(0, 17), min_size=1, max_size=6), label="sizes"),
+        block_rows=draw(st.integers(1, 9), label="block_rows"),
+        without=draw(st.sampled_from([None, 2, 3]), label="without"),
+        reorder=draw(st.booleans(), label="reorder"),
+        columns=columns,
+    )
+    mode = draw(st.sampled_from(["equal", "exact"]), label="mode")
+    world = draw(st.integers(2, 5), label="world")
+    batch = draw(st.sampled_from([1, 2, 3, 7, 40, None]), label="batch")
+    chunk = None if batch is None else batch * world
+    how = {
+        "window": draw(st.sampled_from([0, 1, 4, 13, 100]), label="window"),
+        "seed": draw(st.integers(-1, 2), label="seed"),
+        "chunk": chunk,
+        "parts": world,
+    }
+    start = started(history(draw, feeds, mode), how, feeds)
+    division = msgspec.json.decode(
+        msgspec.json.encode(Division(start, mode, world, chunk)), type=Division
+    )  # it travels
+    whole = list(feeds.open(start.epoch, start.unit, start.offset))
+    sent, _, num_sent = dealt(whole, division)
+    given_rows = 0
+    for rank in range(world):
+        split = Split(rank, world, mode)
+        expected = told(Cutter(split, chunk, start), whole)
+        assert told(Cutter(split, chunk, start), sent[rank]) == expected
+        given_rows += sum(cut.block.num_rows for cut in Cutter(split, chunk, start).cut(whole))
+    assert num_sent == given_rows  # and nobody was sent a row too many
+
+
+@pytest.mark.parametrize("mode", ["equal", "exact"])
+def test_a_block_waits_for_no_more_than_the_batch_it_ends_in(mode):
+    for batch, world, block_rows in itertools.product([1, 4, 10], [2, 3], [1, 5, 64]):
+        chunk = batch * world
+        division = Division(Cursor(total=640, chunk=chunk, world=world), mode, world, chunk)
+        deliveries = [Delivered(number, 0, Block({"id": np.arange(block_rows)})) for number in range(640 // block_rows)]
+        _, waiting, _ = dealt(deliveries, division)
+        assert waiting <= -(-chunk // block_rows)
+
+
+def test_rows_in_turn_and_in_windows_are_sent_to_their_workers_alone():
+    deliveries = [Delivered(number, 0, Block({"id": np.arange(10) + 10 * number})) for number in range(6)]
+    for window, chunk in ((0, None), (8, None), (8, 12), (25, 12)):
+        start = Cursor(chunk=chunk or 3, world=3, window=window)
+        sent, _, num_sent = dealt(deliveries, Division(start, "exact", 3, chunk))
+        assert num_sent == 60
+        assert [sum(len(partial.block.rows) for partial in parts) for parts in sent] == [20, 20, 20]
+
+
+def test_what_is_not_at_hand_is_told_by_its_type():
+    block = Block({"id": np.arange(10)})
+    sparse = Sparse(10, np.array([2, 3, 7]), block.take([2, 3, 7]))
+    assert isinstance(sparse.slice(2, 4), Block)
+    assert sparse.slice(2, 4).column("id").tolist() == [2, 3]
+    assert isinstance(sparse.slice(5, 5), Block)
+    assert isinstance(sparse.slice(2, 5), Sparse)
+    assert sparse.slice(3).num_rows == 7
+    assert sparse.slice(3).rows.tolist() == [0, 4]
+    assert sparse.take([7, 2, 7]).column("id").tolist() == [7, 2, 7]
+    shuffled = sparse.take([9, 7, 0, 2])
+    assert (shuffled.rows.tolist(), shuffled.at_hand.column("id").tolist()) == ([1, 3], [7, 2])
+    both = concat([sparse, block.slice(0, 2)])
+    assert (both.num_rows, both.rows.tolist()) == (12, [2, 3, 7, 10, 11])
+    with pytest.raises(AssertionError, match="not at hand"):
+        list(Cutter(Split(0, 2, "exact"), 4, Cursor()).cut([Partial(0, 0, sparse)]))
+
+
+def test_columns_have_the_types_of_all_blocks_though_this_worker_has_rows_of_few():
+    blocks = [Block({"x": np.arange(4)}), Block({"x": np.arange(4) / 2, "y": np.arange(4)})]
+    whole = Block.concat(blocks)
+    sparse = concat([Sparse(4, np.array([1]), blocks[0].take([1])), Sparse(4, np.array([], int), blocks[1].take([]))])
+    assert str(sparse.at_hand.schema) == str(whole.schema)
