@@ -98,6 +98,8 @@ def settle(kit: Kit, lacking: tuple[int, ...], data: bytes) -> None:
     `data`: the files that travelled, where any are lacking.
     """
     roots = [tree.root for tree in kit.parcel.trees]
+    if lacking and kit.parcel.too_large:
+        raise ModuleNotFoundError(f"this node does not have the user's modules: {kit.parcel.too_large}")
     if lacking:
         here = unpacked(kit.parcel, data)
         for number in lacking:
