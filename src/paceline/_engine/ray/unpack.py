@@ -21,16 +21,23 @@ from paceline._core.system import make_private_dirs
 from paceline._engine.ray.parcel import Parcel, Tree
 
 _AFTERWARDS = """
-import fcntl, os, shutil, sys
+import fcntl, os, shutil, sys, time
 sys.stdin.buffer.read()
 lock, turn, *paths = sys.argv[1:]
-try:
-    fd = os.open(lock, os.O_RDWR)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    last = os.fstat(fd).st_ino == os.stat(lock).st_ino
-except (FileNotFoundError, BlockingIOError):
-    last = False
-if last:
+def is_last():
+    # The system closes what a process had one by one: its lock may go a moment after this line to it.
+    for _ in range(100):
+        try:
+            fd = os.open(lock, os.O_RDWR)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(fd).st_ino == os.stat(lock).st_ino
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            os.close(fd)
+            time.sleep(0.05)
+    return False
+if is_last():
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
     if os.path.exists(turn):
