@@ -191,12 +191,14 @@ def test_a_validation_has_to_fit_beside_the_workers():
 
 def test_what_is_waited_for_is_told():
     busy = cluster(node("a", free={"CPU": 1.0}, CPU=2.0), node("b", free={}, CPU=2.0))
-    assert waiting(Wanted({"CPU": 1}), 4, busy) == (
+    assert waiting(Wanted({"CPU": 1}), 4, busy, {}) == (
         "waiting for room: 4 workers with 1 CPU each are asked for; "
         "the cluster has 2 nodes with 2 CPU each, of which others have 3 CPU"
     )
+    assert "of which others have 1 CPU" in waiting(Wanted({"CPU": 1}), 4, busy, {"b": 2})
+    assert waiting(Wanted({"CPU": 1}), 4, busy, {"a": 1, "b": 2}).endswith("2 nodes with 2 CPU each")
     growing = cluster(node("a", CPU=2.0), grows=True)
-    assert waiting(Wanted({"CPU": 1}), 4, growing) == (
+    assert waiting(Wanted({"CPU": 1}), 4, growing, {}) == (
         "waiting for room: 4 workers with 1 CPU each are asked for; "
         "the cluster has 1 node with 2 CPU; the autoscaler is asked for more"
     )

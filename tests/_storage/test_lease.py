@@ -85,7 +85,7 @@ def clock():
     return FakeClock()
 
 
-def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S):
+def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
     return taken(
         slot,
         ttl_s=ttl_s,
@@ -93,6 +93,7 @@ def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S):
         say=(said if said is not None else []).append,
         wait=wait or clock.advance,
         alive=lambda holder: alive,
+        controller=controller,
     )
 
 
@@ -108,6 +109,24 @@ def test_a_driver_known_to_be_dead_is_followed_at_once(slot, clock):
     take(slot(), clock)
     assert take(slot(), clock, alive=False).number == 2
     assert clock.now() == 0.0
+
+
+@pytest.mark.parametrize("alive", [None, True])
+def test_an_earlier_life_of_a_controller_is_followed_at_once_and_fenced_as_one_that_may_come_back(slot, clock, alive):
+    earlier = take(slot(), clock, controller="actor 1")
+    lease = take(slot(), clock, alive=alive, controller="actor 1")
+    assert lease.number == 2
+    assert clock.now() == 0.0
+    assert not lease.holder.alone, "it is left with a copy of its own of the journal"
+    with pytest.raises(RunHeldError, match="was taken over by"):
+        earlier.check()
+
+
+def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_its_run(slot, clock):
+    take(slot(), clock, controller="actor 1")
+    for controller in ("", "actor 2"):
+        with pytest.raises(RunHeldError, match=r"by a detached controller, process \d+ .*\n\nhint: `paceline attach"):
+            take(slot(), clock, alive=True, controller=controller)
 
 
 def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(slot, clock):

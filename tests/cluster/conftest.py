@@ -129,6 +129,7 @@ def _environ() -> dict[str, str]:
         "RAY_health_check_failure_threshold": "3",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",
     }
 
 

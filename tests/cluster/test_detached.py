@@ -15,6 +15,7 @@ from paceline import train
 from paceline._commands import attach
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.presence import Presence
+from paceline._storage.desk import Note
 from paceline._storage.slots import DiskSlot
 from paceline.train import (
     Checkpoint,
@@ -251,4 +252,13 @@ def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(tmp_path, cap
     assert attach.main([str(tmp_path / "run")]) == 2
     told = capfd.readouterr().err
     assert "run run has made 1 report and was not detached" in told
+    assert "to continue from checkpoint_000001 (report 1)" in told
+
+    # One whose controller was lost for good.
+    desk = RunConfig(name="run", storage_path=tmp_path).home.desk()
+    desk.made_token()
+    desk.leave(Note(gcs_address()))
+    assert attach.main([str(tmp_path / "run")]) == 2
+    told = capfd.readouterr().err
+    assert f"has no controller any more on the cluster at {gcs_address()}" in told
     assert "to continue from checkpoint_000001 (report 1)" in told

@@ -42,6 +42,8 @@ class Settings:
     """How long the head of a cluster may not answer before the cluster is taken for lost. Ray's own limit is 60."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: where a cluster is."""
+    omp_num_threads: str | None = None
+    """OpenMP's own `OMP_NUM_THREADS`: how many threads a worker computes with, where the user says so."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -61,6 +63,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         cluster_patience_s=_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
         engine=_one_of(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
+        omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
     )
 
 

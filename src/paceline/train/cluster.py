@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -40,7 +39,6 @@ class ClusterSite:
         self.luggage = Luggage()
         """What the nodes are sent, as it was packed where the script runs."""
         self._threads: dict[str, str] = {}
-
         self._moves = False
 
     def moved(self) -> ClusterSite:
@@ -56,7 +54,7 @@ class ClusterSite:
         self._check_room()
         self.luggage = luggage(self._config.worker_runtime_env)
         # What the user has set here holds for workers; in an actor it is Ray that has set it.
-        told = os.environ.get("OMP_NUM_THREADS")
+        told = settings.load().omp_num_threads
         self._threads = {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
 
     def described(self) -> str:
@@ -78,7 +76,7 @@ class ClusterSite:
         escort = Escort(self.luggage, self._storage() if beside is None else None)
         least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
         engine = RayEngine(asked, say, self._choice.address, escort=escort, least=least, moves=self._moves)
-        return Anchored(engine, Presence(gcs_address(), settings.load().cluster_patience_s))
+        return Anchored(engine, self._presence())
 
     def _storage(self) -> Storage:
         home = self._config.home
@@ -92,8 +90,15 @@ class ClusterSite:
             return
         from paceline.data.exec.ray.start import serving
 
-        with serving(data.plans, data.context, self.luggage, say) as address:
-            yield address
+        with contextlib.closing(self._presence()) as presence, contextlib.ExitStack() as served:
+            address = served.enter_context(serving(data.plans, data.context, self.luggage, say))
+            try:
+                yield address
+            finally:
+                presence.let_go(served.pop_all().close)
+
+    def _presence(self) -> Presence:
+        return Presence(gcs_address(), settings.load().cluster_patience_s)
 
     def _beside(self, needs: Needs) -> Wanted:
         """What one process beside the workers asks for: it may lie anywhere."""

@@ -94,7 +94,9 @@ def forsaken() -> None:
     Ray's hook for uncaught errors first tells the cluster of them, and waits for it until Ray ends the process. And a
     call that still waits in a thread, woken by the shutdown at the end, would look for another cluster to ask.
     """
-    atexit.unregister(imported().shutdown)
+    ray: Any = sys.modules.get("ray")
+    if ray is not None:
+        atexit.unregister(ray.shutdown)
     if getattr(sys.excepthook, "__module__", "").startswith("ray."):
         sys.excepthook = sys.__excepthook__
 

@@ -199,7 +199,8 @@ class Crew:
             raise Unroomed(f"there is room for {room} of {wait.size} workers")
         if now >= wait.say_at:
             wait.say_at = now + _SAY_EVERY_S
-            self._say(waiting(self.wanted, wait.size, await asyncio.to_thread(looked)))
+            cluster, held = await asyncio.to_thread(lambda: (looked(), self.held()))
+            self._say(waiting(self.wanted, wait.size, cluster, held))
 
     async def _manned(
         self, bundles: Sequence[int], placed: Mapping[int, str], preload: tuple[str, ...], listen: Listen

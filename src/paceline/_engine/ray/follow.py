@@ -15,6 +15,7 @@ import msgspec
 
 from paceline._engine.ray.connect import imported
 from paceline._engine.ray.detached import MAX_RESTARTS, NAMESPACE, Said, keeper_of
+from paceline._engine.ray.nodes import first_line, loss_of
 from paceline._engine.ray.presence import Presence
 
 _LOOK_S = 0.2
@@ -76,7 +77,10 @@ def begun(name: str, token: str, work: bytes, runtime_env: Mapping[str, Any] | N
 
     def begin() -> Link:
         actor = ray.remote(keeper_of(work)).options(**options).remote(token)
-        ray.get(actor.is_over.remote(token))
+        try:
+            ray.get(actor.is_over.remote(token))
+        except ray.exceptions.RayError as error:
+            raise GoneError(f"the controller could not be started: {first_line(loss_of(error))}") from error
         return Link(actor, token, is_new=True)
 
     while True:

@@ -86,6 +86,14 @@ class Presence:
                     raise
                 self.raise_if_lost()
 
+    def let_go(self, end: Callable[[], None]) -> None:
+        """End something on the cluster; on one that is lost there is nothing left to end."""
+        try:
+            if not self.lost:
+                self.asked(end)
+        except ClusterLostError:
+            pass
+
     def close(self) -> None:
         self._closing.set()
         self._looker.join()
@@ -159,10 +167,7 @@ class Anchored:
 
     def close(self) -> None:
         try:
-            if not self._presence.lost:
-                self._presence.asked(self._engine.close)
-        except ClusterLostError:
-            pass  # There is nothing left to let go of.
+            self._presence.let_go(self._engine.close)
         finally:
             self._presence.close()
 

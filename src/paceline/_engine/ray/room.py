@@ -71,10 +71,10 @@ def problem(wanted: Wanted, size: int, cluster: Cluster, beside: Wanted | None =
     )
 
 
-def waiting(wanted: Wanted, size: int, cluster: Cluster) -> str:
-    """What is waited for while workers have no places."""
+def waiting(wanted: Wanted, size: int, cluster: Cluster, held: Mapping[str, int]) -> str:
+    """What is waited for while not all workers have places; `held` are those that some have, by node."""
     has = f"the cluster has {described(cluster.nodes, wanted)}"
-    taken = _taken(wanted, cluster.nodes)
+    taken = _taken(wanted, [_with_ours(node, wanted.bundle, held.get(node.id, 0)) for node in cluster.nodes])
     busy = f", of which others have {taken}" if taken else ""
     scaler = "; the autoscaler is asked for more" if cluster.grows else ""
     return f"waiting for room: {asked(wanted, size)} {'are' if size > 1 else 'is'} asked for; {has}{busy}{scaler}"
@@ -167,8 +167,7 @@ def _with_ours(node: Node, bundle: Mapping[str, float], num_held: int) -> Node:
     return replace(node, free={name: min(node.total.get(name, 0), amount) for name, amount in ours.items()})
 
 
-def _taken(wanted: Wanted, nodes: Iterable[Node]) -> str:
-    nodes = list(nodes)
+def _taken(wanted: Wanted, nodes: list[Node]) -> str:
     taken = {
         name: sum(node.total.get(name, 0) - node.free.get(name, 0) for node in nodes)
         for name in wanted.resources
