@@ -124,6 +124,18 @@ def test_units_are_pruned_ordered_and_batched_as_on_one_machine(tmp_path: Path) 
     assert {row["id"] for _, _, row in rows} == set(range(40, 100))
 
 
+def test_the_order_is_kept_where_a_later_unit_is_done_first(tmp_path: Path) -> None:
+    def backwards(batch: dict[str, Any]) -> dict[str, Any]:
+        unit = int(batch["id"][0]) // 10
+        if unit % 2 == 0:
+            eventually((tmp_path / f"{unit + 1}").exists)
+        (tmp_path / f"{unit}").touch()
+        return batch
+
+    rows = found(RayExecutor(), numbers(40, 4).map_batches(backwards))
+    assert [row["id"] for _, _, row in rows] == list(range(40))
+
+
 def test_each_chain_of_a_union_has_its_own_pools_and_others_pass_by() -> None:
     plain = numbers(50, 3).map_batches(doubled, batch_size=7)
     one = numbers(40, 4).map_batches(Shift, batch_size=9, concurrency=1)
@@ -136,6 +148,40 @@ def test_each_chain_of_a_union_has_its_own_pools_and_others_pass_by() -> None:
     # From a row in the middle of a unit on, with nothing before it done.
     unit, offset, _ = rows[61]
     assert same(dataset, 0, unit, offset, but=("process", "call"))[0][:2] == (unit, offset)
+
+
+def some_plan(seed: int) -> Dataset:
+    """Rows `id` and `k` through steps that a generator chooses; no two seeds are alike."""
+    choose = np.random.default_rng(seed)
+
+    def keyed(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "k": batch["id"] * 7 % 11, "rows": np.full(len(batch["id"]), len(batch["id"]))}
+
+    steps: list[Callable[[Dataset], Dataset]] = [
+        lambda dataset: dataset.map_batches(keyed, batch_size=int(choose.integers(3, 30))),
+        lambda dataset: dataset.filter(lambda row: row["k"] != 3),
+        lambda dataset: dataset.random_shuffle(seed=seed),
+        lambda dataset: dataset.sort("k", descending=bool(choose.integers(2))),
+        lambda dataset: dataset.repartition(int(choose.integers(1, 5))),
+        lambda dataset: dataset.limit(int(choose.integers(20, 60))),
+        lambda dataset: dataset.union(numbers(30, 2).map_batches(keyed, batch_size=4)),
+        lambda dataset: dataset.randomize_block_order(seed=seed),
+        lambda dataset: dataset.flat_map(lambda row: [row] * (row["id"] % 3)),
+    ]
+    dataset = numbers(int(choose.integers(40, 120)), int(choose.integers(1, 6))).map_batches(keyed)
+    for number in choose.permutation(len(steps))[:4]:
+        dataset = steps[number](dataset)
+    return dataset
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_that_chance_made_give_the_rows_of_one_machine(seed: int, context: DataContext) -> None:
+    context.target_max_block_size = 1000
+    dataset = some_plan(seed)
+    rows = same(dataset, seed)
+    if len(rows) > 2:
+        unit, offset, _ = rows[len(rows) // 2]
+        assert same(dataset, seed, unit, offset) == rows[len(rows) // 2 :]
 
 
 def test_columns_of_all_kinds_arrive_as_they_were() -> None:

@@ -59,14 +59,18 @@ def blocks_of(
     """
     if unit >= len(pipeline.tasks):
         return
-    means = means_for(pipeline, seen(cpus_needed(pipeline)), DataContext.get_current())
-    lines = [means.said, others.SAID if others.reads_ray(pipeline) and (unit, offset) == (0, 0) else None]
+    dataset = others.dataset_of(pipeline)
+    cluster = seen(cpus_needed(pipeline))
+    means = means_for(pipeline, cluster, DataContext.get_current())
+    lines = [means.said if dataset is None or means.with_cpus else others.starved(cluster)]
+    if others.reads_ray(pipeline) and (unit, offset) == (0, 0):
+        lines.append(others.SAID)
     for line in filter(None, lines):
         (say or _told)(line)
     ended = False
     with quietly():
         try:
-            if (dataset := others.dataset_of(pipeline)) is not None:
+            if dataset is not None:
                 yield from _of_ray(dataset, offset, means)
             else:
                 yield from _of_ours(pipeline, unit, offset, means, record)

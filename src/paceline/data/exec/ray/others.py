@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._engine.ray.connect import imported
 from paceline.data.exec.pipeline import Pipeline
+from paceline.data.exec.ray.means import Cluster
 from paceline.data.exec.ray.values import packed, unpacked
 from paceline.data.sources.huggingface import Tables
 
@@ -21,6 +22,13 @@ SAID = (
     "data: a ray.data.Dataset is run as it is; a resume repeats its execution and goes on at the row where it stood, "
     "which needs the same rows in the same order each time"
 )
+
+
+def starved(cluster: Cluster) -> str:
+    return (
+        f"data: a ray.data.Dataset needs CPUs, and {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are free: "
+        "it waits until there are some (fewer workers, or num_cpus=0 for its steps, leave it some)"
+    )
 
 
 def dataset_of(pipeline: Pipeline) -> Any:
