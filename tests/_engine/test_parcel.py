@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import types
 import zipfile
@@ -71,15 +72,22 @@ def test_parts_of_a_namespace_package_travel_from_each_home(tmp_path: Path) -> N
     assert _names(found) == {"a": ["space/a.py"], "b": ["space/b.py"]}
 
 
-def test_a_large_file_of_data_stays_and_large_code_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
+def test_a_large_file_of_data_stays_and_too_many_modules_are_told_by_name(tmp_path: Path, monkeypatch) -> None:
     package = _module("package", tmp_path / "package" / "__init__.py")
     (tmp_path / "package" / "weights.bin").write_bytes(bytes(parcel.MAX_DATA_FILE + 1))
     found = own_modules({"package": package}, [tmp_path])
     assert _names(found) == {tmp_path.name: ["package/__init__.py"]}
     monkeypatch.setattr(parcel, "MAX_MODULES", 1000)
     (tmp_path / "package" / "tables.py").write_text("#" * 2000)
-    with pytest.raises(ValueError, match=r"(?s)tables\.py \(0\.0 MB\).*'working_dir'"):
-        packed(own_modules({"package": package}, [tmp_path]))
+    (tmp_path / "package" / "small.txt").touch()
+    found = packed(own_modules({"package": package}, [tmp_path]))
+    assert found.data == b""
+    assert re.search(r"(?s)tables\.py \(0\.0 MB\).*'working_dir'", found.parcel.too_large)
+    # By which a node that has them all the same is known.
+    assert [file.path for file in found.parcel.trees[0].files] == ["package/__init__.py", "package/tables.py"]
+    monkeypatch.setattr(parcel, "MAX_WORKING_DIR", 1000)
+    with pytest.raises(ValueError, match=r"(?s)working_dir.*tables\.py"):
+        packed([], split({"working_dir": str(tmp_path)})[1])
 
 
 def test_the_same_files_make_the_same_parcel_and_a_change_another(tmp_path: Path) -> None:

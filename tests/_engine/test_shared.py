@@ -53,7 +53,7 @@ def test_a_directory_that_cannot_be_written_to_is_told_with_the_reason(probe: Pr
 
 
 def test_what_a_killed_driver_left_of_its_probe_goes_with_the_next(probe: Probe, tmp_path: Path) -> None:
-    left = tmp_path / "run" / ".preflight" / "older"
+    left = tmp_path / "run" / ".probe" / "older"
     left.mkdir()
     again = Probe(Storage(str(tmp_path / "run"), str(tmp_path / "run")))
     again.begin()

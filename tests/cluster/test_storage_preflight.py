@@ -42,9 +42,7 @@ def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(hidden: P
     assert str(path / "run") in text
     assert "hint: set RunConfig(storage_path=...) to a directory that the driver and all nodes share" in text
     assert not (tmp_path / "ran").exists()
-    assert not (path / "run" / ".preflight").exists()
-    # One that they share: the same run is as good as new.
-    assert not any((path / "run").glob("checkpoint*"))
+    assert not (path / "run" / ".probe").exists()
 
 
 def test_it_is_looked_at_once_in_a_run(tmp_path: Path, monkeypatch) -> None:
@@ -66,7 +64,7 @@ def test_it_is_looked_at_once_in_a_run(tmp_path: Path, monkeypatch) -> None:
     events = [json.loads(line[9:])["type"] for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     assert events.count("WorkersStopped") == 2
     assert len(asked) == 1
-    assert not (tmp_path / "run" / ".preflight").exists()
+    assert not (tmp_path / "run" / ".probe").exists()
 
 
 def test_a_store_that_nodes_cannot_reach_is_found_with_the_node(

@@ -1,11 +1,18 @@
 """Runs on a cluster that are kept in a store: each node has a spool of its own, and nothing of it is missing."""
 
+import os
+import signal
+import time
 import uuid
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
+from left_over import MARK
 
 from paceline import train
+from paceline._core.codec import unsealed
 from paceline._storage.address import store_at
 from paceline.train import (
     Checkpoint,
@@ -33,7 +40,7 @@ def variables(s3_server: Server, tmp_path: Path) -> dict[str, str]:
 def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     path: str, variables: dict[str, str], tmp_path: Path, capfd
 ) -> None:
-    def loop() -> str:
+    def loop() -> None:
         rank = train.get_context().get_world_rank()
         checkpoint = train.get_checkpoint()
         start = checkpoint.to_dict()["step"] + 1 if checkpoint is not None else 0
@@ -45,7 +52,6 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
                     print(f"line {number} of many lines that rank 1 prints before its end")
                 raise ValueError("planned")
         print(f"rank {rank} ends")
-        return train.get_context().get_storage().storage_path
 
     result = DataParallelTrainer(
         loop,
@@ -66,7 +72,7 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     failed = logs["logs/attempt_1/rank_1.log"].splitlines()
     assert failed[0] == "rank 1 starts at 0"
     assert failed[1:20_001] == [f"line {n} of many lines that rank 1 prints before its end" for n in range(20_000)]
-    assert failed[-1] == "ValueError: planned"
+    assert failed[-2:] == ["ValueError: planned", ""]
     assert logs["logs/attempt_2/rank_1.log"] == "rank 1 starts at 2\nrank 1 ends\n"
     shown = capfd.readouterr().out
     for line in ("[rank 0] rank 0 starts at 0", "[rank 1] ValueError: planned", "[rank 0] rank 0 ends"):
@@ -74,6 +80,43 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     # Of every rank, every report, once in each attempt that made it.
     frame = Result.from_path(f"{path}/run").metrics_dataframe
     assert list(frame["step"]) == [0, 1, 2, 3]
-    assert [entry.key for entry in store.entries(".preflight")] == []
-    left = [str(found.relative_to(tmp_path / "nodes")) for found in (tmp_path / "nodes").rglob("*") if found.is_file()]
-    assert left == []
+    assert [entry.key for entry in store.entries(".probe")] == []
+    # What the nodes had goes with the actors.
+    deadline = time.monotonic() + 30
+    while left := [str(found) for found in (tmp_path / "nodes").rglob("*") if found.is_file()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def _actors(cluster: str) -> list[psutil.Process]:
+    """The actors around workers, on this cluster and no other."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name().startswith("ray::Shell") and process.environ().get(MARK) == cluster:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(tmp_path: Path) -> None:
+    def loop() -> None:
+        if train.get_checkpoint() is not None or (tmp_path / "again").exists():
+            return
+        (tmp_path / "again").touch()
+        (actor,) = _actors(os.environ[MARK])
+        for number in range(500):
+            train.report({"number": number})
+        actor.kill()
+        signal.pause()
+
+    DataParallelTrainer(
+        loop,
+        scaling_config=ScalingConfig(1),
+        run_config=RunConfig(name="run", storage_path=tmp_path, failure_config=FailureConfig(max_failures=1)),
+    ).fit()
+    lines = (tmp_path / "run" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    events = [msgspec.json.decode(unsealed(line)) for line in lines]
+    assert [event["seq"] for event in events if event["type"] == "Reported"] == [*range(1, 501)]
+    assert [event["type"] for event in events].count("WorkerFailed") == 1

@@ -146,6 +146,8 @@ def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:
         if isinstance(error, BaseException):
             error.add_note(failure.traceback)
             return error
+    if failure.kind == "storage" and not failure.traceback:
+        return StorageError(failure.message)
     kind, _, text = failure.message.partition(": ")
     stand_in = {"ReportMismatchError": ReportMismatchError, "StorageError": StorageError}.get(kind)
     return stand_in(text) if stand_in is not None else WorkerError(failure.message)

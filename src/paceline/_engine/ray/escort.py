@@ -64,6 +64,9 @@ class Escort:
     async def check(self, token: str, actors: Sequence[tuple[Any, Where]]) -> None:
         """The actors have come up: that they can work for this driver. Storage is looked at once for each node."""
         _check_versions(self._luggage.kit.version, self._luggage.kit.python, [where for _, where in actors])
+        for _, where in actors:
+            if where.lacks:
+                raise Refused(f"node {_called(where)} does not have the user's modules: {where.lacks}")
         new = {where.node_id: (actor, where) for actor, where in reversed(actors) if where.node_id not in self._seen}
         if self._storage is None or not new:
             return
@@ -71,11 +74,9 @@ class Escort:
         await asyncio.to_thread(probe.begin)
         try:
             asked = msgspec.json.encode(probe.asked)
-            # Not wait_for, which may lose a cancellation before Python 3.12.
-            async with asyncio.timeout(_ASK_S):
-                answers = await asyncio.gather(*(actor.sees.remote(token, asked) for actor, _ in new.values()))
+            answers = await asyncio.gather(*(_answer(actor.sees.remote(token, asked)) for actor, _ in new.values()))
             found = {
-                f"{where.address} ({where.node_id})": await asyncio.to_thread(probe.problem, where.node_id, told)
+                _called(where): await asyncio.to_thread(probe.problem, where.node_id, told)
                 for told, (_, where) in zip(answers, new.values(), strict=True)
             }
         finally:
@@ -142,10 +143,22 @@ def heard(said: Said, log: Path) -> None:
         logger.warning("what was printed on another machine could not be written to %s: %s", log, error)
 
 
+async def _answer(asked: Any) -> str:
+    try:
+        async with asyncio.timeout(_ASK_S):  # Not wait_for, which may lose a cancellation before Python 3.12.
+            answer: str = await asked
+    except TimeoutError:
+        return f"no answer within {_ASK_S:.0f} s: the storage does not respond there"
+    return answer
+
+
+def _called(where: Where) -> str:
+    return f"{where.address} ({where.node_id})"
+
+
 def _check_versions(version: str, python: str, places: Sequence[Where]) -> None:
     for where in places:
-        node = f"{where.address} ({where.node_id})"
-        _check_version(version, python, where.version, where.python, node)
+        _check_version(version, python, where.version, where.python, _called(where))
 
 
 def _check_version(version: str, python: str, there: str, python_there: str, node: str) -> None:

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +59,8 @@ class Parcel(msgspec.Struct, frozen=True):
     trees: tuple[Tree, ...] = ()
     digest: str = ""
     """Of names and contents: the name under which a node keeps them."""
+    too_large: str = ""
+    """Why modules do not travel, which matters to a node that lacks them."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,19 @@ def own_modules(modules: Mapping[str, ModuleType | None], homes: Sequence[Path])
 
 
 def packed(modules: Sequence[Root], given: Sequence[Root] = ()) -> Packed:
-    """All that travels; too much of it is refused, with what is large."""
-    _check_size(modules, MAX_MODULES, "the modules that the script has imported from its own directory")
-    _check_size(given, MAX_WORKING_DIR, "working_dir and py_modules of worker_runtime_env")
+    """All that travels. Too much of what was asked for is refused; too many modules concern only nodes without them."""
+    if problem := _too_large(given, MAX_WORKING_DIR, "working_dir and py_modules of worker_runtime_env"):
+        raise ValueError(problem)
+    problem = _too_large(modules, MAX_MODULES, "the modules that the script has imported from its own directory")
+    if problem:
+        modules = [replace(root, files=tuple(f for f in root.files if f.suffix in _CODE)) for root in modules]
     roots = (*given, *modules)
-    return _packed(tuple((root, tuple(map(_seen, root.files))) for root in roots)) if roots else Packed(Parcel(), b"")
+    if not roots:
+        return Packed(Parcel(), b"")
+    found = _packed(tuple((root, tuple(map(_seen, root.files))) for root in roots))
+    if not problem:
+        return found
+    return Packed(Parcel(found.parcel.trees, found.parcel.digest, problem), b"")
 
 
 def split(runtime_env: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, list[Root]]:
@@ -226,14 +236,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _check_size(roots: Sequence[Root], limit: int, what: str) -> None:
+def _too_large(roots: Sequence[Root], limit: int, what: str) -> str:
     sizes = {path: _size(path) for root in roots for path in root.files}
     total = sum(sizes.values())
     if total <= limit:
-        return
+        return ""
     largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
     named = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
-    raise ValueError(
+    return (
         f"{what} take {_megabytes(total)}, and at most {_megabytes(limit)} travel to the nodes with a job; "
         f"the largest: {named}\n\n{_WAY_OUT}"
     )

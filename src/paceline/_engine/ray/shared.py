@@ -17,7 +17,7 @@ import msgspec
 
 from paceline._core.system import make_private_dirs
 
-_PROBES = ".preflight"
+_PROBES = ".probe"
 _QUESTION = "driver"
 _PATIENCE_S = 20.0
 """With a store that does not answer."""

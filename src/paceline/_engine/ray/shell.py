@@ -53,6 +53,8 @@ class Where(msgspec.Struct, frozen=True):
     version: str = ""
     """Of Paceline and of Python there."""
     python: str = ""
+    lacks: str = ""
+    """Files that it would need and that did not travel."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class Shell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.Queue[Said | Exception] = asyncio.Queue()
         self._settling = asyncio.Lock()
+        self._lacks = ""
         self._thread: threading.Thread | None = None
         keep_apart()
         prewarm(*preload)
@@ -104,6 +107,8 @@ class Shell:
             if self._thread is None:
                 self._loop = asyncio.get_running_loop()
                 missing = await asyncio.to_thread(lacking, self._kit)
+                if missing and self._kit.parcel.too_large:
+                    self._lacks, missing = self._kit.parcel.too_large, ()
                 data = await files[0] if missing and files else b""
                 await asyncio.to_thread(settle, self._kit, missing, data)
                 self._thread = threading.Thread(target=self._serve, name="paceline-shell", daemon=True)
@@ -119,6 +124,7 @@ class Shell:
             gpus=tuple(map(str, gpus)),
             version=paceline.__version__,
             python=platform.python_version(),
+            lacks=self._lacks,
         )
 
     async def sees(self, token: str, asked: bytes) -> str:

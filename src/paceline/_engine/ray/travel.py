@@ -63,6 +63,7 @@ def luggage(runtime_env: Mapping[str, Any] | None) -> Luggage:
     """What a run of this process takes along. Ray is connected."""
     given = _variables(runtime_env)
     rest, roots = split(runtime_env)
+    _check_ray_takes(rest)
     alone = any(root.as_it_is for root in roots) or "working_dir" in (rest or {})
     modules = [] if alone else own_modules(sys.modules, homes(sys.modules.get("__main__")))
     found: Packed = packed(modules, roots)
@@ -109,6 +110,13 @@ def settle(kit: Kit, lacking: tuple[int, ...], data: bytes) -> None:
         os.chdir(working_dir)
     elif os.path.isdir(kit.cwd) and not kit.has_working_dir and not _has_working_dir():
         os.chdir(kit.cwd)
+
+
+def _check_ray_takes(runtime_env: Mapping[str, Any] | None) -> None:
+    try:
+        imported().runtime_env.RuntimeEnv(**(runtime_env or {}))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"worker_runtime_env={dict(runtime_env or {})!r} is refused by Ray: {error}") from error
 
 
 def _has_working_dir() -> bool:
