@@ -156,6 +156,12 @@ def end_with_a_child(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_ancestor(number):
+    """Of this worker: the zygote that it was forked from, what waits for that, the actor."""
+    os.kill(psutil.Process().parents()[number].pid, signal.SIGKILL)
+    signal.pause()
+
+
 ENDS = (
     (lambda _: throw(Unpicklable("odd")), "user", "Unpicklable: odd"),
     (lambda _: throw(ValueError(threading.Lock())), "user", "ValueError: <unlocked _thread"),
@@ -169,14 +175,17 @@ ENDS = (
     (lambda _: os._exit(3), "exited", "exited with code 3 before its function returned"),
     (lambda _: os.kill(os.getpid(), signal.SIGSEGV), "killed", "killed by SIGSEGV"),
     (end_with_a_child, "killed", "killed by SIGKILL"),
+    (lambda _: kill_ancestor(0), "engine", "ended with the process that workers fork from, which was killed"),
+    (lambda _: kill_ancestor(2), "killed", "the actor around it, process "),
     (lambda _: throw(ValueError("loss is nan")), "user", "ValueError: loss is nan"),
 )
-"""How rank 1 ends in one attempt after the other; the last is one too many."""
+"""How rank 1 ends in one attempt after the other; the last is one too many. What the engine loses is not counted."""
 
 
 def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(tmp_path, capsys):
     attempts, child = tmp_path / "attempts", tmp_path / "child"
     ends = ENDS
+    num_counted = sum(kind != "engine" for _, kind, _ in ENDS)
 
     def function():
         if train.get_context().get_world_rank() == 1:
@@ -195,7 +204,7 @@ def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(t
     cloudpickle.register_pickle_by_value(module)
     try:
         with pytest.raises(WorkerGroupError) as caught:
-            fit(tmp_path, function, max_failures=len(ENDS) - 1)
+            fit(tmp_path, function, max_failures=num_counted - 1)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
@@ -212,7 +221,7 @@ def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(t
         assert failure.host
     assert isinstance(error.worker_failures[1], ValueError)
     text = str(error)
-    assert text.startswith(f"1 of 2 workers failed on attempt {len(ENDS)} of {len(ENDS)}")
+    assert text.startswith(f"1 of 2 workers failed on attempt {num_counted} of {num_counted} ")
     assert "ValueError: loss is nan" in text
     assert "test_runs.py:" in text
     assert "rank_1.log" in text
