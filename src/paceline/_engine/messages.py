@@ -234,6 +234,15 @@ class Shard(msgspec.Struct, frozen=True):
     mode: Literal["equal", "exact", "all"] = "equal"
 
 
+class Guest(msgspec.Struct, frozen=True):
+    """A worker's process on a Ray cluster, which is none of Ray's own: where it finds the cluster when it needs it."""
+
+    address: str
+    namespace: str
+    at_once: bool = False
+    """Its job carries something of Ray's, and can be loaded only when Ray is connected."""
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """The first message: who this worker is and where the run stands."""
 
@@ -269,6 +278,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     shards: tuple[Shard, ...] = ()
     data_address: str = ""
     """Where the rows of these datasets are had."""
+    guest: Guest | None = None
     protocol: int = PROTOCOL
 
 

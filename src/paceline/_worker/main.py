@@ -28,6 +28,7 @@ from paceline._engine.messages import (
     Begin,
     Failure,
     FailureKind,
+    Guest,
     Sample,
     ToWorker,
     WorkerFailed,
@@ -68,7 +69,7 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
 
     link.listen(take, context.signalled)
     with noticing(link):
-        code = work(context, link, lambda: _loaded(job_fd))
+        code = work(context, link, lambda: _loaded(job_fd, begin.guest))
     if code == 0:
         # What an interpreter does when it ends, without taking every module apart.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -217,7 +218,11 @@ def _carried(value: Any) -> tuple[Raw, bytes | None]:
         ) from error
 
 
-def _loaded(job_fd: int) -> Job:
+def _loaded(job_fd: int, guest: Guest | None) -> Job:
+    if guest is not None:
+        from paceline._engine.ray.guest import welcome
+
+        welcome(guest)
     # Mapped, not read: the descriptor, and with it the position, is shared by all workers.
     with mmap.mmap(job_fd, 0, prot=mmap.PROT_READ) as job, memoryview(job) as view:
         os.close(job_fd)

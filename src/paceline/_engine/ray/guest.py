@@ -13,10 +13,8 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import logging
-import pickle
 import pickletools
 import signal
-import struct
 import sys
 import threading
 from collections import deque
@@ -25,6 +23,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from paceline._engine.messages import Guest
 from paceline._engine.ray.connect import CONNECTING, imported
 
 _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
@@ -60,17 +59,6 @@ def mentions_ray(job: bytes) -> bool:
     return False
 
 
-def with_prelude(job: bytes, address: str, namespace: str) -> bytes:
-    """The same job, which makes its process a guest before it is loaded.
-
-    A pickle is a program, and two of them can be written one after the other: the first calls `welcome` and drops what
-    it returns. It remembers nothing, so the places that the second one remembers things at are not moved.
-    """
-    texts = b"".join(b"X" + struct.pack("<I", len(text)) + text for text in (address.encode(), namespace.encode()))
-    at_once = pickle.NEWTRUE if mentions_ray(job) else pickle.NEWFALSE
-    return b"\x80\x04c%b\nwelcome\n(%b%btR0%b" % (__name__.encode(), texts, at_once, job)
-
-
 @contextlib.contextmanager
 def references_kept() -> Iterator[None]:
     """While a job is pickled: references to Ray's objects keep their owner, without whom they are found nowhere."""
@@ -90,24 +78,24 @@ def references_kept() -> Iterator[None]:
             copyreg.dispatch_table[ray.ObjectRef] = before
 
 
-def welcome(address: str, namespace: str, at_once: bool) -> None:
+def welcome(guest: Guest) -> None:
     """In the worker's process: let Ray find the cluster when it is used; now, where the job needs it to be loaded."""
     if "ray" in sys.modules:
-        _prepare(sys.modules["ray"], address, namespace)
+        _prepare(sys.modules["ray"], guest)
     else:
-        sys.meta_path.insert(0, _Doorman(lambda ray: _prepare(ray, address, namespace)))
-    if at_once:
+        sys.meta_path.insert(0, _Doorman(lambda ray: _prepare(ray, guest)))
+    if guest.at_once:
         imported().init()
 
 
-def _prepare(ray: ModuleType, address: str, namespace: str) -> None:
+def _prepare(ray: ModuleType, guest: Guest) -> None:
     init = ray.init
 
     @wraps(init)
     def quiet(*given: str | None, **options: Any) -> Any:
         if not given and options.get("address") is None:
-            options["address"] = address
-        options.setdefault("namespace", namespace)
+            options["address"] = guest.address
+        options.setdefault("namespace", guest.namespace)
         options.setdefault("log_to_driver", False)
         options.setdefault("logging_level", logging.ERROR)
         options.setdefault("configure_logging", False)

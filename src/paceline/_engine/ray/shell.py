@@ -28,10 +28,10 @@ from paceline._core import settings, system
 from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.launch import keep_apart, prewarm
-from paceline._engine.messages import Begin, FromWorker, WorkersStopped, decode_to_worker, encode
+from paceline._engine.messages import Begin, FromWorker, Guest, WorkersStopped, decode_to_worker, encode
 from paceline._engine.ray import shared
 from paceline._engine.ray.connect import imported
-from paceline._engine.ray.guest import with_prelude
+from paceline._engine.ray.guest import mentions_ray
 from paceline._engine.ray.printed import Printed
 from paceline._engine.ray.travel import Kit, lacking, settle, settle_environment
 from paceline._engine.ray.unpack import Held
@@ -143,11 +143,12 @@ class Shell:
             log = spool / log.relative_to(begin.run_path)
             begin = replace(begin, run_path=str(spool))
             printed = Printed(log)
-        address = told.env.get("RAY_ADDRESS", "")
+        if address := told.env.get("RAY_ADDRESS"):
+            begin = replace(begin, guest=Guest(address, self._kit.namespace, mentions_ray(job)))
         group = Group(
             begin.attempt,
             (WorkerSpec(begin, log, told.env),),
-            with_prelude(job, address, self._kit.namespace) if address else job,
+            job,
             told.preload,
             told.preload_later,
             told.start_method,
