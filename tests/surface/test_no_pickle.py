@@ -26,6 +26,7 @@ ALLOWED = {
     ("data/exec/failure.py", "cloudpickle.loads"): "an exception of its own, as a trial",
     ("data/exec/process.py", "cloudpickle.loads"): "units and transforms, from the driver's memory",
     ("data/exec/ray/carry.py", "cloudpickle.loads"): "plans and units, from the driver's memory through Ray's own",
+    ("data/exec/ray/carry.py", "pickle.Unpickler"): "the same, with what they point to as objects of Ray",
     ("data/exec/ray/feeds.py", "cloudpickle.loads"): "what the service of this very run answered, through Ray",
     ("_engine/ray/shared.py", "cloudpickle.loads"): "the user's own storage_filesystem, from the driver's memory",
     ("data/exec/remote.py", "cloudpickle.loads"): "what the service of this very run answered, over a private socket",
