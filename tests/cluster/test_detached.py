@@ -14,6 +14,7 @@ import ray
 from paceline import train
 from paceline._commands import attach
 from paceline._engine.ray.connect import gcs_address
+from paceline._engine.ray.detached import NAMESPACE
 from paceline._engine.ray.presence import Presence
 from paceline._storage.desk import Note
 from paceline._storage.slots import DiskSlot
@@ -58,11 +59,16 @@ def no_controller_is_left(cluster):
     """Of a test that failed, so that the next is judged on its own; one that passed has to have ended its own."""
     yield
     deadline = time.monotonic() + 10.0
-    while (left := ray.util.list_named_actors(all_namespaces=True)) and time.monotonic() < deadline:
+    while (left := controllers()) and time.monotonic() < deadline:
         time.sleep(0.05)
     for actor in left:
         ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
     assert left == []
+
+
+def controllers():
+    """Ray Data has named actors of its own."""
+    return [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
 
 
 def at_most(seconds, condition):

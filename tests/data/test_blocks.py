@@ -122,8 +122,8 @@ def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: lis
         assert one == other or widened
 
 
-def test_texts_and_bytes_that_are_joined_stay_what_they_are() -> None:
-    for values in ([b"a", "a"], ["a", b"a"], ["a", None, b"a"]):
+def test_texts_bytes_decimals_and_floats_that_are_joined_stay_what_they_are() -> None:
+    for values in ([b"a", "a"], ["a", b"a"], ["a", None, b"a"], [0.5, decimal.Decimal("0.01")]):
         assert rows_of(Block.concat([Block({"x": [value]}) for value in values])) == values
 
 

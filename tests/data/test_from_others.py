@@ -377,8 +377,3 @@ def test_a_dataset_of_hugging_face_itself_is_taken() -> None:
     assert block(as_dataset(dataset.to_iterable_dataset())).columns["n"].to_pylist() == [*range(100)]
     with pytest.raises(TypeError, match="with the splits 'train'"):
         as_dataset(datasets.DatasetDict({"train": dataset}))
-
-
-def test_a_dataset_of_ray_itself_is_taken() -> None:
-    ray = pytest.importorskip("ray")
-    assert read(as_dataset(ray.data.range(100))).columns["id"].to_pylist() == [*range(100)]

@@ -335,5 +335,8 @@ def _appended(columns: Sequence[Column | None], lengths: Sequence[int]) -> Colum
         ]
     if len({_is_text(values.type) for values in filled if not pa.types.is_null(values.type)}) > 1:
         raise pa.ArrowInvalid("Arrow would take texts for the bytes of them")
+    types = [values.type for values in filled]
+    if any(map(pa.types.is_decimal, types)) and any(map(pa.types.is_floating, types)):
+        raise pa.ArrowInvalid("Arrow would round decimals to floats")
     tables = [pa.table({"": values}) for values in filled]
     return untensored(pa.concat_tables(tables, promote_options="permissive").column(0))

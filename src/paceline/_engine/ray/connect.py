@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import logging
 import socket
 import sys
@@ -99,6 +100,10 @@ def forsaken() -> None:
         atexit.unregister(ray.shutdown)
     if getattr(sys.excepthook, "__module__", "").startswith("ray."):
         sys.excepthook = sys.__excepthook__
+    # What Ray's library has under way crashes when its memory is taken down. By then Python has ended as it should.
+    libc: Any = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
 
 
 def is_driver() -> bool:

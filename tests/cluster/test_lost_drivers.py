@@ -80,7 +80,7 @@ def test_a_lost_cluster_ends_the_script_with_an_error_and_another_one_continues(
             while not (tmp_path / "reached").exists() and script.poll() is None:
                 time.sleep(0.05)
             lone_cluster.remove(lone_cluster.added[0])
-            assert script.wait(timeout=40) == 1
+            assert script.wait(timeout=40) == 1, (tmp_path / "out").read_text()
         finally:
             script.kill()
             script.wait()
