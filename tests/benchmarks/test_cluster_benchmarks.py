@@ -14,7 +14,14 @@ SMALL = {"cluster_noop": (), "cluster_report": ("--reports", "20"), "cluster_rec
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cluster_recovery",
+        pytest.param("cluster_noop", marks=pytest.mark.chaos),
+        pytest.param("cluster_report", marks=pytest.mark.chaos),
+    ],
+)
 @pytest.mark.timeout(600)
 def test_a_small_round_gives_a_number(name: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"

@@ -4,6 +4,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
 from paceline._core.clock import SystemClock
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import Wanted
@@ -22,6 +24,7 @@ class TestRayWorkers(engines.TestForkedWorkers):
         return RayEngine(Wanted({"CPU": 1}))
 
 
+@pytest.mark.chaos  # as local ones, which `tests/contracts` has: only how they are started differs
 class TestSpawnedRayWorkers(TestRayWorkers):
     start_method = "spawn"
 

@@ -6,6 +6,7 @@ functions count like all others; only cycles are a matter of the module level al
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -89,10 +90,16 @@ class Import:
         return f"{self.path}:{self.line} imports {self.target}"
 
 
+@functools.cache
+def _parsed(source: str, path: str) -> ast.Module:
+    return ast.parse(source, path)
+
+
 def violations(sources: Sources) -> list[str]:
     """What breaks a rule, one line each. Paths are relative to the package: `_core/clock.py`."""
-    trees = {path: ast.parse(source, path) for path, source in sources.items()}
-    imports = [found for path, tree in trees.items() for found in _imports(path, tree, _modules(sources))]
+    trees = {path: _parsed(source, path) for path, source in sources.items()}
+    modules = _modules(sources)
+    imports = [found for path, tree in trees.items() for found in _imports(path, tree, modules)]
     return [
         *(f"{found}: {rule}" for found in imports for rule in _broken_rules(found) if not _excepted(found)),
         *_cycles(sources, imports),
