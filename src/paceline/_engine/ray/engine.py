@@ -53,6 +53,8 @@ class RayEngine:
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
+        self._news = select.poll()  # `select.select` knows no descriptors above 1,023
+        self._news.register(self._wake_r, select.POLLIN)
         self._running = False
         self._least = least
         self._num_places = 0
@@ -87,7 +89,7 @@ class RayEngine:
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         if not self._heard:
-            select.select([self._wake_r], [], [], timeout_s)
+            self._news.poll(None if timeout_s is None else timeout_s * 1000)
         try:
             while self._wake_r.recv(4096):
                 pass
