@@ -211,10 +211,24 @@ class TestTensors:
         found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
         assert [row.shape for row in found] == [(1, 2), (3, 1)]
 
-    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("before", ["pass", "import ray.data"])
+    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path: Path, run_script: Any, before: str) -> None:
+        """In a process of its own: one that has imported Ray Data knows the type, and refuses such a shape itself."""
         rows = pa.array([[1.0]], pa.list_(pa.float32()))
-        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps((1,)), rows)
-        assert rows_of(read_parquet(tmp_path)) == [{"t": [1.0]}]
+        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps(Planted()), rows)
+        ended = run_script(f"{before}\nimport paceline.data\nprint(paceline.data.read_parquet('x.parquet').take())")
+        assert not (tmp_path / "planted").exists()
+        if before == "pass":
+            assert ended.stdout == "[{'t': [1.0]}]\n", ended.stderr
+        else:
+            assert "x.parquet cannot be read as Parquet" in ended.stderr
+
+
+class Planted:
+    """Leaves a file where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, ("planted", "w")
 
 
 def _write_extension(path: Path, name: str, details: bytes, storage: Any) -> None:
