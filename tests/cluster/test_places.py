@@ -130,8 +130,10 @@ def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_no
     packed = nodes(told_by(3))
     assert packed in ([(0, 0, 2), (0, 1, 2), (1, 0, 1)], [(0, 0, 1), (1, 0, 2), (1, 1, 2)])
     assert nodes(told_by(2, placement_strategy="STRICT_SPREAD")) == [(0, 0, 1), (1, 0, 1)]
-    spread = told_by(4, placement_strategy="SPREAD", resources_per_worker={"CPU": 0.5})
-    assert nodes(spread) == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
+    # How evenly Ray spreads them depends on what it has heard of its nodes by then.
+    spread = nodes(told_by(4, placement_strategy="SPREAD", resources_per_worker={"CPU": 0.5}))
+    sizes = [[node for node, _, _ in spread].count(node) for node in range(spread[-1][0] + 1)]
+    assert spread == [(node, local, size) for node, size in enumerate(sizes) for local in range(size)]
 
 
 @pytest.mark.parametrize(
