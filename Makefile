@@ -75,4 +75,6 @@ $(READY): | $(MADE)
 $(DEV_READY): | $(READY)
 	@echo "== installing the test tools =="
 	@$(PIP) -c constraints-dev.txt --group dev
+	@echo "== installing the frameworks to test with (1 GB) =="
+	@$(PIP) -c constraints-dev.txt --group frameworks
 	@touch $@

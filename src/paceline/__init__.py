@@ -5,6 +5,7 @@ The map of the package:
     paceline.train          trainers, report(), checkpoints, results: what a train function and its script import
     paceline.train.torch    TorchTrainer and its helpers; one folder per framework
     paceline.data           streaming datasets: read, transform, split, iterate, resume
+    paceline.air            the older names of the same: session.report(), ScalingConfig, RunConfig, Result
     paceline.testing        faults, a fake engine and a fake clock, for tests of scripts and of Paceline itself
     paceline.cli            the command `paceline`; each of its commands is a module of paceline._commands
     paceline._control       the life of a run: events in, commands out, a journal of it all
@@ -21,7 +22,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "testing", "train")
+_SUBMODULES = ("air", "data", "testing", "train")
 
 __all__ = ["__version__", "init", *_SUBMODULES]
 

@@ -141,5 +141,14 @@ __getattr__ = on_demand(
             "ValidationTaskConfig",
         ),
     },
-    submodules=("collective", "torch"),
+    submodules=(
+        "collective",
+        "huggingface",
+        "jax",
+        "lightgbm",
+        "lightning",
+        "tensorflow",
+        "torch",
+        "xgboost",
+    ),
 )

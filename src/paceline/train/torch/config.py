@@ -31,6 +31,8 @@ class TorchConfig(BackendConfig):
     init_method: str = "env"
     timeout_s: float = 1800
 
+    requires: ClassVar[tuple[str, ...]] = ("torch",)
+    extra: ClassVar[str] = "torch"
     preload: ClassVar[tuple[str, ...]] = (
         "torch",
         "torch.distributed",
