@@ -52,7 +52,7 @@ PUBLIC = {
         "verify_resume",
     ],
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
-    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
+    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero", "gather"],
     "paceline.train.torch": [
         "TorchCheckpoint",
         "TorchConfig",
