@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 PUBLIC = {
     "paceline": ["__version__", "air", "data", "init", "testing", "train"],
     "paceline.train": [
+        "Backend",
         "BackendConfig",
         "Checkpoint",
         "CheckpointConfig",
