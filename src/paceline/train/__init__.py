@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
+    from paceline.train.reductions import max, mean, min, sum
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -117,6 +118,8 @@ __getattr__ = on_demand(
             "ScalingConfig",
         ),
         "paceline.train.datasets": ("DataConfig",),
+        # Not in `__all__`: `from paceline.train import *` must leave Python's own `max`, `min` and `sum` alone.
+        "paceline.train.reductions": ("max", "mean", "min", "sum"),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (

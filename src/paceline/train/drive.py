@@ -120,7 +120,7 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
             return driven(asked, depot, found, terminal, seams)
         if found.run.is_trained:
             terminal.say(f"run {home.name} is already complete: nothing is run. Give it another name to train again")
-            return result_of(depot, found.run, found.history)
+            return result_of(depot, found.run, found.history, found.reported)
         # Of a run that is kept in a store, one checkpoint at a time lies here.
         num_here = asked.run_config.checkpoint_config.num_to_keep if home.address is None else 1
         if tight := preflight.check_space(home.layout, found.run, num_here):
@@ -144,7 +144,7 @@ def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, sea
 def _driven(
     asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, data_address: str
 ) -> Result:
-    collector = Collector(found.history, found.run)
+    collector = Collector(found.history, found.run, found.reported)
     observers: list[Observer] = [collector, terminal]
     observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
@@ -181,6 +181,7 @@ def _driven(
                 run = drive()
     except OSError as problem:
         result = result_of(depot, controller.run, found.history)
+        result.metrics = collector.metrics
         raise ControllerError(problem, result) from problem
     finally:
         terminal.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from paceline._control.events import (
     WorkerFailed,
     WorkerReturned,
 )
+from paceline._control.gathering import Gathering, Report, own_metrics
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
@@ -33,21 +33,19 @@ from paceline.train.checkpoint import Checkpoint
 class Collector:
     """An observer that keeps what the Result will need and the journal does not hold."""
 
-    def __init__(self, history: Iterable[Event], run: Run) -> None:
-        self._reported: deque[Reported] = deque(maxlen=1)
+    def __init__(self, history: Iterable[Event], run: Run, reported: Report | None = None) -> None:
+        self._gathering = Gathering()
+        self._reported = reported
         self.failures: list[WorkerFailed] = []
         self._returned: WorkerReturned | None = None
         for event in history:
-            if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
-                self._reported.append(event)
-            elif isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
+            if isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
                 self._returned = event
 
     def saw(self, event: Event, run: Run) -> None:
-        if isinstance(event, Reported):
-            if event.rank == 0:
-                self._reported.append(event)
-        elif isinstance(event, WorkerFailed):
+        if done := self._gathering.hear(event, run):
+            self._reported = done[-1]
+        if isinstance(event, WorkerFailed):
             if self.failures and self.failures[0].attempt < event.attempt:
                 self.failures.clear()
             self.failures.append(event)
@@ -59,7 +57,9 @@ class Collector:
 
     @property
     def metrics(self) -> dict[str, Any] | None:
-        return unplain(msgspec.json.decode(self._reported[0].metrics)) if self._reported else None
+        if left := self._gathering.rest():
+            self._reported = left[-1]
+        return self._reported.metrics if self._reported is not None else None
 
     @property
     def return_value(self) -> Any:
@@ -131,7 +131,7 @@ class CallbackObserver:
             self._announced.discard(seq)
             self._committed.pop(seq, None)
             self._refused.discard(seq)
-            metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
+            metrics = [own_metrics(made[rank]) for rank in range(self._size)]
             checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
             self._callback.after_report(self._about, metrics, checkpoint)
 
