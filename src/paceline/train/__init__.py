@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     )
     from paceline.train import collective
     from paceline.train.backend import BackendConfig
-    from paceline.train.callbacks import TrainRunContext, UserCallback
+    from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
-    from paceline.train.reductions import max, mean, min, sum
+    from paceline.train.reductions import max as max
+    from paceline.train.reductions import mean as mean
+    from paceline.train.reductions import min as min
+    from paceline.train.reductions import sum as sum
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -58,6 +61,7 @@ __all__ = [
     "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
+    "LoggerCallback",
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
@@ -72,6 +76,7 @@ __all__ = [
     "StorageError",
     "TrainContext",
     "TrainRunContext",
+    "TrainingCallback",
     "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
@@ -107,7 +112,9 @@ __getattr__ = on_demand(
         ),
         "paceline.train.backend": ("BackendConfig",),
         "paceline.train.callbacks": (
+            "LoggerCallback",
             "TrainRunContext",
+            "TrainingCallback",
             "UserCallback",
         ),
         "paceline.train.checkpoint": ("Checkpoint",),
@@ -150,6 +157,7 @@ __getattr__ = on_demand(
         "jax",
         "lightgbm",
         "lightning",
+        "loggers",
         "tensorflow",
         "torch",
         "xgboost",

@@ -72,7 +72,9 @@ class Result:
         last = _last(history, run)
         if last is None:
             return None
-        made = {e.rank: e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (last.attempt, last.seq)}
+        made = {
+            e.rank: e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (last.attempt, last.seq)
+        }
         return [own_metrics(made[rank]) if rank in made else None for rank in range(max(made) + 1)]
 
     @property
