@@ -257,7 +257,8 @@ class Controller:
             self._carry_out(command)
         for observer in list(self._observers):
             for event, after in effective:
-                self._told(observer, partial(observer.saw, event, after))
+                if not self._told(observer, partial(observer.saw, event, after)):
+                    break
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -311,12 +312,16 @@ class Controller:
             if release is not None:
                 self._tell_all(release)
 
-    def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
+    def _told(self, observer: Observer, tell: Callable[[], None]) -> bool:
+        """Whether it took it; one that raises is not told anything more."""
         try:
             tell()
-        except Exception:
+        except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
             self._observers.remove(observer)
-            log.exception("%s raised and is dropped; training goes on", type(observer).__name__)
+            who = getattr(observer, "name", type(observer).__name__)
+            log.exception("%s raised and is dropped; training goes on", who)
+            return False
+        return True
 
     # These run on the storage thread.
 

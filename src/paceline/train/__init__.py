@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     )
     from paceline.train import collective
     from paceline.train.backend import Backend, BackendConfig
-    from paceline.train.callbacks import TrainRunContext, UserCallback
+    from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
+    from paceline.train.reductions import max as max
+    from paceline.train.reductions import mean as mean
+    from paceline.train.reductions import min as min
+    from paceline.train.reductions import sum as sum
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -58,6 +62,7 @@ __all__ = [
     "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
+    "LoggerCallback",
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
@@ -72,6 +77,7 @@ __all__ = [
     "StorageError",
     "TrainContext",
     "TrainRunContext",
+    "TrainingCallback",
     "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
@@ -107,7 +113,9 @@ __getattr__ = on_demand(
         ),
         "paceline.train.backend": ("Backend", "BackendConfig"),
         "paceline.train.callbacks": (
+            "LoggerCallback",
             "TrainRunContext",
+            "TrainingCallback",
             "UserCallback",
         ),
         "paceline.train.checkpoint": ("Checkpoint",),
@@ -118,6 +126,8 @@ __getattr__ = on_demand(
             "ScalingConfig",
         ),
         "paceline.train.datasets": ("DataConfig",),
+        # Not in `__all__`: `from paceline.train import *` must leave Python's own `max`, `min` and `sum` alone.
+        "paceline.train.reductions": ("max", "mean", "min", "sum"),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (
@@ -148,6 +158,7 @@ __getattr__ = on_demand(
         "jax",
         "lightgbm",
         "lightning",
+        "loggers",
         "tensorflow",
         "torch",
         "xgboost",
