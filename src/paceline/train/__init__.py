@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from paceline.train.backend import BackendConfig
     from paceline.train.callbacks import TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
-    from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
+    from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
+    from paceline.train.older.trainer import Trainer
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -52,6 +54,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointConsistencyMode",
     "CheckpointCorruptError",
+    "CheckpointStrategy",
     "CheckpointUploadMode",
     "ControllerError",
     "DataConfig",
@@ -71,6 +74,7 @@ __all__ = [
     "StorageError",
     "TrainContext",
     "TrainRunContext",
+    "Trainer",
     "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
@@ -84,9 +88,14 @@ __all__ = [
     "get_context",
     "get_dataset_shard",
     "get_preemption_info",
+    "load_checkpoint",
+    "local_rank",
     "report",
+    "save_checkpoint",
     "staging_directory",
     "verify_resume",
+    "world_rank",
+    "world_size",
 ]
 
 __getattr__ = on_demand(
@@ -112,11 +121,20 @@ __getattr__ = on_demand(
         "paceline.train.checkpoint": ("Checkpoint",),
         "paceline.train.config": (
             "CheckpointConfig",
+            "CheckpointStrategy",
             "FailureConfig",
             "RunConfig",
             "ScalingConfig",
         ),
         "paceline.train.datasets": ("DataConfig",),
+        "paceline.train.older.functions": (
+            "load_checkpoint",
+            "local_rank",
+            "save_checkpoint",
+            "world_rank",
+            "world_size",
+        ),
+        "paceline.train.older.trainer": ("Trainer",),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (

@@ -89,6 +89,13 @@ class Checkpoint:
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
             return state
 
+    def holds_dict(self) -> bool:
+        """Whether `to_dict` can read it: it was made by `from_dict`."""
+        if self.state is not None:
+            return True
+        with self.as_directory() as directory:
+            return holds_state(Path(directory))
+
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to a directory, a new temporary one if none is given, and return its path."""
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
