@@ -88,6 +88,8 @@ class Context:
         self.echo: StorageError | None = None
         """The last error of `report()` that another rank's files were the reason for."""
         self.num_reports = begin.first_seq
+        self.began = time.monotonic()
+        """When this worker, or the order at hand, began."""
         self.config: Any = None
         """What the user's function is called with."""
         self.given: Any = None
@@ -269,6 +271,7 @@ class Context:
         initial = self.begin.initial if since < 0 else None
         self.begin = replace(self.begin, initial=initial, resume=latest, shards=shards, data_address=data_address)
         self.given = given
+        self.began = time.monotonic()
 
     def put_down(self) -> None:
         """An order is done: what was made for it goes."""

@@ -20,9 +20,10 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA
 from paceline._storage.state import holds_state, read_state, write_state
 from paceline._storage.transfer import download_all
+from paceline.train.older.portable import Portable
 
 
-class Checkpoint:
+class Checkpoint(Portable):
     """A directory of files, wherever it lies.
 
         Checkpoint.from_directory(path)     files that you wrote

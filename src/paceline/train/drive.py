@@ -44,7 +44,7 @@ from paceline.train.datasets import AskedData
 from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_job
-from paceline.train.result import Result, result_of
+from paceline.train.result import Result, ended, result_of
 from paceline.train.site import Site
 from paceline.train.terminal import Terminal, counted
 from paceline.train.validation import Validate, ValidationConfig
@@ -390,7 +390,7 @@ def _ended(depot: Depot, run: Run, collector: Collector, terminal: Terminal, int
     assert isinstance(run.phase, Finished)
     layout = depot.layout
     result = result_of(depot, run, ())
-    result.metrics = collector.metrics
+    result.metrics = ended(collector.metrics, run)
     result.return_value = collector.return_value
     if run.phase.ending == "failed":
         error = training_error(depot, run, collector.failures, result)

@@ -100,7 +100,7 @@ def result_of(depot: Depot, run: Run, history: Iterable[Event], error: Exception
     order = ranked(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
     path, filesystem = depot.root()
     return Result(
-        metrics=_metrics(reported.metrics) if isinstance(reported, Reported) else None,
+        metrics=ended(_metrics(reported.metrics), run) if isinstance(reported, Reported) else None,
         checkpoint=Checkpoint(*depot.place(run.latest)) if run.latest else None,
         error=error,
         path=path,
@@ -125,6 +125,13 @@ def metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
                 rows = [row for row in rows if row[0] < event.seq]
             rows.append((event.seq, event.metrics))
     return [_metrics(raw) for _, raw in rows]
+
+
+def ended(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any] | None:
+    """The last metrics of a run: those that `paceline.air` fills in say whether it is done."""
+    if metrics is not None and run.is_trained and metrics.get("done") is False and "_training_iteration" in metrics:
+        return {**metrics, "done": True}
+    return metrics
 
 
 def _counts(event: Event, run: Run) -> bool:

@@ -16,6 +16,7 @@ from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, AskedValidation, Seams, played
 from paceline.train.job import called_with, pickled_filesystem, pickled_job
+from paceline.train.older.restore import Restorable
 from paceline.train.older.verbs import Verbs
 from paceline.train.result import Result
 from paceline.train.site import Site, site_of
@@ -23,7 +24,7 @@ from paceline.train.terminal import Terminal
 from paceline.train.validation import ValidationConfig
 
 
-class DataParallelTrainer(Verbs):
+class DataParallelTrainer(Verbs, Restorable):
     """Runs one function on many workers.
 
         trainer = DataParallelTrainer(train_func, scaling_config=ScalingConfig(num_workers=4))
