@@ -33,6 +33,9 @@ OPTIONAL = {
     "lightning": ("train/lightning/",),
     "pytorch_lightning": ("train/lightning/",),
     "transformers": ("train/huggingface/",),
+    "mlflow": ("train/loggers/",),
+    "wandb": ("train/loggers/",),
+    "tensorboard": ("train/loggers/",),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 

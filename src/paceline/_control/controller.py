@@ -350,9 +350,9 @@ class Controller:
     def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
         try:
             tell()
-        except Exception:
+        except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
             self._observers.remove(observer)
-            log.exception("%s raised and is dropped; training goes on", type(observer).__name__)
+            log.exception("%s raised and is dropped; training goes on", observer)
 
     # These run on the storage thread.
 

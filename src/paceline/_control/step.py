@@ -55,6 +55,7 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
+from paceline._control.gathering import reduced_metrics
 from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
 from paceline._control.run import (
     NO_FAILURES,
@@ -65,6 +66,7 @@ from paceline._control.run import (
     Notices,
     Pending,
     Progress,
+    Reducing,
     Restoring,
     Run,
     Running,
@@ -74,6 +76,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._core.cursor import Cursors, together
+from paceline._core.reductions import Path
 from paceline._core.trie import Trie
 from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
@@ -335,12 +338,60 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
+    if event.reduce:
+        live, problem = _joined_by(live, event)
+        if problem and isinstance(run.phase, Running):
+            failure = Failure(rank, "mismatch", problem, frames=(event.where,), retriable=False)
+            return _stopping(run, live, "failed", live.failed.followed_by(failure))
+    if live.reducing and live.progress.least > least:
+        live = _reduced(live)
     if event.data:
         at = live.positions.get(seq, _NOWHERE).put(rank, event.data)
         live = replace(live, positions=live.positions.put(seq, at))
     if live.positions and live.progress.least > least:
         live = replace(live, positions=_awaited(live))
     return _commits(_with_live(run, live))
+
+
+def _joined_by(live: Running, event: Reported) -> tuple[Running, str]:
+    """One rank more has said what is reduced; and what is wrong with it, if ranks differ in how."""
+    hows = tuple((mark.path, mark.how) for mark in event.reduce)
+    before = live.reducing.get(event.seq, None)
+    problem = ""
+    if before is None:
+        before = Reducing(hows)
+    elif before.hows != hows:
+        both = dict(before.hows)
+        for path, how in hows:
+            if both.setdefault(path, how) != how and not problem:
+                problem = _differently(before, event, path)
+        before = replace(before, hows=tuple(both.items()))
+    after = replace(before, made=before.made.put(event.rank, event))
+    return replace(live, reducing=live.reducing.put(event.seq, after)), problem
+
+
+def _differently(before: Reducing, event: Reported, path: Path) -> str:
+    here = next(mark.how for mark in event.reduce if mark.path == path)
+    other, there = next((o, mark.how) for o in before.made.values() for mark in o.reduce if mark.path == path)
+    return (
+        f"ReportMismatchError: in report {event.seq}, rank {event.rank} reduces {'/'.join(path)!r} by train.{here}, "
+        f"at {event.where}, and rank {other.rank} by train.{there}, at {other.where}"
+        "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
+    )
+
+
+def _reduced(live: Running) -> Running:
+    """Give checkpoints the metrics of all ranks, once all have made the report. Rank 0 says what there is to reduce."""
+    for seq in live.reducing:
+        if seq > live.progress.least:
+            break
+        made = live.reducing[seq].made
+        pending = live.pending
+        if 0 in made and any(p.seq == seq for p in pending):
+            metrics = reduced_metrics(made.values())
+            pending = tuple(replace(p, metrics=metrics) if p.seq == seq else p for p in pending)
+        live = replace(live, reducing=live.reducing.without(seq), pending=pending)
+    return live
 
 
 def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:

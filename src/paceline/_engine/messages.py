@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from paceline._core.cursor import Cursors
+from paceline._core.reductions import Mark
 from paceline._core.system import Condition
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
@@ -91,11 +92,12 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
-class Reported(msgspec.Struct, frozen=True, tag=True):
+class Reported(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     attempt: int
     rank: int
     seq: int
     metrics: msgspec.Raw
+    """This rank's own."""
     at: float
     where: str
     checkpoint: str | None = None
@@ -103,6 +105,8 @@ class Reported(msgspec.Struct, frozen=True, tag=True):
     validation: ValidationTask | None = None
     data: Cursors = ()
     """Where this rank's parts of the datasets stand."""
+    reduce: tuple[Mark, ...] = ()
+    """Which of the metrics are reduced over the ranks, and how."""
 
 
 class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):

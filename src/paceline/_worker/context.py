@@ -27,6 +27,7 @@ from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
 from paceline._core.frames import shown_path
 from paceline._core.plain import plain, printable
+from paceline._core.reductions import Mark, apart
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
     Answered,
@@ -189,7 +190,15 @@ class Context:
         raised here, of an earlier report too. The report itself is made in any case: ranks that go on after such an
         error are still at the same number.
         """
-        values = Raw(encode(plain(metrics)))
+        reduce: tuple[Mark, ...] = ()
+        try:
+            values = Raw(encode(plain(metrics)))
+        except TypeError:
+            # Only now is it looked for what is reduced: those who reduce nothing pay nothing for it.
+            metrics, reduce = apart(metrics)
+            if not reduce:
+                raise
+            values = Raw(encode(plain(metrics)))
         where = self.call_site()
         made = (lambda: source) if source is not None else on_stop
         seq, stop, saves = self._count(source is not None, on_stop is not None)
@@ -198,7 +207,9 @@ class Context:
         named = (name or checkpoint_name(seq)) if saves else None
         task = validation if saves else None
         data = tuple((name, position()) for name, position in self.positions.items())
-        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data))
+        payload = encode(
+            Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
+        )
         if saves:
             assert made is not None
             assert named is not None

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     )
     from paceline.train import collective
     from paceline.train.backend import BackendConfig
-    from paceline.train.callbacks import TrainRunContext, UserCallback
+    from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
     from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
     from paceline.train.older.trainer import Trainer
+    from paceline.train.reductions import max as max
+    from paceline.train.reductions import mean as mean
+    from paceline.train.reductions import min as min
+    from paceline.train.reductions import sum as sum
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -60,6 +64,7 @@ __all__ = [
     "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
+    "LoggerCallback",
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
@@ -75,6 +80,7 @@ __all__ = [
     "TrainContext",
     "TrainRunContext",
     "Trainer",
+    "TrainingCallback",
     "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
@@ -115,7 +121,9 @@ __getattr__ = on_demand(
         ),
         "paceline.train.backend": ("BackendConfig",),
         "paceline.train.callbacks": (
+            "LoggerCallback",
             "TrainRunContext",
+            "TrainingCallback",
             "UserCallback",
         ),
         "paceline.train.checkpoint": ("Checkpoint",),
@@ -135,6 +143,8 @@ __getattr__ = on_demand(
             "world_size",
         ),
         "paceline.train.older.trainer": ("Trainer",),
+        # Not in `__all__`: `from paceline.train import *` must leave Python's own `max`, `min` and `sum` alone.
+        "paceline.train.reductions": ("max", "mean", "min", "sum"),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (
@@ -165,6 +175,7 @@ __getattr__ = on_demand(
         "jax",
         "lightgbm",
         "lightning",
+        "loggers",
         "tensorflow",
         "torch",
         "xgboost",

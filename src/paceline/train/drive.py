@@ -41,7 +41,7 @@ from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData
-from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
+from paceline.train.failures import Collector, LoggerObserver, exception_of, observers_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_job
 from paceline.train.result import Result, ended, result_of
@@ -123,13 +123,21 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
             return driven(asked, depot, found, terminal, seams)
         if found.run.is_trained:
             terminal.say(f"run {home.name} is already complete: nothing is run. Give it another name to train again")
-            return result_of(depot, found.run, found.history)
+            _log_the_rest(asked, depot)
+            return result_of(depot, found.run, found.history, found.reported)
         # Of a run that is kept in a store, one checkpoint at a time lies here.
         num_here = asked.run_config.checkpoint_config.num_to_keep if home.address is None else 1
         if tight := preflight.check_space(home.layout, found.run, num_here):
             terminal.say(tight)
         _announce(terminal, depot, found.run, asked.site)
         return driven(asked, depot, found, terminal, seams)
+
+
+def _log_the_rest(asked: Asked, depot: Depot) -> None:
+    """The driver that completed the run may have been lost before its loggers had written the last of it."""
+    for observer in observers_of(asked.run_config.callbacks, asked.about, depot, continues=True):
+        if isinstance(observer, LoggerObserver):
+            observer.catch_up()
 
 
 def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
@@ -147,9 +155,10 @@ def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, sea
 def _driven(
     asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, data_address: str
 ) -> Result:
-    collector = Collector(found.history, found.run)
+    collector = Collector(found.history, found.run, found.reported)
     observers: list[Observer] = [collector, terminal]
-    observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
+    callbacks = observers_of(asked.run_config.callbacks, asked.about, depot, continues=found.run.attempt > 0)
+    observers += callbacks
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = _engine(asked, seams, terminal, inline)
@@ -177,16 +186,21 @@ def _driven(
             return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
     interrupts = (seams.interrupts or SignalInterrupts)(controller)
+    failed = True
     try:
         if inline is not None:
             run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
         else:
             with interrupts:
                 run = drive()
+        failed = isinstance(run.phase, Finished) and run.phase.ending == "failed"
     except OSError as problem:
         result = result_of(depot, controller.run, found.history)
+        result.metrics = collector.metrics
         raise ControllerError(problem, result) from problem
     finally:
+        for callback in callbacks:
+            callback.close(failed)
         terminal.close()
     return _ended(depot, run, collector, terminal, interrupts)
 
