@@ -202,17 +202,17 @@ def test_a_run_report_by_report(trainer):
     assert results.get_final_results() == [0, 1]
 
 
-class Recorder:
+class Recorder(train.TrainingCallback):
     def __init__(self):
         self.seen = []
 
-    def start_training(self, logdir, config):
+    def start_training(self, logdir, config, **info):
         self.seen.append(("start", Path(logdir).name, config))
 
-    def handle_result(self, results):
+    def handle_result(self, results, **info):
         self.seen.append([each["loss"] for each in results])
 
-    def finish_training(self, error=False):
+    def finish_training(self, error=False, **info):
         self.seen.append(("finish", error))
 
 
@@ -224,7 +224,7 @@ def test_the_callbacks_of_a_run_hear_of_it_alone(tmp_path):
             raise ValueError
 
     class Raises(Recorder):
-        def handle_result(self, results):
+        def handle_result(self, results, **info):
             raise RuntimeError("a bug in a callback")
 
     recorder = Recorder()
@@ -233,7 +233,7 @@ def test_the_callbacks_of_a_run_hear_of_it_alone(tmp_path):
         trainer.run(function, {"base": 3})
         with pytest.raises(TrainingFailedError):
             trainer.run(function, {"base": 5}, callbacks=[recorder])
-        with pytest.raises(ValueError, match="has none of the methods"):
+        with pytest.raises(ValueError, match="which is not a paceline"):
             trainer.run(function, callbacks=[object()])
     assert recorder.seen == [
         ("start", "run", {"base": 1}),

@@ -1,67 +1,55 @@
-"""The callbacks of one `run()`: told of its beginning, of every report that all ranks have made, and of its end."""
+"""The callbacks of one `run()`: told of it as those of `RunConfig(callbacks=...)` are told of all."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from paceline._core.plain import unplain
-from paceline._engine.messages import Reported
-from paceline.train.older.functions import SAVED
+from paceline._control.events import Event, RetentionSet
+from paceline._control.run import Run
+from paceline._storage.depot import Depot
+from paceline.train.callbacks import Callback, TrainRunContext
+from paceline.train.failures import CallbackObserver, LoggerObserver, observers_of
 
 log = logging.getLogger("paceline")
 
-_METHODS = ("start_training", "handle_result", "finish_training")
+
+def checked(callbacks: Any) -> list[Callback]:
+    given = list(callbacks or ())
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise ValueError(
+                f"callbacks holds {callback!r}, which is not a paceline.train.TrainingCallback, UserCallback "
+                "or LoggerCallback"
+            )
+    return given
 
 
-class Told:
-    """Those who are told. One that raises is dropped with its traceback, and training goes on."""
+class RunCallbacks:
+    """One that raises is dropped with its traceback, and training goes on."""
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = list(callbacks)
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
+    def __init__(self, callbacks: list[Callback], about: TrainRunContext, depot: Depot) -> None:
+        # They come in the middle of a run: what was reported before is in its journal.
+        self._observers: list[CallbackObserver | LoggerObserver] = observers_of(callbacks, about, depot, continues=True)
 
     @contextlib.contextmanager
-    def during(self, logdir: Path, config: Mapping[str, Any] | None) -> Iterator[None]:
-        self._all("start_training", lambda method: method(logdir=str(logdir), config=dict(config or {})))
+    def during(self, run: Run) -> Iterator[None]:
+        # Nothing has happened, and nothing follows from it; but they begin with the first event that they are told.
+        self.saw(RetentionSet(run.attempt, run.retention), run)
         failed = True
         try:
             yield
             failed = False
         finally:
-            self._all("finish_training", lambda method: method(error=failed))
+            for observer in self._observers:
+                observer.close(failed)
 
-    def of(self, row: list[Reported]) -> None:
-        if not (row[0].checkpoint or "").startswith(SAVED):
-            metrics = [unplain(msgspec.json.decode(each.metrics)) for each in row]
-            self._all("handle_result", lambda method: method(metrics))
-
-    def _all(self, name: str, call: Callable[[Any], None]) -> None:
-        for callback in list(self._callbacks):
-            method = getattr(callback, name, None)
-            if method is None:
-                continue
+    def saw(self, event: Event, run: Run) -> None:
+        for observer in list(self._observers):
             try:
-                call(method)
-            except Exception:
-                self._callbacks.remove(callback)
-                log.exception("%s raised and is dropped; training goes on", type(callback).__name__)
-
-
-def told_of(callbacks: Any) -> Told:
-    """The callbacks of a run, checked."""
-    given = list(callbacks or ())
-    for callback in given:
-        if not any(callable(getattr(callback, name, None)) for name in _METHODS):
-            raise ValueError(
-                f"callbacks holds {callback!r}, which has none of the methods {', '.join(_METHODS)}\n\n"
-                "hint: a UserCallback is given to RunConfig(callbacks=[...])"
-            )
-    return Told(given)
+                observer.saw(event, run)
+            except (Exception, SystemExit):
+                self._observers.remove(observer)
+                log.exception("%s raised and is dropped; training goes on", observer)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline._storage.layout import SAVED
 from paceline.train import session
 from paceline.train.checkpoint import Checkpoint
-
-SAVED = "saved_"
-"""How the name of a checkpoint begins that came without metrics."""
 
 
 def world_rank() -> int:

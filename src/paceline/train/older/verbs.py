@@ -13,23 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
+from paceline._control.gathering import own_metrics
 from paceline._control.recover import history_of
 from paceline._control.run import Run
 from paceline._core import settings
-from paceline._core.plain import unplain
 from paceline._engine.local.launch import prewarm
 from paceline._engine.messages import CheckpointRecord
+from paceline._storage.layout import SAVED
 from paceline._storage.retention import ranked
+from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, Seams, retention_of
 from paceline.train.job import pickled_job
-from paceline.train.older.callbacks import told_of
+from paceline.train.older.callbacks import RunCallbacks, checked
 from paceline.train.older.chosen import called, function_for
-from paceline.train.older.functions import SAVED
 from paceline.train.older.iterator import TrainingIterator
 from paceline.train.older.standing import Task, stand_by
 from paceline.train.older.workers import StandingTerminal, Workers
@@ -94,16 +93,11 @@ class Verbs:
         `start()` or the next `run()` starts others.
         """
         function = function_for(fn, self.train_loop_per_worker, depth=2)
-        told = told_of(callbacks)
+        wanted = checked(callbacks)
         with self._ordered(function, config, dataset, checkpoint) as job:
             workers = self._standing()
-            retention = _retention(checkpoint_strategy)
-            if not told:
-                return workers.done(job, retention)
-            with told.during(self.logdir, self._config(config)):
-                for row in workers.doing(job, retention):
-                    told.of(row)
-            return workers.values()
+            told = RunCallbacks(wanted, self._about(config), self.run_config.home.depot_to_read()) if wanted else None
+            return workers.done(job, _retention(checkpoint_strategy), told)
 
     def run_iterator(
         self,
@@ -183,8 +177,12 @@ class Verbs:
             workers = self._standing()
             for row in workers.doing(job, _retention(strategy)):
                 if not (row[0].checkpoint or "").startswith(SAVED):
-                    yield [unplain(msgspec.json.decode(each.metrics)) for each in row]
+                    yield [own_metrics(each) for each in row]
             return workers.values()
+
+    def _about(self, config: Mapping[str, Any] | None) -> TrainRunContext:
+        name = self.run_config.home.name
+        return TrainRunContext(name, self.run_config, self._config(config), self.scaling_config, self.backend_config)
 
     def _standing(self) -> Workers:
         self.start()

@@ -20,6 +20,7 @@ from paceline._control.orders import Orders
 from paceline._control.run import Run, Running
 from paceline._engine.messages import Answered
 from paceline.train.drive import Asked, Seams, SignalInterrupts, played
+from paceline.train.older.callbacks import RunCallbacks
 from paceline.train.result import Result
 from paceline.train.terminal import Terminal
 
@@ -46,6 +47,7 @@ class Workers:
         self._attempt = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._rows: deque[tuple[Reported, ...]] | None = None
+        self._told: RunCallbacks | None = None
         seams = replace(
             seams,
             orders=self._orders,
@@ -69,10 +71,16 @@ class Workers:
             self._changed.wait_for(lambda: self._is_ready() or self._outcome is not None)
         self._raise_outcome()
 
-    def done(self, job: bytes, retention: Retention | None = None) -> list[Any]:
+    def done(self, job: bytes, retention: Retention | None = None, told: RunCallbacks | None = None) -> list[Any]:
         """Have an order done, and return what each rank's function returned."""
-        for _ in self.doing(job, retention, rows=False):
-            pass
+        assert self.run is not None
+        with told.during(self.run) if told is not None else contextlib.nullcontext():
+            self._told = told
+            try:
+                for _ in self.doing(job, retention, rows=False):
+                    pass
+            finally:
+                self._told = None
         return self.values()
 
     def doing(self, job: bytes, retention: Retention | None = None, *, rows: bool = True) -> Iterator[list[Reported]]:
@@ -131,6 +139,9 @@ class Workers:
                 if self._rows is not None:
                     self._collect(event, run.size)
             self._changed.notify_all()
+        told = self._told
+        if told is not None:
+            told.saw(event, run)
 
     def tick(self, run: Run, now: float) -> None:
         # Here, not when the last rank answers: by now the terminal has shown what it printed before.
