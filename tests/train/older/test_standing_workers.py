@@ -13,7 +13,15 @@ import psutil
 import pytest
 
 from paceline import data, train
-from paceline.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, Trainer, TrainingFailedError
+from paceline.train import (
+    BackendConfig,
+    Checkpoint,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    Trainer,
+    TrainingFailedError,
+)
 from paceline.train.torch import TorchTrainer
 
 
@@ -331,6 +339,17 @@ def test_the_torch_trainer_has_the_same_verbs(tmp_path):
     assert [(value[0], value[1]) for value in second] == [(value[0], 5) for value in first]
 
 
+class Spawned(BackendConfig):
+    """As that of a framework which does not survive a fork."""
+
+    start_method = "spawn"
+
+
+def test_workers_that_are_spawned_stay_too(tmp_path):
+    with Trainer(backend=Spawned(), num_workers=2, logdir=tmp_path / "run") as trainer:
+        assert pids(trainer) == pids(trainer)
+
+
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
     with pytest.raises(ValueError, match="backend='mxnet' is not one of 'torch'"):
         Trainer(backend="mxnet")
@@ -400,3 +419,9 @@ trainer.shutdown()
 def test_ctrl_c_stops_a_run_at_its_next_report(run_script):
     ended = run_script(INTERRUPTED, timeout=30)
     assert (ended.returncode, ended.stdout.splitlines()[-2:]) == (0, ["interrupted True", "[True, True]"]), ended.stderr
+
+
+def test_a_notice_of_preemption_ends_a_run_at_its_next_report(run_script, tmp_path):
+    ended = run_script(INTERRUPTED.replace("SIGINT", "SIGTERM"), timeout=30)
+    assert ended.returncode == train.PreemptionError.EXIT_CODE, ended.stderr
+    assert train.Result.from_path(tmp_path / "run").checkpoint.to_dict()["step"] >= 3
