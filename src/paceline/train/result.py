@@ -49,6 +49,11 @@ class Result:
         return self._storage_filesystem
 
     @property
+    def config(self) -> dict[str, Any] | None:
+        """What the train function was called with, where `paceline.air` noted it among the metrics."""
+        return self.metrics.get("config") if self.metrics is not None else None
+
+    @property
     def log_dir(self) -> Path | None:
         """Where each worker's output is: `attempt_1/rank_0.log` and so on."""
         return self._depot.layout.logs if self._depot is not None else None

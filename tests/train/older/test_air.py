@@ -82,6 +82,7 @@ def test_the_runs_own_metrics_are_filled_in(resumed):
     assert metrics["pid"] != os.getpid()
     assert (metrics["done"], metrics["should_checkpoint"]) == (True, True)
     assert Result.from_path(resumed.path).metrics == metrics
+    assert resumed.config == metrics["config"]
 
 
 def test_iterations_and_the_total_time_go_on_over_a_restart(resumed):

@@ -22,7 +22,7 @@ from paceline.train import (
     Trainer,
     TrainingFailedError,
 )
-from paceline.train.torch import TorchTrainer
+from paceline.train.torch import TorchConfig, TorchTrainer
 
 
 @pytest.fixture
@@ -204,10 +204,25 @@ def test_a_run_report_by_report(trainer):
     rows = [next(results)]
     with pytest.raises(RuntimeError, match="still running"):
         results.get_final_results()
+    with pytest.raises(RuntimeError, match="a run is under way"):
+        trainer.run(function)
     rows += results
     assert rows == [[{"step": step, "rank": 0}, {"step": step, "rank": 1}] for step in range(3)]
     assert results.is_finished()
     assert results.get_final_results() == [0, 1]
+
+
+def test_an_iterator_that_is_left_does_not_keep_the_next_run_from_its_results(trainer):
+    def function():
+        for step in range(3):
+            train.report(step=step)
+        return "of the iterator"
+
+    results = trainer.run_iterator(function)
+    next(results)
+    del results
+    gc.collect()
+    assert trainer.run(lambda: "of the run") == ["of the run"] * 2
 
 
 class Recorder(train.TrainingCallback):
@@ -351,6 +366,8 @@ def test_workers_that_are_spawned_stay_too(tmp_path):
 
 
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
+    assert isinstance(Trainer("torch").backend_config, TorchConfig)
+    assert isinstance(Trainer(Spawned(), num_workers=2).backend_config, Spawned)
     with pytest.raises(ValueError, match="backend='mxnet' is not one of 'torch'"):
         Trainer(backend="mxnet")
     with pytest.raises(ValueError, match="num_workers beside it"):

@@ -34,7 +34,7 @@ class Trainer(DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[..., Any] | str | None = None,
+        train_loop_per_worker: Callable[..., Any] | BackendConfig | str | None = None,
         backend: str | BackendConfig | None = None,
         num_workers: int | tuple[int, int] | None = None,
         use_gpu: bool | None = None,
@@ -50,9 +50,10 @@ class Trainer(DataParallelTrainer):
         resume_from_checkpoint: Checkpoint | None = None,
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(train_loop_per_worker, str) and backend is None and train_loop_per_worker in _FRAMEWORKS:
-            # `Trainer("torch", num_workers=2)`, with the backend first.
-            train_loop_per_worker, backend = None, train_loop_per_worker
+        first = train_loop_per_worker
+        if backend is None and (isinstance(first, BackendConfig) or (isinstance(first, str) and first in _FRAMEWORKS)):
+            # `Trainer("torch", num_workers=2)`, with the backend first, as it once was.
+            train_loop_per_worker, backend = None, first
         named = train_loop_per_worker if isinstance(train_loop_per_worker, str) else None
         function = train_loop_per_worker if callable(train_loop_per_worker) else _missing
         if train_loop_per_worker is not None and named is None and function is _missing:

@@ -43,6 +43,8 @@ class Workers:
         self._changed = threading.Condition()  # protects all below
         self._answers: tuple[Answered, ...] | None = None
         self._busy = False
+        """The workers are at an order."""
+        self._waited_for = False
         self._outcome: Result | BaseException | None = None
         self._attempt = 0
         self._reports: dict[int, dict[int, Reported]] = {}
@@ -86,12 +88,14 @@ class Workers:
     def doing(self, job: bytes, retention: Retention | None = None, *, rows: bool = True) -> Iterator[list[Reported]]:
         """The same, report by report: each once all ranks have made it."""
         with self._changed:
+            if self._waited_for:
+                raise RuntimeError("a run is under way: wait for it, or iterate to its end, before the next")
             self._answers = None
             self._rows = deque() if rows else None
             self._reports.clear()
         self._raise_outcome()
         assert self._controller is not None
-        self._busy = True
+        self._busy = self._waited_for = True
         self.num_given += 1
         try:
             with self._heard():
@@ -101,6 +105,7 @@ class Workers:
             self._raise_outcome()
         finally:
             self._rows = None
+            self._waited_for = False
             self._busy = self._answers is None
 
     def values(self) -> list[Any]:
@@ -121,6 +126,8 @@ class Workers:
                 self._controller.give(b"")
             else:
                 self._controller.request_stop(now=True)
+        if threading.current_thread() is self._thread:
+            return  # What is garbage is collected in any thread; this one ends by itself now.
         self._thread.join(_END_S)
         if self._thread.is_alive() and self._controller is not None:
             self._controller.request_stop(now=True)
