@@ -72,6 +72,7 @@ OTHERS_VARIABLES = {
         "all variables",
     ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/torch/store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
 }
 """What else may be read, for a reason: variables that belong to others."""
 

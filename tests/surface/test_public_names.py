@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 PUBLIC = {
     "paceline": ["__version__", "air", "data", "init", "testing", "train"],
     "paceline.train": [
+        "Backend",
         "BackendConfig",
         "Checkpoint",
         "CheckpointConfig",
@@ -87,7 +88,7 @@ PUBLIC = {
         "report",
     ],
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
-    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
+    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero", "gather"],
     "paceline.train.loggers": [
         "CSVLoggerCallback",
         "JsonLoggerCallback",
