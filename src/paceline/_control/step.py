@@ -45,6 +45,7 @@ from paceline._control.events import (
     PreemptionTold,
     Reported,
     ResizeDue,
+    RetentionSet,
     StagingFailed,
     StopRequested,
     ValidationEnded,
@@ -101,6 +102,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return _found(run, event), []
     if isinstance(event, ValidationEnded):
         return _validated(run, event)
+    if isinstance(event, RetentionSet):
+        return (run if run.retention == event.retention else replace(run, retention=event.retention)), []
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
         return run, []  # Said by workers that are already gone.
 

@@ -31,6 +31,10 @@ _MAX_NAME = 255
 """Bytes in the name of a file, on the filesystems there are."""
 
 
+SAVED = "saved_"
+"""How the name of a checkpoint begins that was saved by itself, and not reported with metrics."""
+
+
 def checkpoint_name(seq: int) -> str:
     return f"checkpoint_{seq:06d}"
 

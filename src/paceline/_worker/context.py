@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -18,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 from msgspec import Raw
+from msgspec.structs import replace
 
 from paceline._core import settings
 from paceline._core.codec import sealed
@@ -28,6 +30,7 @@ from paceline._core.plain import plain, printable
 from paceline._core.reductions import Mark, apart
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
+    Answered,
     Begin,
     CheckpointCommitted,
     CheckpointRecord,
@@ -38,9 +41,11 @@ from paceline._engine.messages import (
     Hold,
     Joined,
     Notice,
+    Order,
     PreemptionTold,
     Release,
     Reported,
+    Shard,
     Staged,
     StagingFailed,
     StopAt,
@@ -84,6 +89,12 @@ class Context:
         self.echo: StorageError | None = None
         """The last error of `report()` that another rank's files were the reason for."""
         self.num_reports = begin.first_seq
+        self.began = time.monotonic()
+        """When this worker, or the order at hand, began."""
+        self.config: Any = None
+        """What the user's function is called with."""
+        self.given: Any = None
+        """A checkpoint from outside the run, for the order at hand."""
         self.shards: dict[str, Any] = {}
         """Of the datasets of the run, the parts that this worker has taken."""
         self.positions: dict[str, Callable[[], Cursor]] = {}
@@ -108,6 +119,8 @@ class Context:
         self._stop: StopAt | None = None
         self._notified = False
         self._may_exit = False
+        self._orders: deque[Order] = deque()
+        self._num_ordered = 0
 
     def take(self, message: ToWorker) -> None:
         """Take in what the driver says. On the listening thread."""
@@ -139,6 +152,9 @@ class Context:
                     self._stop = message
                 case Release(number=number):
                     self._released[number] = message
+                case Order(number=number) if number > self._num_ordered:
+                    self._num_ordered = number
+                    self._orders.append(message)
                 case Exit():
                     self._may_exit = True
             self._changed.notify_all()
@@ -251,6 +267,41 @@ class Context:
         with self._changed:
             self._changed.wait_for(lambda: not self._announced)
         self._raise_refused()
+
+    def next_order(self) -> Order:
+        """What to do next, waited for; `StopTraining` where the run is to stop before that comes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._orders or self._stop is not None)
+            if not self._orders:
+                raise StopTraining
+            return self._orders.popleft()
+
+    def take_up(self, *, since: int, first: int, given: Any, shards: tuple[Shard, ...], data_address: str) -> None:
+        """Begin an order: from `given`, or from what the run's checkpoints later than `since` hold.
+
+        `first` is how many reports the rank had made that had made most: here they are counted from there on.
+        """
+        with self._changed:
+            if self._latest is not None and self._latest.seq <= since:
+                self._latest = None
+            latest = self._latest
+            self.num_reports = max(self.num_reports, first)
+        initial = self.begin.initial if since < 0 else None
+        self.begin = replace(self.begin, initial=initial, resume=latest, shards=shards, data_address=data_address)
+        self.given = given
+        self.began = time.monotonic()
+
+    def put_down(self) -> None:
+        """An order is done: what was made for it goes."""
+        self.given = None
+        self.shards.clear()
+        self.positions.clear()
+
+    def answer(self, order: Order, value: bytes) -> None:
+        """Say that an order is done, with what the user's function returned, as a pickle."""
+        begin = self.begin
+        where, made = self.last_where, self.num_reports
+        self._link.send(Answered(begin.attempt, begin.rank, order.number, made, where, value))
 
     def wait_for_exit(self) -> None:
         with self._changed:

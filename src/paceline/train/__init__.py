@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from paceline.train.backend import Backend, BackendConfig
     from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
-    from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
+    from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
+    from paceline.train.older.trainer import Trainer
     from paceline.train.reductions import max as max
     from paceline.train.reductions import mean as mean
     from paceline.train.reductions import min as min
@@ -57,6 +59,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointConsistencyMode",
     "CheckpointCorruptError",
+    "CheckpointStrategy",
     "CheckpointUploadMode",
     "ControllerError",
     "DataConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "StorageError",
     "TrainContext",
     "TrainRunContext",
+    "Trainer",
     "TrainingCallback",
     "TrainingFailedError",
     "UserCallback",
@@ -91,9 +95,14 @@ __all__ = [
     "get_context",
     "get_dataset_shard",
     "get_preemption_info",
+    "load_checkpoint",
+    "local_rank",
     "report",
+    "save_checkpoint",
     "staging_directory",
     "verify_resume",
+    "world_rank",
+    "world_size",
 ]
 
 __getattr__ = on_demand(
@@ -121,11 +130,20 @@ __getattr__ = on_demand(
         "paceline.train.checkpoint": ("Checkpoint",),
         "paceline.train.config": (
             "CheckpointConfig",
+            "CheckpointStrategy",
             "FailureConfig",
             "RunConfig",
             "ScalingConfig",
         ),
         "paceline.train.datasets": ("DataConfig",),
+        "paceline.train.older.functions": (
+            "load_checkpoint",
+            "local_rank",
+            "save_checkpoint",
+            "world_rank",
+            "world_size",
+        ),
+        "paceline.train.older.trainer": ("Trainer",),
         # Not in `__all__`: `from paceline.train import *` must leave Python's own `max`, `min` and `sum` alone.
         "paceline.train.reductions": ("max", "mean", "min", "sum"),
         "paceline.train.result": ("Result",),

@@ -20,9 +20,10 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA
 from paceline._storage.state import holds_state, read_state, write_state
 from paceline._storage.transfer import download_all
+from paceline.train.older.portable import Portable
 
 
-class Checkpoint:
+class Checkpoint(Portable):
     """A directory of files, wherever it lies.
 
         Checkpoint.from_directory(path)     files that you wrote
@@ -88,6 +89,13 @@ class Checkpoint:
                 raise ValueError(f"{self} was not made by Checkpoint.from_dict: read its files with as_directory()")
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
             return state
+
+    def holds_dict(self) -> bool:
+        """Whether `to_dict` can read it: it was made by `from_dict`."""
+        if self.state is not None:
+            return True
+        with self.as_directory() as directory:
+            return holds_state(Path(directory))
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to a directory, a new temporary one if none is given, and return its path."""

@@ -213,6 +213,10 @@ class CheckpointConfig:
         return _short_repr(self)
 
 
+CheckpointStrategy = CheckpointConfig
+"""What it was called in Ray 1.x."""
+
+
 @_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:

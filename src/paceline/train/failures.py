@@ -29,6 +29,7 @@ from paceline._core.errors import ReportMismatchError, StorageError, WorkerError
 from paceline._core.plain import unplain
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.depot import Depot
+from paceline._storage.layout import SAVED
 from paceline.train.callbacks import (
     Callback,
     LoggedReport,
@@ -241,7 +242,7 @@ class CallbackObserver(_Telling):
             checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
             if self._user is not None:
                 self._user.after_report(self._about, metrics, checkpoint)
-            if self._older is not None:
+            if self._older is not None and not (made[0].checkpoint or "").startswith(SAVED):
                 self._older.handle_result(metrics)
 
 

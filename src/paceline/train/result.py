@@ -49,6 +49,11 @@ class Result:
         return self._storage_filesystem
 
     @property
+    def config(self) -> dict[str, Any] | None:
+        """What the train function was called with, where `paceline.air` noted it among the metrics."""
+        return self.metrics.get("config") if self.metrics is not None else None
+
+    @property
     def log_dir(self) -> Path | None:
         """Where each worker's output is: `attempt_1/rank_0.log` and so on."""
         return self._depot.layout.logs if self._depot is not None else None
@@ -127,7 +132,7 @@ def result_of(depot: Depot, run: Run, history: Iterable[Event], reported: Report
     order = ranked(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
     path, filesystem = depot.root()
     return Result(
-        metrics=reported.metrics if reported is not None else None,
+        metrics=ended(reported.metrics, run) if reported is not None else None,
         checkpoint=Checkpoint(*depot.place(run.latest)) if run.latest else None,
         error=None,
         path=path,
@@ -141,6 +146,13 @@ def result_of(depot: Depot, run: Run, history: Iterable[Event], reported: Report
 def metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
     """The metrics of the run, one row for each report that still counts."""
     return [report.metrics for report in that_count(reports_of(history))]
+
+
+def ended(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any] | None:
+    """The last metrics of a run: those that `paceline.air` fills in say whether it is done."""
+    if metrics is not None and run.is_trained and metrics.get("done") is False and "_training_iteration" in metrics:
+        return {**metrics, "done": True}
+    return metrics
 
 
 def flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
