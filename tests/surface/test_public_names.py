@@ -54,6 +54,7 @@ PUBLIC = {
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
     "paceline.train.torch": [
+        "ShardedCheckpoint",
         "TorchCheckpoint",
         "TorchConfig",
         "TorchTrainer",

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from paceline.train.torch.loader import prepare_data_loader
     from paceline.train.torch.model import prepare_model
     from paceline.train.torch.reproducibility import enable_reproducibility
+    from paceline.train.torch.sharded import ShardedCheckpoint
     from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
+    "ShardedCheckpoint",
     "TorchCheckpoint",
     "TorchConfig",
     "TorchTrainer",
@@ -37,6 +39,7 @@ __getattr__ = on_demand(
         "paceline.train.torch.loader": ("prepare_data_loader",),
         "paceline.train.torch.model": ("prepare_model",),
         "paceline.train.torch.reproducibility": ("enable_reproducibility",),
+        "paceline.train.torch.sharded": ("ShardedCheckpoint",),
         "paceline.train.torch.trainer": ("TorchTrainer",),
     },
 )
