@@ -57,6 +57,7 @@ PUBLIC = {
         "ShardedCheckpoint",
         "TorchCheckpoint",
         "TorchConfig",
+        "TorchPredictor",
         "TorchTrainer",
         "enable_reproducibility",
         "get_device",

@@ -29,7 +29,6 @@ from paceline.data.source import Unit
 from paceline.data.transforms.calls import UserTransform
 
 _LOCK, _DONE = "lock", "done.jsonl"
-_PLAIN = (str, bytes, int, float, bool, type(None), os.PathLike)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -88,9 +87,7 @@ def job_of(plan: Node, units: Sequence[Unit], sink: Sink, sizes: Sizes) -> Job:
             )
         steps.append(f"{node.name} {_arguments(node)}")
     rows = [(unit.name, unit.num_rows or 0) for unit in units]
-    # Without addresses in memory, which some options have in their words.
-    files = re.sub(" at 0x[0-9a-f]+", "", f"{sink!r} {sizes!r}")
-    return Job(xxhash.xxh3_64_hexdigest(repr((rows, steps)).encode()), files)
+    return Job(xxhash.xxh3_64_hexdigest(repr((rows, steps)).encode()), _worded((sink, sizes)))
 
 
 @contextlib.contextmanager
@@ -219,13 +216,10 @@ def _arguments(node: Node) -> str:
     if not isinstance(node, Map) or not isinstance(node.transform, UserTransform):
         return ""
     call = node.transform.call
-    given = (*call.args, *call.constructor_args, *sorted({**call.kwargs, **call.constructor_kwargs}.items()))
-    return repr([_worded(value) for value in given])
+    given = (call.args, call.constructor_args, call.kwargs, call.constructor_kwargs)
+    return _worded(given)
 
 
-def _worded(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_worded(item) for item in value]
-    if isinstance(value, dict):
-        return [(key, _worded(item)) for key, item in value.items()]
-    return value if isinstance(value, _PLAIN) else type(value).__name__
+def _worded(value: Any) -> str:
+    """In words that the next process finds again: without addresses in memory."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
