@@ -165,9 +165,7 @@ def test_many_processes_load_once_each_and_keep_the_order(tmp_path, data_process
     assert str(os.getpid()) not in pids
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no GPU: a pool that predicts on one was not checked"
-)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a pool that predicts on one was not checked")
 def test_a_pool_with_a_gpu_predicts_on_it(tmp_path, data_processes):
     rows = paceline.data.from_items([{"x": row} for row in X.astype(np.float32)])
     predicted = rows.map_batches(
