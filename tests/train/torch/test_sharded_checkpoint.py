@@ -34,12 +34,15 @@ def net(seed=0):
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
 
 
-def sharded(seed=0):
+def sharded(seed=0, device="cpu"):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = net(seed)
-    fully_shard(model[0])
-    return fully_shard(model)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    model = net(seed).to(device)
+    fully_shard(model[0], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def replicated(seed=0):
@@ -50,11 +53,11 @@ def adam(model):
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
 
-def steps(model, optimizer, number=2, seed=0):
+def steps(model, optimizer, number=2, seed=0, device="cpu"):
     torch.manual_seed(seed)
     for _ in range(number):
         optimizer.zero_grad()
-        model(torch.randn(4, 3)).square().mean().backward()
+        model(torch.randn(4, 3).to(device)).square().mean().backward()
         optimizer.step()
 
 
@@ -149,6 +152,35 @@ def test_any_number_of_ranks_has_the_values_of_the_moment_of_the_call(saved, tmp
     make = MAKERS[how]
     path = checkpoint.path
     assert_same(fit(tmp_path, lambda: restored(path, make), workers).return_value, values)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU: shards that are copied off one while training goes on, not checked"
+)
+def test_from_a_gpu_come_the_values_of_the_moment_of_the_call(tmp_path):
+    def function():
+        changed = threading.Event()
+        writing_waits_for(changed)
+        model = sharded(device="cuda")
+        optimizer = adam(model)
+        steps(model, optimizer, device="cuda")
+        values = {name: value.cpu() for name, value in whole(model, optimizer).items()}
+        state = {"model": model, "optimizer": optimizer}
+        train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+        steps(model, optimizer, 3, device="cuda")
+        changed.set()
+        train.get_all_reported_checkpoints()
+        ShardedCheckpoint(train.get_checkpoint()).load_into(state)
+        assert_same({name: value.cpu() for name, value in whole(model, optimizer).items()}, values)
+        return values
+
+    scaling = ScalingConfig(num_workers=1, use_gpu=True)
+    config = RunConfig(storage_path=str(tmp_path), name="run")
+    result = TorchTrainer(function, scaling_config=scaling, run_config=config).fit()
+    model = net(5)
+    optimizer = adam(model)
+    ShardedCheckpoint(result.checkpoint).load_into({"model": model, "optimizer": optimizer})
+    assert_same(whole(model, optimizer), result.return_value)
 
 
 def test_a_script_without_ranks_has_them_too(saved):
