@@ -101,8 +101,10 @@ PUBLIC = {
         "WandbLoggerCallback",
     ],
     "paceline.train.torch": [
+        "ShardedCheckpoint",
         "TorchCheckpoint",
         "TorchConfig",
+        "TorchPredictor",
         "TorchTrainer",
         "enable_reproducibility",
         "get_device",

@@ -273,7 +273,8 @@ def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> S
     if not isinstance(checkpoint, Checkpoint):
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
     if checkpoint.state is not None:
-        return State(checkpoint.state, checkpoint.allow_pickle)
+        tree, stem = checkpoint._taken()
+        return State(tree, checkpoint.allow_pickle, stem)
     return _directory(context, checkpoint, delete)
 
 

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from paceline.train.torch.devices import get_device, get_devices
     from paceline.train.torch.loader import prepare_data_loader
     from paceline.train.torch.model import prepare_model
+    from paceline.train.torch.predictor import TorchPredictor
     from paceline.train.torch.reproducibility import enable_reproducibility
+    from paceline.train.torch.sharded import ShardedCheckpoint
     from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
+    "ShardedCheckpoint",
     "TorchCheckpoint",
     "TorchConfig",
+    "TorchPredictor",
     "TorchTrainer",
     "enable_reproducibility",
     "get_device",
@@ -36,7 +40,9 @@ __getattr__ = on_demand(
         "paceline.train.torch.devices": ("get_device", "get_devices"),
         "paceline.train.torch.loader": ("prepare_data_loader",),
         "paceline.train.torch.model": ("prepare_model",),
+        "paceline.train.torch.predictor": ("TorchPredictor",),
         "paceline.train.torch.reproducibility": ("enable_reproducibility",),
+        "paceline.train.torch.sharded": ("ShardedCheckpoint",),
         "paceline.train.torch.trainer": ("TorchTrainer",),
     },
 )

@@ -91,6 +91,6 @@ def _refuse_shards(state_dict: Mapping[str, Any]) -> None:
     if shards:
         raise ValueError(
             f"{shards[0]!r} is only this rank's shard of a tensor, and TorchCheckpoint holds whole models\n\n"
-            "hint: let every rank call torch.distributed.checkpoint.save(...) on a directory from "
-            "train.staging_directory(), or gather the weights with get_model_state_dict first"
+            "hint: let every rank report ShardedCheckpoint.from_state({'model': model}), or gather the weights with "
+            "get_model_state_dict first"
         )
