@@ -57,11 +57,16 @@ PUBLIC = {
         "TorchCheckpoint",
         "TorchConfig",
         "TorchTrainer",
+        "accelerate",
+        "accumulate_gradients",
+        "backward",
         "enable_reproducibility",
         "get_device",
         "get_devices",
         "prepare_data_loader",
         "prepare_model",
+        "prepare_optimizer",
+        "unscale_gradients",
     ],
 }
 
