@@ -7,7 +7,9 @@ smaller. Torch's `GradScaler` does that, and here is where it is called.
 
 from __future__ import annotations
 
+import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.train.session import _context
@@ -97,9 +99,10 @@ def prepare_optimizer(optimizer: Opt) -> Opt:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
     if "_step_as_given" not in optimizer.__dict__:
-        optimizer._step_as_given = optimizer.step
-        # A method, not a function: schedulers of the learning rate, which wrap it, ask for one.
-        optimizer.step = types.MethodType(_step, optimizer)
+        given = optimizer._step_as_given = optimizer.step
+        # A method, not a function, and with the attributes of the one before: a scheduler of the learning rate that
+        # wraps it asks for the one, and one that has wrapped it before for the other.
+        optimizer.step = types.MethodType(functools.wraps(given)(_step_of_its_own()), optimizer)
         optimizer.register_state_dict_post_hook(_with_scale)
         optimizer.register_load_state_dict_pre_hook(_take_scale)
     return optimizer
@@ -151,16 +154,19 @@ def _scaling_now() -> _Scaling | None:
     return _accelerations[0].scaling if _accelerations else None
 
 
-def _step(self: Any, *args: Any, **kwargs: Any) -> Any:
-    scaling = _scaling_now()
-    if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
-        return self._step_as_given(*args, **kwargs)
-    # The scaler calls this method again, if all gradients are finite.
-    self._is_stepping = True
-    try:
-        return scaling.step(self, *args, **kwargs)
-    finally:
-        del self._is_stepping
+def _step_of_its_own() -> Callable[..., Any]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        scaling = _scaling_now()
+        if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
+            return self._step_as_given(*args, **kwargs)
+        # The scaler calls this method again, if all gradients are finite.
+        self._is_stepping = True
+        try:
+            return scaling.step(self, *args, **kwargs)
+        finally:
+            del self._is_stepping
+
+    return step
 
 
 def _with_scale(_optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
