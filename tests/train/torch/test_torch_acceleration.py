@@ -8,11 +8,7 @@ from torch import nn
 
 from paceline.train.torch import accelerate, backward, prepare_model, prepare_optimizer, unscale_gradients
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiler():
-    """Torch imports its compiler with the first optimizer of a process, and that sets a variable."""
-    torch.optim.SGD(linear().parameters(), lr=0.1).zero_grad()
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def linear(seed=0):
