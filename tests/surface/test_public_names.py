@@ -106,11 +106,16 @@ PUBLIC = {
         "TorchConfig",
         "TorchPredictor",
         "TorchTrainer",
+        "accelerate",
+        "accumulate_gradients",
+        "backward",
         "enable_reproducibility",
         "get_device",
         "get_devices",
         "prepare_data_loader",
         "prepare_model",
+        "prepare_optimizer",
+        "unscale_gradients",
     ],
 }
 

@@ -11,6 +11,8 @@ from paceline._engine.local.launch import prewarm
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
+    from paceline.train.torch.acceleration import accelerate, backward, prepare_optimizer, unscale_gradients
+    from paceline.train.torch.accumulation import accumulate_gradients
     from paceline.train.torch.checkpoint import TorchCheckpoint
     from paceline.train.torch.devices import get_device, get_devices
     from paceline.train.torch.loader import prepare_data_loader
@@ -26,16 +28,23 @@ __all__ = [
     "TorchConfig",
     "TorchPredictor",
     "TorchTrainer",
+    "accelerate",
+    "accumulate_gradients",
+    "backward",
     "enable_reproducibility",
     "get_device",
     "get_devices",
     "prepare_data_loader",
     "prepare_model",
+    "prepare_optimizer",
+    "unscale_gradients",
 ]
 
 __getattr__ = on_demand(
     __name__,
     {
+        "paceline.train.torch.acceleration": ("accelerate", "backward", "prepare_optimizer", "unscale_gradients"),
+        "paceline.train.torch.accumulation": ("accumulate_gradients",),
         "paceline.train.torch.checkpoint": ("TorchCheckpoint",),
         "paceline.train.torch.devices": ("get_device", "get_devices"),
         "paceline.train.torch.loader": ("prepare_data_loader",),
