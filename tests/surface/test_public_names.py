@@ -53,6 +53,7 @@ PUBLIC = {
     ],
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
+    "paceline.train.jax": ["JaxConfig", "JaxPredictor", "JaxTrainer", "OrbaxCheckpoint"],
     "paceline.train.torch": [
         "TorchCheckpoint",
         "TorchConfig",

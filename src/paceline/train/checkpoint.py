@@ -148,6 +148,9 @@ class Checkpoint:
         """Add to the notes."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
+    def _complete(self) -> None:
+        """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""
+
     def _download(self, target: Path) -> None:
         """By the manifest where there is one, each file against its hash; else whatever lies there."""
         store = store_at(self.path, self.filesystem)
