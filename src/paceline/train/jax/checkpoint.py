@@ -53,10 +53,8 @@ class OrbaxCheckpoint(Checkpoint):
         if context is None:
             weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
         directory = Path(checkpoint.path)
-        many = jax.process_count() > 1
-        if many:
-            tree = jax.tree.map_with_path(_whole_as_numpy, tree)
-        if context is not None and many and any(map(_is_spread, jax.tree.leaves(tree))):
+        tree = jax.tree.map_with_path(_storable, tree)
+        if context is not None and any(map(_is_spread, jax.tree.leaves(tree))):
             checkpoint._writing = _Writing.begun(_shared(context, directory) / cls.DIRECTORY, tree, everybody=True)
         elif rank == 0:
             checkpoint._writing = _Writing.begun(directory / cls.DIRECTORY, tree, everybody=False)
@@ -90,8 +88,10 @@ class OrbaxCheckpoint(Checkpoint):
                 )
             handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
             with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
-                form = reader.metadata(path).item_metadata.tree if like is None else like
-                wanted = jax.tree.map(_restored_as, form)
+                stored = reader.metadata(path).item_metadata.tree
+                if like is not None:
+                    _check_form(like, stored)
+                wanted = jax.tree.map(_restored_as, stored if like is None else like)
                 return reader.restore(path, args=ocp.args.PyTreeRestore(item=like, restore_args=wanted))
 
     @contextlib.contextmanager
@@ -193,19 +193,47 @@ def _is_spread(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
 
 
-def _whole_as_numpy(path: Any, leaf: Any) -> Any:
+def _storable(path: Any, leaf: Any) -> Any:
     """Among many processes Orbax takes arrays that span all of them, and NumPy's: those it has process 0 write."""
     import jax
     import numpy as np
 
-    if not isinstance(leaf, jax.Array) or _is_spread(leaf):
+    if not isinstance(leaf, jax.Array):
         return leaf
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise TypeError(
-            f"tree{jax.tree_util.keystr(path)} is a random key, of which several processes store no copy\n\n"
-            "hint: store jax.random.key_data(key), and make it a key again with jax.random.wrap_key_data"
+            f"tree{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which only JAX has\n\n"
+            "hint: of a random key store jax.random.key_data(key), and make it one again with jax.random.wrap_key_data"
         )
-    return np.array(leaf)
+    return leaf if jax.process_count() == 1 or _is_spread(leaf) else np.array(leaf)
+
+
+def _check_form(like: Any, stored: Any) -> None:
+    """Refuse a tree of another form here: Orbax would tell of it at length, or take NumPy's arrays of any shape."""
+    ours, theirs = _shapes(like), _shapes(stored)
+    problems = [f"it has no {name}, which the checkpoint has" for name in theirs.keys() - ours.keys()]
+    problems += [f"it has {name}, which the checkpoint does not have" for name in ours.keys() - theirs.keys()]
+    problems += [
+        f"{name} has the shape {ours[name]}, and {theirs[name]} in the checkpoint"
+        for name in ours.keys() & theirs.keys()
+        if ours[name] != theirs[name]
+    ]
+    if problems:
+        more = f", and {len(problems) - 3} more like these" if len(problems) > 3 else ""
+        raise ValueError(
+            f"like is not of the form of the checkpoint: {'; '.join(sorted(problems)[:3])}{more}\n\n"
+            "hint: get_pytree() without it gives the whole tree as it was saved"
+        )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    import jax
+
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(getattr(leaf, "shape", None) or ())
+        for path, leaf in leaves
+    }
 
 
 def _restored_as(leaf: Any) -> Any:
@@ -220,6 +248,8 @@ def _restored_as(leaf: Any) -> Any:
         )
     if isinstance(leaf, bool | int | float | str):
         return ocp.RestoreArgs(restore_type=type(leaf))
+    if isinstance(leaf, ocp.metadata.ScalarMetadata | ocp.metadata.StringMetadata):
+        return ocp.RestoreArgs()
     # `like` says which type; what Orbax tells of a checkpoint is of the type that it was saved with.
     dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.ShapeDtypeStruct) else None
     return ocp.RestoreArgs(restore_type=np.ndarray, dtype=dtype)

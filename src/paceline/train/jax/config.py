@@ -73,6 +73,9 @@ class JaxConfig(BackendConfig):
         os.environ.setdefault("PJRT_NPROC", str(begin.num_threads))
         if self.platform is not None or not jax.config.jax_platforms:
             jax.config.update("jax_platforms", self._platforms(bool(begin.devices)))
+        if jax.config.jax_traceback_filtering == "auto":
+            # The same frames are left out, without a note of it in every message.
+            jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
         if begin.world_size > 1:
             self._connect(context)
             # After all workers have returned and not before: it waits for all of them. After a failure not at all.
