@@ -57,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv("PACELINE_STORAGE_PATH", str(path))
     patch.setenv("PACELINE_SPOOL_PATH", str(path / "spool"))
     patch.setenv(MARK, uuid.uuid4().hex)
+    # Interpreters that wait for a next run of the same test, which never comes, would only cost time.
+    patch.setattr("paceline._engine.local.spares.MAX_SPARES", 0)
     config.stash[_session] = patch, path
 
 

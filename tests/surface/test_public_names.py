@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 PUBLIC = {
     "paceline": ["__version__", "air", "data", "init", "testing", "train"],
     "paceline.train": [
+        "Backend",
         "BackendConfig",
         "Checkpoint",
         "CheckpointConfig",
@@ -52,7 +53,7 @@ PUBLIC = {
         "verify_resume",
     ],
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
-    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
+    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero", "gather"],
     "paceline.train.jax": ["JaxConfig", "JaxPredictor", "JaxTrainer", "OrbaxCheckpoint"],
     "paceline.train.torch": [
         "TorchCheckpoint",

@@ -220,6 +220,17 @@ def test_collectives_give_everyone_what_rank_0_has(fit):
     assert fit(function, 3).metrics == {"from": 0, "sum": 3}
 
 
+def test_what_is_gathered_comes_to_every_rank_in_the_order_of_ranks(fit):
+    def function():
+        rank = train.get_context().get_world_rank()
+        first = train.collective.gather({"from": rank})
+        train.collective.barrier()
+        everybody = train.collective.gather((rank, first))
+        train.report({"first": first, "all_alike": all(given == first for _, given in everybody)})
+
+    assert fit(function, 3).metrics == {"first": [{"from": 0}, {"from": 1}, {"from": 2}], "all_alike": True}
+
+
 def test_functions_of_a_session_are_refused_outside_of_one():
     for function in (train.get_context, train.get_checkpoint, train.staging_directory):
         with pytest.raises(RuntimeError, match="cannot be used outside of a Paceline training function"):

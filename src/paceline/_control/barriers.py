@@ -21,6 +21,8 @@ class Barriers:
             return None
         del self._joined[event.number]
         self._num_released = event.number
+        if any(each.gathers for each in here.values()):
+            return Release(event.number, here[0].data, tuple(here[rank].data for rank in range(self._size)))
         return Release(event.number, here[0].data)
 
     def returned(self, rank: int) -> None:

@@ -3,11 +3,14 @@
 import atexit
 import contextlib
 import faulthandler
+import importlib
+import importlib.util
 import logging
 import multiprocessing.util
 import os
 import sys
 import weakref
+from collections.abc import Iterable
 
 
 def take_over_stdio(log_fd: int) -> None:
@@ -50,3 +53,13 @@ def reseed() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
+
+
+def import_ahead(modules: Iterable[str]) -> None:
+    """Import what is there to import; what is wrong with a module, the worker will say where a person sees it."""
+    for module in modules:
+        try:
+            if importlib.util.find_spec(module) is not None:
+                importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001
+            print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)

@@ -168,6 +168,8 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     number: int
     where: str
     data: bytes = b""
+    gathers: bool = False
+    """It waits for what every rank brings, not for that of rank 0 alone."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -325,10 +327,11 @@ class StopAt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Everybody has come to barrier `number`; here is what rank 0 brought."""
+    """Everybody has come to barrier `number`; here is what rank 0 brought, or, where it was gathered, every rank."""
 
     number: int
     data: bytes = b""
+    gathered: tuple[bytes, ...] = ()
 
 
 class Sample(msgspec.Struct, frozen=True, tag=True):

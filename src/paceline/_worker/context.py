@@ -101,7 +101,7 @@ class Context:
         self._num_failed_saves = 0
         """In a row."""
         self._announced: set[int] = set()
-        self._released: dict[int, bytes] = {}
+        self._released: dict[int, Release] = {}
         self._held = False
         self._asks = False
         self._stop: StopAt | None = None
@@ -136,8 +136,8 @@ class Context:
                     self._link.send(WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._asks))
                 case StopAt():
                     self._stop = message
-                case Release(number=number, data=data):
-                    self._released[number] = data
+                case Release(number=number):
+                    self._released[number] = message
                 case Exit():
                     self._may_exit = True
             self._changed.notify_all()
@@ -220,9 +220,16 @@ class Context:
 
     def join(self, data: bytes) -> bytes:
         """Wait for all ranks; returns what rank 0 brought."""
+        return self._meet(data, gathers=False).data
+
+    def gather(self, data: bytes) -> tuple[bytes, ...]:
+        """Wait for all ranks; returns what each of them brought, by rank. For addresses and the like: it is little."""
+        return self._meet(data, gathers=True).gathered
+
+    def _meet(self, data: bytes, gathers: bool) -> Release:
         self._num_joined += 1
         number, where = self._num_joined, self.call_site()
-        self._link.send(Joined(self.begin.attempt, self.begin.rank, number, where, data))
+        self._link.send(Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers))
         with self._changed:
             self._changed.wait_for(lambda: number in self._released)
             return self._released.pop(number)

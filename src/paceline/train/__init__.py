@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         WorkerGroupError,
     )
     from paceline.train import collective
-    from paceline.train.backend import BackendConfig
+    from paceline.train.backend import Backend, BackendConfig
     from paceline.train.callbacks import TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from paceline.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
 
 __all__ = [
+    "Backend",
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
@@ -104,7 +105,7 @@ __getattr__ = on_demand(
             "WorkerError",
             "WorkerGroupError",
         ),
-        "paceline.train.backend": ("BackendConfig",),
+        "paceline.train.backend": ("Backend", "BackendConfig"),
         "paceline.train.callbacks": (
             "TrainRunContext",
             "UserCallback",

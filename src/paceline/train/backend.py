@@ -1,17 +1,39 @@
-"""How a framework is set up around the user's function. One folder per framework has its own."""
+"""How a framework is set up around the user's function. One folder per framework has its own.
+
+A backend of the user's own is a `Backend` with a `BackendConfig` whose `backend_cls` it is, as in Ray Train; those of
+this package override `around` instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from paceline._worker.context import Context
+    from paceline.train.worker_group import WorkerGroup
+
+
+class Backend:
+    """What is done on the workers around training. Its methods run in the worker of rank 0.
+
+    The GPUs of a machine are visible to all workers on it; `train.torch.get_device` tells which is whose.
+    """
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: Any) -> None:
+        """The workers are there: `worker_group.execute(function)` calls a function on each of them."""
+
+    def on_training_start(self, worker_group: WorkerGroup, backend_config: Any) -> None:
+        """The train function is about to be called."""
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: Any) -> None:
+        """The train function has returned on every worker. Not called after a failure."""
 
 
 class BackendConfig:
-    """The plain backend: nothing is set up. Subclasses override `around`."""
+    """The plain backend: nothing is set up. Subclasses say which `Backend` is theirs with `backend_cls`."""
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Modules that have to be installed where workers run."""
@@ -24,9 +46,24 @@ class BackendConfig:
     start_method: ClassVar[str] = "fork"
     """`spawn` for frameworks that must not be imported before a fork."""
 
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """What is done around training on all workers."""
+        return Backend
+
+    @property
+    def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """Makes a context that the train function runs in, on each worker."""
+        return contextlib.nullcontext
+
     def around(self, context: Context) -> contextlib.AbstractContextManager[None]:
         """Entered in each worker before the user's function, left after it."""
-        return contextlib.nullcontext()
+        backend, within = self.backend_cls, self.train_func_context
+        if backend is Backend and within is contextlib.nullcontext:
+            return contextlib.nullcontext()
+        from paceline.train.worker_group import led
+
+        return led(context, backend(), self)
 
     def check(self, num_workers: int, use_gpu: bool) -> None:
         """Refuse what cannot work, before any process starts."""

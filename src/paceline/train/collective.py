@@ -10,7 +10,7 @@ from paceline.train.session import _context
 
 T = TypeVar("T")
 
-__all__ = ["barrier", "broadcast_from_rank_zero"]
+__all__ = ["barrier", "broadcast_from_rank_zero", "gather"]
 
 
 def barrier() -> None:
@@ -24,3 +24,8 @@ def broadcast_from_rank_zero(data: T) -> T:
     mine = cloudpickle.dumps(data) if context.begin.rank == 0 else b""
     given: T = cloudpickle.loads(context.join(mine))
     return given
+
+
+def gather(data: T) -> list[T]:
+    """Give every rank what all ranks passed, in the order of ranks. A barrier too."""
+    return [cloudpickle.loads(each) for each in _context("gather").gather(cloudpickle.dumps(data))]

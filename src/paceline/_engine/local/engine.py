@@ -16,7 +16,7 @@ from paceline._core import system
 from paceline._core.codec import FrameReader, frame
 from paceline._engine.base import Group, Needs, WorkerSpec
 from paceline._engine.local.devices import capacity, this_machine
-from paceline._engine.local.launch import Exit, Launcher, SpawnLauncher, launcher
+from paceline._engine.local.launch import Exit, Launcher, launcher
 from paceline._engine.local.vitals import Vitals
 from paceline._engine.messages import (
     Begin,
@@ -63,6 +63,8 @@ class LocalEngine:
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
         self._given = self._launcher = launcher
+        self._watched: set[int] = set()
+        """Of the launcher's descriptors, those that the selector has."""
         self._workers: dict[int, _Worker] = {}
         self._attempt = 0
         self._vitals = Vitals()
@@ -86,9 +88,7 @@ class LocalEngine:
         finally:
             os.close(job)
         self._ripen = (time.monotonic() + _RIPEN_AFTER_S, group.preload_later)
-        for fd in self._launcher.watched():
-            if fd not in self._selector.get_map():
-                self._selector.register(fd, selectors.EVENT_READ, "launcher")
+        self._watch_launcher()
 
     def send(self, rank: int, message: ToWorker) -> None:
         worker = self._workers.get(rank)
@@ -122,7 +122,9 @@ class LocalEngine:
                 self._launcher.ripen(self._ripen[1])
                 self._ripen = None
             self._vitals.sample(self._workers, self._launcher.pid)
-            self._take_exits(self._launcher.exits(), said)
+            exits = self._launcher.exits()
+            self._watch_launcher()
+            self._take_exits(exits, said)
             if all(worker.exit and worker.drained for worker in self._workers.values()):
                 self._workers.clear()
                 self._vitals.forget()
@@ -163,10 +165,23 @@ class LocalEngine:
         if self._given is not None:
             return self._given
         if self._launcher is not None:
-            for fd in self._launcher.watched():
-                self._selector.unregister(fd)
+            self._unwatch(self._watched)
             self._launcher.close()
-        return _launcher(group)
+        return launcher(group.preload, group.start_method)
+
+    def _watch_launcher(self) -> None:
+        """Watch what the launcher has now. What it has closed is forgotten before its number is used again."""
+        assert self._launcher is not None
+        watched = {*self._launcher.watched()}
+        self._unwatch(self._watched - watched)
+        for fd in watched - self._watched:
+            self._selector.register(fd, selectors.EVENT_READ, "launcher")
+        self._watched = watched
+
+    def _unwatch(self, fds: set[int]) -> None:
+        for fd in fds:
+            self._selector.unregister(fd)
+        self._watched = self._watched - fds
 
     def _launch(self, spec: WorkerSpec, job: int) -> None:
         assert self._launcher is not None
@@ -268,10 +283,6 @@ class LocalEngine:
                 pass
         except BlockingIOError:
             pass
-
-
-def _launcher(group: Group) -> Launcher:
-    return launcher(group.preload) if group.start_method == "fork" else SpawnLauncher()
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The driver's side of starting processes: one launcher forks from the zygote, the other spawns interpreters.
+"""The driver's side of starting processes: one launcher forks from the zygote, the other has fresh interpreters.
 
 Both are handed a worker's descriptors and say, through `exits`, which worker ended, when and how. The zygote serves
-all runs of the process and starts as early as somebody asks for it (`prewarm`).
+all runs of the process and starts as early as somebody asks for it (`prewarm`); for fresh interpreters see `spares`.
 """
 
 import atexit
@@ -77,7 +77,7 @@ class ZygoteProcess:
             arguments.append("apart")
         with theirs:
             self._process = subprocess.Popen(
-                _python("from paceline._engine.local.zygote import main; main()", *arguments),
+                python("from paceline._engine.local.zygote import main; main()", *arguments),
                 pass_fds=[theirs.fileno()],
                 # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
                 # The NVML check: to ask whether CUDA is there must not initialise it in the parent of the workers.
@@ -107,7 +107,7 @@ class ZygoteProcess:
             self._preloaded.update(new)
             for end in (self._socket, self._heir):
                 if end is not None:  # An heir was forked before this was asked for, and would serve without it.
-                    _send(end, {"do": "preload", "modules": new, "path": sys.path})
+                    send(end, {"do": "preload", "modules": new, "path": sys.path})
 
     def ripen(self, modules: tuple[str, ...]) -> None:
         """Let a fork of it import more, and serve in its stead once it has: nobody waits for these imports."""
@@ -115,13 +115,13 @@ class ZygoteProcess:
             self._heir, theirs = socket.socketpair()
             with theirs:
                 request = {"do": "heir", "modules": modules, "path": sys.path}
-                _send(self._socket, request, (theirs.fileno(),))
+                send(self._socket, request, (theirs.fileno(),))
 
     def attach(self) -> socket.socket:
         """A line of its own for one engine, to the zygote that has imported the most."""
         ours, theirs = socket.socketpair()
         with theirs:
-            _send(self._ripest(), {"do": "attach"}, (theirs.fileno(),))
+            send(self._ripest(), {"do": "attach"}, (theirs.fileno(),))
         return ours
 
     def close(self) -> None:
@@ -169,10 +169,10 @@ class ZygoteLauncher:
             "argv": sys.argv,
             "cwd": os.getcwd(),
         }
-        _send(self._socket, request, fds)
+        send(self._socket, request, fds)
 
     def kill(self, token: int) -> None:
-        _send(self._socket, {"do": "kill", "token": token})
+        send(self._socket, {"do": "kill", "token": token})
 
     def exits(self) -> list[Exit]:
         exits: list[Exit] = []
@@ -211,68 +211,6 @@ class ZygoteLauncher:
         self._socket.close()
 
 
-class SpawnLauncher:
-    """Starts a fresh interpreter for every worker: slow, and safe everywhere."""
-
-    def __init__(self) -> None:
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._watches: dict[int, int] = {}
-
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None:
-        log = fds[1]
-        process = subprocess.Popen(
-            _python(
-                "from paceline._engine.local.entry import spawned; spawned()",
-                module,
-                *map(str, fds),
-                str(os.getpid()),
-                json.dumps(sys.path),
-                json.dumps(sys.argv),
-            ),
-            pass_fds=fds,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        self._processes[token] = process
-        watch = system.exit_watch(process.pid)
-        if watch is not None:
-            self._watches[token] = watch
-
-    def kill(self, token: int) -> None:
-        process = self._processes.get(token)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-    def ripen(self, modules: tuple[str, ...]) -> None:
-        """A fresh interpreter imports what it needs by itself."""
-
-    def exits(self) -> list[Exit]:
-        ended = [(token, process) for token, process in self._processes.items() if process.poll() is not None]
-        for token, _ in ended:
-            self.kill(token)
-            del self._processes[token]
-            if token in self._watches:
-                os.close(self._watches.pop(token))
-        return [Exit(token, process.returncode, time.time()) for token, process in ended]
-
-    def watched(self) -> list[int]:
-        return list(self._watches.values())
-
-    def pid(self, token: int) -> int:
-        process = self._processes.get(token)
-        return process.pid if process else 0
-
-    def close(self) -> None:
-        for token, process in self._processes.items():
-            self.kill(token)
-            process.wait()
-        self.exits()
-
-
 _apart = False
 _shared: ZygoteProcess | None = None
 _lock = threading.Lock()  # protects `_shared`
@@ -308,11 +246,13 @@ def close_shared_zygote() -> None:
         zygote.close()
 
 
-def launcher(preload: tuple[str, ...]) -> Launcher:
-    """As processes are to be started here: forked where that is wanted and safe."""
-    if settings.load().start_method == "fork" and system.fork_is_safe():
+def launcher(preload: tuple[str, ...], start_method: str = "fork") -> Launcher:
+    """As processes are to be started: forked where that is wanted, and safe here."""
+    if start_method == "fork" and settings.load().start_method == "fork" and system.fork_is_safe():
         return ZygoteLauncher(preload)
-    return SpawnLauncher()
+    from paceline._engine.local.spares import SpawnLauncher
+
+    return SpawnLauncher(preload)
 
 
 def inherited(**changes: str) -> dict[str, str]:
@@ -330,13 +270,13 @@ def prewarm(*modules: str) -> None:
     shared_zygote().preload(modules)
 
 
-def _python(code: str, *arguments: str) -> list[str]:
+def python(code: str, *arguments: str) -> list[str]:
     """A fresh interpreter that finds this very package, however this one found it, and nothing in the directory."""
     root = str(Path(paceline.__file__).parent.parent)
     return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {root!r}); {code}", *arguments]
 
 
-def _send(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+def send(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
     data = memoryview(frame(json.dumps(request).encode()))
     with contextlib.suppress(ConnectionError):  # A zygote that is gone shows as the exit of its workers.
         sent = socket.send_fds(end, [data], fds) if fds else 0

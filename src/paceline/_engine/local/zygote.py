@@ -11,7 +11,6 @@ run hangs at its first operation, and one that touched CUDA cannot use it in its
 import contextlib
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import selectors
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 
 from paceline._core import system
 from paceline._core.codec import FrameReader, frame
+from paceline._core.process import import_ahead
 
 NUM_FDS = 3
 """What comes with each request to fork: the control socket, the log file, the job."""
@@ -208,14 +208,8 @@ class Zygote:
 
 
 def _preload(request: dict[str, Any]) -> None:
-    """Import what is there to import; what is wrong with a module, the worker will say where a person sees it."""
     sys.path[:] = request["path"]
-    for module in request["modules"]:
-        try:
-            if importlib.util.find_spec(module) is not None:
-                importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001
-            print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+    import_ahead(request["modules"])
     gc.collect()
     gc.freeze()
 
