@@ -26,7 +26,7 @@ pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing 
 pytest.importorskip("optax", reason="optax is not installed: nothing of JaxTrainer was checked")
 
 WEIGHTS = np.array([2.0, -3.0, 0.5, 4.0], np.float32)
-NUM_EPOCHS, STEPS_PER_EPOCH, KILLED_IN_EPOCH = 6, 8, 3
+NUM_EPOCHS, STEPS_PER_EPOCH, KILLED_IN_EPOCH = 4, 8, 2
 
 
 def rows(num_rows=256):
@@ -43,7 +43,7 @@ def learn(config):
 
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spread, everywhere = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("data",), ()))
-    optimizer = optax.adam(0.3)
+    optimizer = optax.sgd(0.1, momentum=0.5)
 
     @jax.jit
     def first():
@@ -119,9 +119,9 @@ def test_two_workers_are_one_program_that_learns_from_the_rows_of_both(learned):
     assert learned.return_value["processes"] == 2
     assert learned.return_value["devices"] == ["cpu", "cpu"]
     assert learned.return_value["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
-    assert learned.metrics["loss"] < 0.01
+    assert learned.metrics["loss"] < 1e-4
     params = OrbaxCheckpoint.from_checkpoint(learned.checkpoint).get_pytree()["params"]
-    np.testing.assert_allclose(params["w"], WEIGHTS, atol=0.1)
+    np.testing.assert_allclose(params["w"], WEIGHTS, atol=0.01)
 
 
 def test_batches_of_both_workers_make_one_array(learned):
