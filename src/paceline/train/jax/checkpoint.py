@@ -104,6 +104,11 @@ class OrbaxCheckpoint(Checkpoint):
         self._complete()
         return super().to_directory(path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process it is read, so it has to be whole."""
+        self._complete()
+        return {name: value for name, value in vars(self).items() if name != "_writing"}
+
     def _complete(self) -> None:
         if self._writing is not None:
             self._writing.wait()
