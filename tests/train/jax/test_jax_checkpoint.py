@@ -171,7 +171,7 @@ def test_a_checkpoint_of_another_kind_is_told(tmp_path):
     (tmp_path / "model.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match=r"was not made by OrbaxCheckpoint.from_pytree[\s\S]*hint"):
         OrbaxCheckpoint.from_checkpoint(Checkpoint.from_directory(tmp_path)).get_pytree()
-    with pytest.raises(TypeError, match="checkpoint=3 is not a paceline.train.Checkpoint"):
+    with pytest.raises(TypeError, match=r"checkpoint=3 is not a paceline.train.Checkpoint"):
         OrbaxCheckpoint.from_checkpoint(3)
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import paceline.data
+from paceline.data.context import DataContext
+from paceline.data.exec.processes import shutdown
 from paceline.train import Checkpoint
 from paceline.train.jax import JaxPredictor, OrbaxCheckpoint
 
@@ -11,11 +13,20 @@ jax = pytest.importorskip("jax", reason="jax is not installed: JaxPredictor was 
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: JaxPredictor was not checked")
 
 
+@pytest.fixture
+def data_processes(tmp_path):
+    """Processes of this test's own, that spill to its own directory."""
+    before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
+    yield
+    shutdown()
+    DataContext._current = before
+
+
 def double(params, batch):
     return batch["id"] * params["factor"]
 
 
-def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(tmp_path):
+def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(data_processes):
     checkpoint = OrbaxCheckpoint.from_pytree({"model": {"params": {"factor": np.int32(2)}}, "step": 1})
     predicted = paceline.data.range(50).map_batches(
         JaxPredictor,
@@ -48,7 +59,7 @@ def test_what_does_not_fit_is_told_by_name():
     rows = {"x": np.ones((2, 2), np.float32)}
     with pytest.raises(ValueError, match="params='a/b': the checkpoint has no 'a' there, but 'w'"):
         JaxPredictor(checkpoint, double, params="a/b")
-    with pytest.raises(TypeError, match="checkpoint='path' is not a paceline.train.Checkpoint"):
+    with pytest.raises(TypeError, match=r"checkpoint='path' is not a paceline.train.Checkpoint"):
         JaxPredictor("path", double)
     with pytest.raises(TypeError, match="apply=None is not a function"):
         JaxPredictor(checkpoint, None)
