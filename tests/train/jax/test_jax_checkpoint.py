@@ -138,7 +138,7 @@ def test_a_tree_comes_back_as_it_was_numbers_and_named_tuples_included():
     assert type(plain["state"][0]["mu"]["w"]) is np.ndarray
 
 
-def test_one_that_is_still_being_written_travels_once_it_is_whole():
+def test_one_that_was_made_in_this_process_is_read_in_another():
     there = pickle.loads(pickle.dumps(checkpoint := OrbaxCheckpoint.from_pytree({"w": np.ones(2)})))
     assert there.path == checkpoint.path
     assert there.get_pytree()["w"].tolist() == [1.0, 1.0]

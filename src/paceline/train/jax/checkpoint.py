@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from paceline._core import system
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context
 from paceline.train.backend import require
@@ -29,8 +30,9 @@ class OrbaxCheckpoint(Checkpoint):
         train.report(metrics, checkpoint=OrbaxCheckpoint.from_pytree(state))
         state = OrbaxCheckpoint.from_checkpoint(train.get_checkpoint()).get_pytree(like=state)
 
-    The arrays are copied when it is made and written in the background: `report` with `CheckpointUploadMode.ASYNC` does
-    not wait for it. After the report read it from `get_checkpoint()`, not from this object.
+    In a worker the arrays are copied when it is made and written in the background: `report` with
+    `CheckpointUploadMode.ASYNC` does not wait for it. After the report read it from `get_checkpoint()`, not from this
+    object.
     """
 
     DIRECTORY: ClassVar[str] = "pytree"
@@ -56,6 +58,8 @@ class OrbaxCheckpoint(Checkpoint):
         tree = jax.tree.map_with_path(_storable, tree)
         if context is not None and any(map(_is_spread, jax.tree.leaves(tree))):
             checkpoint._writing = _Writing.begun(_shared(context, directory) / cls.DIRECTORY, tree, everybody=True)
+        elif not system.in_worker:
+            _write(directory / cls.DIRECTORY, tree)
         elif rank == 0:
             checkpoint._writing = _Writing.begun(directory / cls.DIRECTORY, tree, everybody=False)
         return checkpoint
@@ -112,6 +116,17 @@ class OrbaxCheckpoint(Checkpoint):
     def _complete(self) -> None:
         if self._writing is not None:
             self._writing.wait()
+
+
+def _write(path: Path, tree: Any) -> None:
+    """In a script: at once, since what writes in the background would keep threads for as long as the process lasts."""
+    import orbax.checkpoint as ocp
+
+    options = _alone()
+    with ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
+    ) as writer:
+        writer.save(path, args=ocp.args.PyTreeSave(tree))
 
 
 class _Writing:
