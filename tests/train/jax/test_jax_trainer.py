@@ -10,8 +10,12 @@ import pytest
 
 import paceline.data
 from paceline import train
+from paceline._control import journal
+from paceline._control.events import WorkerFailed
+from paceline._worker.main import _is_echo
 from paceline.train import (
     Checkpoint,
+    DataParallelTrainer,
     FailureConfig,
     PreemptionError,
     ReportMismatchError,
@@ -181,6 +185,30 @@ def test_the_first_failure_is_told_and_not_that_jax_ends_the_others(tmp_path, ra
         ).fit()
     assert time.monotonic() - started < 60, "the others were not waited for"
     assert caught.value.result.metrics == {"sum": 8.0}
+    assert {failure.rank for failure in failures_in(tmp_path / "run") if not failure.collateral} == {rank}
+
+
+def failures_in(root):
+    return [event.failure for event in journal.read(root / "journal.jsonl") if isinstance(event, WorkerFailed)]
+
+
+def test_an_abort_may_be_the_echo_of_another_end(tmp_path):
+    """The cause is told in its stead where there is one; here there is none."""
+    with pytest.raises(TrainingFailedError, match="killed by SIGABRT"):
+        DataParallelTrainer(lambda: os.abort(), run_config=RunConfig(name="run", storage_path=str(tmp_path))).fit()
+    assert [failure.collateral for failure in failures_in(tmp_path / "run")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_echo"),
+    [
+        ("UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died", True),
+        ("UNKNOWN: Gloo all-reduce failed: Read error [127.0.0.1]:4484: Connection reset by peer", True),
+        ("INVALID_ARGUMENT: shapes do not match", False),
+    ],
+)
+def test_what_jax_says_of_a_lost_peer_is_told_from_errors_of_the_users_own(text, is_echo):
+    assert _is_echo(ValueError(text)) is is_echo
 
 
 def until_told(config):
