@@ -30,11 +30,12 @@ pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing 
 pytest.importorskip("optax", reason="optax is not installed: nothing of JaxTrainer was checked")
 
 WEIGHTS = np.array([2.0, -3.0, 0.5, 4.0], np.float32)
-NUM_EPOCHS, STEPS_PER_EPOCH, KILLED_IN_EPOCH = 4, 8, 2
+NUM_EPOCHS, KILLED_IN_EPOCH = 4, 2
+NUM_ROWS, BATCH = 256, 32
 
 
-def rows(num_rows=256):
-    x = np.random.default_rng(0).normal(size=(num_rows, len(WEIGHTS))).astype(np.float32)
+def rows():
+    x = np.random.default_rng(0).normal(size=(NUM_ROWS, len(WEIGHTS))).astype(np.float32)
     return paceline.data.from_items([{"x": row, "y": y} for row, y in zip(x, x @ WEIGHTS, strict=True)])
 
 
@@ -47,13 +48,13 @@ def learn(config):
 
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spread, everywhere = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("data",), ()))
-    optimizer = optax.sgd(0.1, momentum=0.5)
+    optimizer = optax.sgd(0.2, momentum=0.3)
 
     @jax.jit
     def first():
         # The weights are held in parts, as those of a large model are.
         params = {"w": jax.lax.with_sharding_constraint(jnp.zeros(len(WEIGHTS)), spread), "b": jnp.zeros(())}
-        return {"params": params, "optimizer": optimizer.init(params), "epoch": jnp.zeros((), int)}
+        return {"params": params, "optimizer": optimizer.init(params)}
 
     @jax.jit
     def step(state, batch):
@@ -63,26 +64,29 @@ def learn(config):
         loss, gradient = jax.value_and_grad(loss_of)(state["params"])
         updates, optimizer_state = optimizer.update(gradient, state["optimizer"])
         params = optax.apply_updates(state["params"], updates)
-        return {**state, "params": params, "optimizer": optimizer_state}, loss
+        return {"params": params, "optimizer": optimizer_state}, loss
 
     shard = train.get_dataset_shard("train")
     try:
-        shard.iter_jax_batches(batch_size=16, sharding=spread)
+        shard.iter_jax_batches(batch_size=BATCH, sharding=spread)
         refused = ""
     except ValueError as error:
         refused = str(error)
     state, last = first(), train.get_checkpoint()
-    restored = None
+    restored, done = None, 0
     if last is not None:
-        state = OrbaxCheckpoint.from_checkpoint(last).get_pytree(like=state)
+        saved = OrbaxCheckpoint.from_checkpoint(last).get_pytree(like={**state, "epoch": 0})
+        done = saved.pop("epoch")
+        state = saved
         restored = np.asarray(jax.jit(lambda w: w, out_shardings=everywhere)(state["params"]["w"])).tolist()
     num_rows = 0
-    for epoch in range(int(state["epoch"]), NUM_EPOCHS):
-        for batch in shard.iter_jax_batches(batch_size=16, sharding=spread, drop_last=True):
+    for epoch in range(done, NUM_EPOCHS):
+        for batch in shard.iter_jax_batches(batch_size=BATCH, sharding=spread, drop_last=True):
             num_rows += len(batch["y"])
             state, loss = step(state, batch)
-        state["epoch"] = jnp.asarray(epoch + 1)
-        train.report({"loss": loss, "epoch": state["epoch"]}, checkpoint=OrbaxCheckpoint.from_pytree(state))
+        # An array that each worker has for itself, among those that are spread over them.
+        saved = {**state, "epoch": jnp.asarray(epoch + 1)}
+        train.report({"loss": loss, "epoch": saved["epoch"]}, checkpoint=OrbaxCheckpoint.from_pytree(saved))
         if epoch + 1 == KILLED_IN_EPOCH and last is None and jax.process_index() == config["dies"]:
             os.kill(os.getpid(), signal.SIGKILL)
     train.collective.barrier()
@@ -129,8 +133,7 @@ def test_two_workers_are_one_program_that_learns_from_the_rows_of_both(learned):
 
 
 def test_batches_of_both_workers_make_one_array(learned):
-    per_epoch = STEPS_PER_EPOCH * 2 * 16
-    assert learned.return_value["num_rows"] == (NUM_EPOCHS - KILLED_IN_EPOCH) * per_epoch
+    assert learned.return_value["num_rows"] == (NUM_EPOCHS - KILLED_IN_EPOCH) * NUM_ROWS
     assert "drop_last=False" in learned.return_value["refused"]
     assert "hint: pass drop_last=True" in learned.return_value["refused"]
 
