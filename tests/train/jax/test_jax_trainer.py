@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from paceline.train import (
     TrainingFailedError,
 )
 from paceline.train.jax import JaxConfig, JaxTrainer, OrbaxCheckpoint
+from paceline.train.jax.config import _held_port
 
 pytest.importorskip("jax", reason="jax is not installed: nothing of JaxTrainer was checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing of JaxTrainer was checked")
@@ -287,6 +289,17 @@ def test_gpu_workers_see_the_gpus_they_were_given(tmp_path):
         run_config=RunConfig(name="run", storage_path=str(tmp_path)),
     ).fit()
     assert list(result.return_value) == [["gpu"], 512.0]
+
+
+def test_nobody_else_gets_the_port_that_is_held_for_jax():
+    with _held_port("127.0.0.1") as port, socket.socket() as other, socket.socket() as like_jax:
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+        like_jax.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        like_jax.bind(("127.0.0.1", port))
+        like_jax.listen()
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            like_jax.accept()[0].close()
 
 
 @pytest.mark.parametrize(
