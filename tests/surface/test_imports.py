@@ -28,6 +28,8 @@ OPTIONAL = {
     "tf_keras": ("train/tensorflow/",),
     "keras": ("train/tensorflow/",),
     "jax": ("train/jax/", "data/batches/jax.py"),
+    "jaxlib": ("train/jax/",),
+    "orbax": ("train/jax/",),
     "xgboost": ("train/xgboost/",),
     "lightgbm": ("train/lightgbm/",),
     "lightning": ("train/lightning/",),

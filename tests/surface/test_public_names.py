@@ -100,6 +100,7 @@ PUBLIC = {
         "TensorBoardLoggerCallback",
         "WandbLoggerCallback",
     ],
+    "paceline.train.jax": ["JaxConfig", "JaxPredictor", "JaxTrainer", "OrbaxCheckpoint"],
     "paceline.train.torch": [
         "ShardedCheckpoint",
         "TorchCheckpoint",

@@ -33,6 +33,8 @@ class Directory:
 
     path: Path
     delete: bool = False
+    complete: Callable[[], None] | None = None
+    """Waits until they are all there, where something still writes them; called where they are staged."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Uploader:
         return source
 
     def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:
+        if isinstance(held, Directory) and held.complete is not None:
+            held.complete()
         if isinstance(held, InPlace):
             return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)

@@ -164,6 +164,9 @@ class Checkpoint(Portable):
         tree, stem = self._taken()
         write_state(tree, directory, allow_pickle=self.allow_pickle, stem=stem)
 
+    def _complete(self) -> None:
+        """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""
+
     def _download(self, target: Path) -> None:
         """By the manifest where there is one, each file against its hash; else whatever lies there."""
         store = store_at(self.path, self.filesystem)

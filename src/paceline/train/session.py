@@ -286,7 +286,7 @@ def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Direct
         raise ValueError(f"checkpoint: {path} is not a directory")
     if context.layout.root.is_relative_to(path):
         raise ValueError(f"checkpoint: {path} holds the run's own directory {context.layout.root}")
-    return Directory(path, delete)
+    return Directory(path, delete, checkpoint._complete)
 
 
 def _uploaded(
