@@ -63,6 +63,23 @@ PUBLIC = {
         "prepare_data_loader",
         "prepare_model",
     ],
+    "paceline.train.lightgbm": [
+        "LightGBMCheckpoint",
+        "LightGBMConfig",
+        "LightGBMPredictor",
+        "LightGBMTrainer",
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "get_network_params",
+    ],
+    "paceline.train.xgboost": [
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "XGBoostCheckpoint",
+        "XGBoostConfig",
+        "XGBoostPredictor",
+        "XGBoostTrainer",
+    ],
 }
 
 NAMES = """

@@ -53,7 +53,7 @@ class ReportCallback:
 
         For code that lets LightGBM stop early: all ranks call it.
         """
-        self._reporter.training_ended(model, anew=0 < model.best_iteration < model.current_iteration())
+        self._reporter.training_ended(model, model.current_iteration())
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> lightgbm.Booster:

@@ -57,6 +57,9 @@ class TreePredictor:
         if known is not None and self._columns is None:
             places = {name: number for number, name in enumerate(names)}
             matrix = matrix[:, [places[name] for name in known]]
+        if not len(matrix):
+            # Libraries refuse it; what one row would give has the right shape and type.
+            return self._predicted(np.zeros((1, matrix.shape[1]), matrix.dtype))[:0]
         return self._predicted(matrix)
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:

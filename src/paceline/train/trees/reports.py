@@ -95,22 +95,23 @@ class Reporter:
         self.plan = plan
         self._save = save
         self._told: Values | None = None
-        self._kept = False
+        self._num_kept = 0
+        """How many rounds the model had that went with the last report; 0: none did."""
 
     def round_ended(self, model: Any, num_rounds: int, found: Mapping[str, Any], *, last: bool = False) -> None:
         """Report a round. Where it keeps no model and the run is asked to stop right here, the model is kept."""
         self._told = self.plan.told(found)
-        self._kept = self.plan.keeps(num_rounds, last=last)
-        if self._kept:
+        keeps = self.plan.keeps(num_rounds, last=last)
+        self._num_kept = num_rounds if keeps else 0
+        if keeps:
             report(self._told, checkpoint=self._checkpoint(model))
         else:
             report(self._told, checkpoint_on_stop=(lambda: self._made(model)) if _brings_files() else None)
 
-    def training_ended(self, model: Any, *, anew: bool = False) -> None:
-        """Keep the model at the end, where the last round did not, or where it is another one now (`anew`)."""
-        told, kept = self._told, self._kept
-        self._told = None
-        if told is not None and self.plan.checkpoint_at_end and (anew or not kept):
+    def training_ended(self, model: Any, num_rounds: int) -> None:
+        """Keep the model at the end, unless the last round did: one that stopped early may have fewer rounds by now."""
+        told, self._told = self._told, None
+        if told is not None and self.plan.checkpoint_at_end and self._num_kept != num_rounds:
             report(told, checkpoint=self._checkpoint(model))
 
     def _checkpoint(self, model: Any) -> Checkpoint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,7 @@ def matrix_of(
             parts.append(values[:, None])
             names.append(column)
         else:
-            flat = values.reshape(len(values), -1)
+            flat = values.reshape(len(values), math.prod(values.shape[1:]))
             parts.append(flat)
             names.extend(f"{column}_{number}" for number in range(flat.shape[1]))
     # Large whole numbers need the wider type; small ones and float32 do not, and take half the memory.

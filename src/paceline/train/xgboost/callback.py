@@ -57,7 +57,7 @@ class ReportCallback(TrainingCallback):  # type: ignore[misc]
 
     def after_training(self, model: Any) -> Any:
         """XGBoost calls this at the end, also when it stopped early."""
-        self._reporter.training_ended(model)
+        self._reporter.training_ended(model, model.num_boosted_rounds())
         return model
 
     @classmethod
