@@ -11,7 +11,7 @@ import pytest
 import paceline.data
 from paceline import train
 from paceline.data.exec.processes import shutdown
-from paceline.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -49,12 +49,12 @@ def matrix(columns):
     return np.column_stack([columns[name] for name in FEATURES])
 
 
-def trainer(path: Path, *, num_workers=2, max_failures=0, datasets=None, **arguments):
+def trainer(path: Path, *, num_workers=2, max_failures=0, datasets=None, num_boost_round=NUM_ROUNDS, **arguments):
     return LightGBMTrainer(
         datasets=datasets or {"train": dataset(TRAIN), "valid": dataset(VALID)},
         label_column="y",
         params=PARAMS,
-        num_boost_round=NUM_ROUNDS,
+        num_boost_round=num_boost_round,
         scaling_config=ScalingConfig(num_workers=num_workers),
         run_config=RunConfig(storage_path=str(path), name="run", failure_config=FailureConfig(max_failures)),
         **arguments,
@@ -180,26 +180,26 @@ def test_a_function_reports_by_the_names_that_it_chose(by_function):
     assert kept == [4, 6]
 
 
-class DiesOnce:
-    """A callback that kills a rank after some round, in the first life of the run."""
+class Signalled:
+    """A callback that sends a rank a signal after some round, in the first life of the run."""
 
     order = 40
 
-    def __init__(self, marker: Path, rank: int, num_rounds: int) -> None:
-        self.marker, self.rank, self.num_rounds = marker, rank, num_rounds
+    def __init__(self, marker: Path, rank: int, num_rounds: int, signum: int = signal.SIGKILL) -> None:
+        self.marker, self.rank, self.num_rounds, self.signum = marker, rank, num_rounds, signum
 
     def __call__(self, env) -> None:
         mine = train.get_context().get_world_rank() == self.rank
         if mine and env.iteration + 1 == self.num_rounds and not self.marker.exists():
             self.marker.write_text(str(env.begin_iteration))
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signum)
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """The result of a declared training whose rank 1 was killed after round 13."""
     path = tmp_path_factory.mktemp("killed")
-    result = trainer(path, max_failures=1, callbacks=[DiesOnce(path / "died", 1, 13)]).fit()
+    result = trainer(path, max_failures=1, callbacks=[Signalled(path / "died", 1, 13)]).fit()
     assert (path / "died").exists()
     return result
 
@@ -223,11 +223,24 @@ def test_after_a_kill_boosting_goes_on_from_the_model_that_was_kept(killed, decl
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_death_is_the_cause_and_the_connection_it_broke_is_not(tmp_path, rank):
     with pytest.raises(WorkerGroupError) as caught:
-        trainer(tmp_path, callbacks=[DiesOnce(tmp_path / "died", rank, 3)]).fit()
+        trainer(tmp_path, callbacks=[Signalled(tmp_path / "died", rank, 3)]).fit()
     assert next(iter(caught.value.worker_failures)) == rank
     told = str(caught.value).splitlines()[2]
     assert told.startswith(f"  rank {rank}")
     assert told.endswith("killed by SIGKILL")
+
+
+def test_a_run_that_is_preempted_keeps_the_model_at_that_round_and_makes_none_twice(tmp_path):
+    reporting = ReportCallback(["valid-auc"])  # It keeps no model before the end.
+    given = {"num_boost_round": 150, "callbacks": [Signalled(tmp_path / "told", 1, 5, signal.SIGTERM), reporting]}
+    with pytest.raises(PreemptionError) as caught:
+        trainer(tmp_path, **given).fit()
+    num_done = LightGBMTrainer.get_model(caught.value.result.checkpoint).num_trees()
+    assert 5 <= num_done < 150
+    assert num_done == len(caught.value.result.metrics_dataframe)
+    result = trainer(tmp_path, **given).fit()
+    assert LightGBMTrainer.get_model(result.checkpoint).num_trees() == 150
+    assert len(result.metrics_dataframe) == 150
 
 
 def test_what_a_callback_raises_on_one_rank_is_the_cause(tmp_path):
