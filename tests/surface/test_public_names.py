@@ -118,6 +118,23 @@ PUBLIC = {
         "prepare_optimizer",
         "unscale_gradients",
     ],
+    "paceline.train.lightgbm": [
+        "LightGBMCheckpoint",
+        "LightGBMConfig",
+        "LightGBMPredictor",
+        "LightGBMTrainer",
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "get_network_params",
+    ],
+    "paceline.train.xgboost": [
+        "RayTrainReportCallback",
+        "ReportCallback",
+        "XGBoostCheckpoint",
+        "XGBoostConfig",
+        "XGBoostPredictor",
+        "XGBoostTrainer",
+    ],
 }
 
 NAMES = """
