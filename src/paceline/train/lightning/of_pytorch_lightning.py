@@ -8,7 +8,7 @@ from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStr
 
 from paceline.train.lightning.environment import Environment
 from paceline.train.lightning.report import Reporting
-from paceline.train.lightning.strategy import InOurGroup, WithDeepSpeed
+from paceline.train.lightning.strategy import InOurGroup, OnGpus
 
 
 class PacelineLightningEnvironment(Environment, ClusterEnvironment):  # type: ignore[misc]
@@ -21,16 +21,17 @@ class PacelineDDPStrategy(InOurGroup, DDPStrategy):  # type: ignore[misc]
     environment = PacelineLightningEnvironment
 
 
-class PacelineFSDPStrategy(InOurGroup, FSDPStrategy):  # type: ignore[misc]
+class PacelineFSDPStrategy(OnGpus, InOurGroup, FSDPStrategy):  # type: ignore[misc]
     """Lightning's `FSDPStrategy` among the workers of a `TorchTrainer`. Takes the same arguments."""
 
     environment = PacelineLightningEnvironment
 
 
-class PacelineDeepSpeedStrategy(WithDeepSpeed, InOurGroup, DeepSpeedStrategy):  # type: ignore[misc]
+class PacelineDeepSpeedStrategy(OnGpus, InOurGroup, DeepSpeedStrategy):  # type: ignore[misc]
     """Lightning's `DeepSpeedStrategy` among the workers of a `TorchTrainer`. Takes the same arguments."""
 
     environment = PacelineLightningEnvironment
+    requires = ("deepspeed",)
 
 
 class ReportCallback(Reporting, Callback):  # type: ignore[misc]

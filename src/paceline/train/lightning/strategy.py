@@ -95,10 +95,6 @@ class InOurGroup:
         """All processes are there: none is started."""
         self._launcher = None
 
-    def process_dataloader(self, dataloader: Any) -> Any:
-        _refuse_twice_divided(dataloader)
-        return super().process_dataloader(dataloader)  # type: ignore[misc]
-
     def setup(self, trainer: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             self._handlers = {signum: signal.getsignal(signum) for signum in NOTICES}
@@ -131,11 +127,19 @@ class InOurGroup:
         self._handlers = None
 
 
-class WithDeepSpeed:
-    """Says what to install where DeepSpeed is not."""
+class OnGpus:
+    """Refuses a worker without a GPU at once. What the strategy needs beside Lightning is in `requires`."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        require(type(self).__name__, ("deepspeed",), "deepspeed")
+        name = type(self).__name__
+        require(name, self.requires, "deepspeed")
+        if get_device().type != "cuda":
+            raise RuntimeError(
+                f"{name} needs GPUs, and this worker was given none\n\n"
+                "hint: train with ScalingConfig(use_gpu=True), or use PacelineDDPStrategy"
+            )
         super().__init__(*args, **kwargs)
 
 
@@ -152,15 +156,3 @@ def keep_quiet(strategy: type, rank: int) -> None:
         for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"):
             logging.getLogger(package).setLevel(logging.WARNING)
         warnings.filterwarnings("ignore", module=r"(pytorch_)?lightning(_fabric)?\b")
-
-
-def _refuse_twice_divided(loader: Any) -> None:
-    """A loader of `prepare_data_loader` has its part of the data already, and Lightning may have taken a part of that."""
-    from paceline.train.torch.loader import GlobalBatches
-
-    inner = getattr(getattr(loader, "sampler", None), "dataset", None)
-    if isinstance(getattr(inner, "_sampler", None), GlobalBatches):
-        raise ValueError(
-            "the loader was made by prepare_data_loader with a global_batch_size, and Lightning divided it once more\n\n"
-            "hint: Trainer(use_distributed_sampler=False), or give Lightning the loader as it was"
-        )
