@@ -33,6 +33,8 @@ OPTIONAL = {
     "lightning": ("train/lightning/",),
     "pytorch_lightning": ("train/lightning/",),
     "transformers": ("train/huggingface/",),
+    "accelerate": ("train/huggingface/",),
+    "deepspeed": ("train/lightning/",),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 
@@ -69,6 +71,8 @@ OTHERS_VARIABLES = {
         "all variables",
     ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/lightning/environment.py", "MASTER_ADDR"): "torch's own: where its process group met, told to Lightning",
+    ("train/lightning/environment.py", "MASTER_PORT"): "torch's own: where its process group met, told to Lightning",
 }
 """What else may be read, for a reason: variables that belong to others."""
 

@@ -49,4 +49,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(home_of_classes(name)), name)
 
 
-prewarm(*TorchConfig.preload, "torch._dynamo", "torchmetrics", "torch.distributed.checkpoint", "torch.distributed.optim")
+prewarm(
+    *TorchConfig.preload,
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.optim",
+    "torchmetrics",
+)

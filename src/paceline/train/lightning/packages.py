@@ -10,14 +10,14 @@ _LIGHTNING, _PYTORCH_LIGHTNING = "lightning", "pytorch_lightning"
 
 
 def home_of_classes(wanted: str) -> str:
-    """The module with our classes for the package that this process has imported; `lightning` where both or none are."""
+    """The module with our classes for the package that this process has imported; of both or none, for `lightning`."""
     return f"{__package__}.of_{_in_use(wanted)}"
 
 
 def _in_use(wanted: str) -> str:
-    if "lightning.pytorch" in sys.modules:
+    if sys.modules.get("lightning.pytorch"):
         return _LIGHTNING
-    if _PYTORCH_LIGHTNING in sys.modules or (not _is_installed(_LIGHTNING) and _is_installed(_PYTORCH_LIGHTNING)):
+    if sys.modules.get(_PYTORCH_LIGHTNING) or (not _is_installed(_LIGHTNING) and _is_installed(_PYTORCH_LIGHTNING)):
         return _PYTORCH_LIGHTNING
     require(f"paceline.train.lightning.{wanted}", (_LIGHTNING,), "lightning")
     return _LIGHTNING

@@ -39,7 +39,8 @@ class Reporting:
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         # Not before: to a trainer with enable_checkpointing=False nobody may give a callback of that kind.
-        self.__class__ = _of_kind(type(self), self.called_last)
+        cls: Any = type(self)
+        self.__class__ = _of_kind(cls, self.called_last)
         super().setup(trainer, pl_module, stage)  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

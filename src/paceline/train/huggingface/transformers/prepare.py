@@ -6,8 +6,6 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.data.epochs import _Again
-from paceline.data.iterator import DataIterator
 from paceline.train.backend import require
 from paceline.train.session import _context
 from paceline.train.torch.devices import get_device
@@ -40,7 +38,8 @@ def prepare_trainer(trainer: T) -> T:
             "hint: make TrainingArguments in the train function, and leave the device to ScalingConfig(use_gpu=...)"
         )
     if not isinstance(trainer, _ReadsShards):
-        trainer.__class__ = _reading_shards(type(trainer))
+        cls: Any = type(trainer)
+        trainer.__class__ = _reading_shards(cls)
     if _is_shard(trainer.train_dataset):
         args.ignore_data_skip = True
     return trainer
@@ -74,6 +73,9 @@ def _reading_shards(cls: Any) -> Any:
 
 
 def _is_shard(dataset: Any) -> bool:
+    from paceline.data.epochs import _Again
+    from paceline.data.iterator import DataIterator
+
     return isinstance(dataset, DataIterator | _Again)
 
 
@@ -82,9 +84,10 @@ def _loader(shard: Any, batch_size: int) -> DataLoader[Any]:
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
-    batches = shard.iter_torch_batches(batch_size=batch_size) if isinstance(shard, DataIterator) else shard
+    cuts_batches = hasattr(shard, "iter_torch_batches")
+    batches = shard.iter_torch_batches(batch_size=batch_size) if cuts_batches else shard
 
-    class Batches(IterableDataset[Any]):
+    class Batches(IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             return _some(batches)
 
@@ -95,8 +98,9 @@ def _loader(shard: Any, batch_size: int) -> DataLoader[Any]:
 
 def _some(batches: Iterable[Any]) -> Iterator[Any]:
     """One epoch that has a batch: resumed right after the last one of an epoch, nothing is left of that."""
-    number = 0
-    for number, batch in enumerate(batches, 1):
+    is_empty = True
+    for batch in batches:
+        is_empty = False
         yield batch
-    if not number:
+    if is_empty:
         yield from batches

@@ -22,9 +22,10 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
 
         trainer.add_callback(ReportCallback())
 
-    A report has the newest value of everything that was logged so far, with `step` and `epoch`. What is logged in a step
-    that is saved as well makes one report, with the checkpoint: a directory with the trainer's own in `checkpoint/`,
-    from which `trainer.train(resume_from_checkpoint=...)` goes on. `checkpoint_upload_mode` is that of `train.report`.
+    A report has the newest value of everything that was logged so far, with `step` and `epoch`. What is logged in a
+    step that is saved as well makes one report, with the checkpoint: a directory with the trainer's own in
+    `checkpoint/`, from which `trainer.train(resume_from_checkpoint=...)` goes on. `checkpoint_upload_mode` is that of
+    `train.report`.
     """
 
     CHECKPOINT_NAME: ClassVar[str] = "checkpoint"
