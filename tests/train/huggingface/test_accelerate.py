@@ -102,3 +102,23 @@ def test_it_learns_and_goes_on_after_a_kill_from_the_state_that_was_reported(end
     assert list(ended.metrics_dataframe["epoch"]) == list(range(6))
     assert ended.metrics["loss"] < 0.02
     assert ended.return_value[0][0]["weights"][0] == pytest.approx([1.0, -2.0], abs=0.2)
+
+
+def test_an_accelerator_is_on_the_gpu_of_its_worker(tmp_path):
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU: the device that an Accelerator finds there was not checked")
+
+    def found():
+        from accelerate import Accelerator
+
+        accelerator = Accelerator()
+        return str(accelerator.device), accelerator.num_processes, torch.distributed.get_backend()
+
+    result = TorchTrainer(
+        found,
+        scaling_config=ScalingConfig(1, use_gpu=True),
+        run_config=RunConfig(name="run", storage_path=tmp_path),
+    ).fit()
+    assert result.return_value == ["cuda:0", 1, "nccl"]
