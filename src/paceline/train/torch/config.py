@@ -133,6 +133,8 @@ def _environment(context: Context, host: str, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(begin.local_world_size),
         "NODE_RANK": str(begin.node_rank),
         "ACCELERATE_TORCH_DEVICE": f"cuda:{begin.devices[0]}" if begin.devices else "cpu",
+        # Without it Accelerate takes a worker on a CPU to be alone.
+        "ACCELERATE_USE_CPU": "false" if begin.devices else "true",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         # Named, as looking the host name up is the classic way to hang.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or _interface(context),
