@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from paceline._engine.local.launch import prewarm
-from paceline.train.backend import _is_installed
+from paceline.train.backend import is_installed
 from paceline.train.lightning.packages import home_of_classes
 from paceline.train.lightning.prepare import prepare_trainer
 from paceline.train.torch.config import TorchConfig
@@ -58,5 +58,5 @@ prewarm(
     "scipy.optimize",
     "scipy.signal",
     # It imports Transformers where that is installed, which reads variables that the script may set later.
-    *(() if _is_installed("transformers") else ("torchmetrics",)),
+    *(() if is_installed("transformers") else ("torchmetrics",)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from paceline.train.backend import _is_installed, require
+from paceline.train.backend import is_installed, require
 
 _LIGHTNING, _PYTORCH_LIGHTNING = "lightning", "pytorch_lightning"
 
@@ -17,7 +17,7 @@ def home_of_classes(wanted: str) -> str:
 def _in_use(wanted: str) -> str:
     if sys.modules.get("lightning.pytorch"):
         return _LIGHTNING
-    if sys.modules.get(_PYTORCH_LIGHTNING) or (not _is_installed(_LIGHTNING) and _is_installed(_PYTORCH_LIGHTNING)):
+    if sys.modules.get(_PYTORCH_LIGHTNING) or (not is_installed(_LIGHTNING) and is_installed(_PYTORCH_LIGHTNING)):
         return _PYTORCH_LIGHTNING
     require(f"paceline.train.lightning.{wanted}", (_LIGHTNING,), "lightning")
     return _LIGHTNING
