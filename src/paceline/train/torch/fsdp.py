@@ -6,9 +6,10 @@ block. That holds from the beginning: weights come to the device one module at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.train.torch.compiled import may_compile
 from paceline.train.torch.materialize import children_first, materialize
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ def shard(
     *,
     blocks: Blocks | None = None,
     half: torch.dtype | None = None,
-    compiled: Callable[[torch.nn.Module], None] | None = None,
+    compiled: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
     """Shard a model in place: its blocks, then the rest of it. What is sharded already is left as it is.
 
     `kwargs` are those of `fully_shard`, for the blocks and the rest alike. As with DDP all workers begin with the
-    weights of rank 0, unless a mesh is given: which ranks hold the same is then not ours to know.
+    weights of rank 0, unless a mesh is given: which ranks hold the same is then not ours to know. `compiled`: options
+    of `torch.compile`, for the blocks; they are compiled first, so that gathering weights is no part of it.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -38,7 +40,8 @@ def shard(
     units = _units(model, blocks)
     if compiled is not None:
         for unit in units or [model]:
-            compiled(unit)
+            may_compile(unit)
+            unit.compile(**compiled)
     options = dict(kwargs)
     is_spread = "mesh" not in options
     if is_spread:
