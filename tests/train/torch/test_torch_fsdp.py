@@ -164,9 +164,16 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         }
         # What somebody has sharded is left so, be it a part or the whole.
         model = made()
-        fully_shard(model[1])
+        fully_shard(model[1], mesh=init_device_mesh("cpu", (2,)))
         found["in part"] = shards(prepared(model))
         found["again"] = shards(prepared(model))
+        with pytest.raises(ValueError, match=r"FSDPSequential is sharded already(.|\n)*hint: "):
+            prepared(model, mixed_precision="bf16")
+        with torch.device("meta"):
+            nameless = made()
+        fully_shard(nameless[1], mesh=init_device_mesh("cpu", (2,)))
+        with pytest.raises(ValueError, match=r"Linear was sharded on the meta device(.|\n)*hint: "):
+            prepared(nameless)
         # Settings arrive: one that is not the default, and can be seen.
         for name, settings in {"by default": {}, "as told": {"reshard_after_forward": False}}.items():
             model = prepared(made(), shard_blocks=[Block], parallel_strategy_kwargs=settings)

@@ -36,6 +36,11 @@ def shard(
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     if isinstance(model, FSDPModule):
+        if half is not None or compiled is not None or blocks is not None:
+            raise ValueError(
+                f"{type(model).__name__} is sharded already: mixed_precision, compile and shard_blocks come late\n\n"
+                "hint: leave fully_shard to prepare_model, or say so there (mp_policy=...) and compile it before"
+            )
         return model
     units = _units(model, blocks)
     if compiled is not None:
@@ -85,8 +90,13 @@ def _bring(module: torch.nn.Module, device: torch.device, *, from_rank_0: bool) 
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
-    materialize(module, device)
     held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta and isinstance(tensor, DTensor) for tensor in held):
+        raise ValueError(
+            f"{type(module).__name__} was sharded on the meta device, and has no values yet\n\n"
+            "hint: leave fully_shard to prepare_model, or call to_empty() and initialise it before"
+        )
+    materialize(module, device)
     for tensor in held:
         if isinstance(tensor, DTensor):
             continue  # A weight of a part of the model that somebody else has sharded.
