@@ -48,7 +48,7 @@ if __name__ == "__main__":
 def test_without_torch_the_rest_works_and_the_trainer_names_the_extra(tmp_path, run_script):
     (tmp_path / "sitecustomize.py").write_text(BLOCKING)
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ended = run_script(SCRIPT, env={"PYTHONPATH": os.pathsep.join(paths)})
+    ended = run_script(SCRIPT, env={"PYTHONPATH": os.pathsep.join(paths)}, timeout=110)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [
         "TorchConfig needs torch, which is not installed",

@@ -108,7 +108,7 @@ if __name__ == "__main__":
 
 
 def test_classes_of_the_script_are_found_by_the_compiler(run_script):
-    ended = run_script(SCRIPT)
+    ended = run_script(SCRIPT, timeout=110)
     assert ended.returncode == 0, ended.stderr
     # Compiled each time, and seen each time that a variable of the script has changed.
     assert ended.stdout.splitlines()[-1] == "[[True, True], [True, True], [True, True]]", ended.stdout + ended.stderr
