@@ -7,6 +7,7 @@ from torch import nn
 from paceline.train.torch import prepare_model
 from paceline.train.torch.fsdp import _units
 from paceline.train.torch.materialize import children_first, materialize
+from paceline.train.torch.trace import watched
 
 CPU = torch.device("cpu")
 
@@ -163,9 +164,16 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         }
         # What somebody has sharded is left so, be it a part or the whole.
         model = made()
-        fully_shard(model[1])
+        fully_shard(model[1], mesh=init_device_mesh("cpu", (2,)))
         found["in part"] = shards(prepared(model))
         found["again"] = shards(prepared(model))
+        with pytest.raises(ValueError, match=r"FSDPSequential is sharded already(.|\n)*hint: "):
+            prepared(model, mixed_precision="bf16")
+        with torch.device("meta"):
+            nameless = made()
+        fully_shard(nameless[1], mesh=init_device_mesh("cpu", (2,)))
+        with pytest.raises(ValueError, match=r"Linear was sharded on the meta device(.|\n)*hint: "):
+            prepared(nameless)
         # Settings arrive: one that is not the default, and can be seen.
         for name, settings in {"by default": {}, "as told": {"reshard_after_forward": False}}.items():
             model = prepared(made(), shard_blocks=[Block], parallel_strategy_kwargs=settings)
@@ -173,6 +181,16 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
             found[name] = "sharded" if hasattr(model[0].inner.weight, "to_local") else "whole"
         # There may be nothing to shard.
         prepared(nn.Tanh())(torch.ones(2))
+        # What `verify-resume` notes down of a step, it notes of a sharded model too.
+        notes = []
+        with watched(notes.append, lambda: True):
+            model = prepared(made())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for _ in range(2):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+        found["noted"] = [note["kind"] for note in notes]
+        assert notes[0]["parameters"] != notes[2]["parameters"]
         # Weights of rank 0, buffers too, and also of what is frozen.
         torch.manual_seed(dist.get_rank())
         norm = nn.BatchNorm1d(2)
@@ -193,6 +211,7 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         "again": ["", "1"],
         "by default": "sharded",
         "as told": "whole",
+        "noted": ["forward", "step"] * 2,
         "frozen": first["frozen"],
     }
 

@@ -6,9 +6,10 @@ block. That holds from the beginning: weights come to the device one module at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.train.torch.compiled import may_compile
 from paceline.train.torch.materialize import children_first, materialize
 
 if TYPE_CHECKING:
@@ -24,21 +25,28 @@ def shard(
     *,
     blocks: Blocks | None = None,
     half: torch.dtype | None = None,
-    compiled: Callable[[torch.nn.Module], None] | None = None,
+    compiled: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
     """Shard a model in place: its blocks, then the rest of it. What is sharded already is left as it is.
 
     `kwargs` are those of `fully_shard`, for the blocks and the rest alike. As with DDP all workers begin with the
-    weights of rank 0, unless a mesh is given: which ranks hold the same is then not ours to know.
+    weights of rank 0, unless a mesh is given: which ranks hold the same is then not ours to know. `compiled`: options
+    of `torch.compile`, for the blocks; they are compiled first, so that gathering weights is no part of it.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     if isinstance(model, FSDPModule):
+        if half is not None or compiled is not None or blocks is not None:
+            raise ValueError(
+                f"{type(model).__name__} is sharded already: mixed_precision, compile and shard_blocks come late\n\n"
+                "hint: leave fully_shard to prepare_model, or say so there (mp_policy=...) and compile it before"
+            )
         return model
     units = _units(model, blocks)
     if compiled is not None:
         for unit in units or [model]:
-            compiled(unit)
+            may_compile(unit)
+            unit.compile(**compiled)
     options = dict(kwargs)
     is_spread = "mesh" not in options
     if is_spread:
@@ -82,8 +90,13 @@ def _bring(module: torch.nn.Module, device: torch.device, *, from_rank_0: bool) 
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
-    materialize(module, device)
     held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta and isinstance(tensor, DTensor) for tensor in held):
+        raise ValueError(
+            f"{type(module).__name__} was sharded on the meta device, and has no values yet\n\n"
+            "hint: leave fully_shard to prepare_model, or call to_empty() and initialise it before"
+        )
+    materialize(module, device)
     for tensor in held:
         if isinstance(tensor, DTensor):
             continue  # A weight of a part of the model that somebody else has sharded.

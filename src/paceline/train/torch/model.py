@@ -4,12 +4,13 @@ that gradients are shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.train.session import _context
 from paceline.train.torch import fsdp
 from paceline.train.torch.acceleration import expect_half, half_by_default
+from paceline.train.torch.compiled import find_script, may_compile
 from paceline.train.torch.devices import get_device
 from paceline.train.torch.materialize import children_first, materialize
 from paceline.train.torch.precision import compute_in, half_type
@@ -50,19 +51,22 @@ def prepare_model(
         raise ValueError(f"shard_blocks is for parallel_strategy='fsdp', and that is {parallel_strategy!r}")
     kwargs = dict(parallel_strategy_kwargs or {})
     half = _half(mixed_precision, kwargs)
-    compiled = _compiler(compile)
+    compiled = _compiler_options(compile)
     if half is not None:
         expect_half(half)
+    find_script(model)
     if parallel_strategy == "fsdp":
         device = _sharding_device(move_to_device)
         return fsdp.shard(model, device, kwargs, blocks=shard_blocks, half=half, compiled=compiled)
     if move_to_device is not False:
         model = _moved(model, get_device() if move_to_device is True else move_to_device)
+    if compiled is not None:
+        may_compile(model)
     if half is not None:
         compute_in(model, half, _device_type(model))
     if compiled is not None:
         # Before it is wrapped: torch then cuts its graph where DDP's buckets end, so that gradients travel meanwhile.
-        compiled(model)
+        model.compile(**compiled)
     if parallel_strategy == "ddp" and begin.world_size > 1 and any(p.requires_grad for p in model.parameters()):
         from torch.nn.parallel import DistributedDataParallel
 
@@ -82,14 +86,12 @@ def _half(mixed_precision: Any, kwargs: Mapping[str, Any]) -> torch.dtype | None
     return None
 
 
-def _compiler(compile: bool | Mapping[str, Any]) -> Callable[[torch.nn.Module], None] | None:
+def _compiler_options(compile: bool | Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(compile, bool | Mapping):
         raise ValueError(f"compile={compile!r} is neither a bool nor a dict with options of torch.compile")
-    if compile is False:
-        return None
-    options = {} if compile is True else dict(compile)
-    # In place: `torch.compile(model)` would give a wrapper that puts "_orig_mod." before the names of all weights.
-    return lambda module: module.compile(**options)
+    if isinstance(compile, bool):
+        return {} if compile else None
+    return dict(compile)
 
 
 def _sharding_device(move_to_device: bool | torch.device) -> torch.device:

@@ -5,6 +5,7 @@ Weights stay in full precision, and so do the outputs that come back: a loss is 
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -32,20 +33,30 @@ def compute_in(model: torch.nn.Module, dtype: torch.dtype, device_type: str) -> 
     if "_forward_as_given" not in model.__dict__:
         # Bound to the model, not closed over it: a copy of the model then calls itself and not the one it was made of.
         model._forward_as_given = model.forward
-        model.forward = types.MethodType(_forward_in_half, model)
+        model.forward = types.MethodType(_forward(), model)
     model._half_type, model._half_device = dtype, device_type
 
 
-def _forward_in_half(self: Any, *args: Any, **kwargs: Any) -> Any:
+@functools.cache
+def _forward() -> Any:
+    """For a compiler to pass over: it begins with the forward pass of the model."""
+    import torch
+
+    in_full = torch.compiler.disable(_in_full)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(self._half_device, dtype=self._half_type):
+            outputs = self._forward_as_given(*args, **kwargs)
+        return in_full(outputs)
+
+    return torch.compiler.disable(forward, recursive=False)
+
+
+def _in_full(outputs: Any) -> Any:
     import torch
     from torch.utils import _pytree
 
-    with torch.autocast(self._half_device, dtype=self._half_type):
-        outputs = self._forward_as_given(*args, **kwargs)
-    return _pytree.tree_map_only(torch.Tensor, _in_full, outputs)
+    def in_full(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
-
-def _in_full(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    return _pytree.tree_map_only(torch.Tensor, in_full, outputs)

@@ -114,6 +114,8 @@ def _parts(value: Any) -> Iterable[Any]:
     import torch
 
     if isinstance(value, torch.Tensor):
+        # Of a sharded tensor, this rank's part.
+        value = value.to_local() if hasattr(value, "to_local") else value
         plain = value.detach().cpu().contiguous().reshape(-1)
         yield f"{value.dtype} {tuple(value.shape)}".encode()
         if plain.numel():
