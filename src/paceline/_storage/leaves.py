@@ -166,7 +166,7 @@ def _check_tensor(value: Any, torch: Any) -> None:
     kind = type(value)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         if hasattr(value, "full_tensor"):
-            hint = "store x.full_tensor() or x.to_local(), or save it with torch.distributed.checkpoint"
+            hint = "store x.full_tensor() or x.to_local(), or all of them with paceline.train.torch.ShardedCheckpoint"
         else:
             hint = "store a plain tensor of its values"
         raise Objection(f"is a {kind.__name__}, a kind of tensor that is more than its values", hint)

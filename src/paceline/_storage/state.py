@@ -8,7 +8,7 @@ copies nothing. Every buffer starts at a multiple of 64 bytes, and equal states 
 import json
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,18 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
 from paceline._storage.tree import decoded, encoded
 
-__all__ = ["Arena", "RawLeaf", "Snapshot", "holds_state", "read_raw", "read_state", "snapshot", "write_state"]
+__all__ = [
+    "Arena",
+    "Deferred",
+    "RawLeaf",
+    "Snapshot",
+    "holds_state",
+    "read_deferred",
+    "read_raw",
+    "read_state",
+    "snapshot",
+    "write_state",
+]
 
 VERSION = 1
 STEM = "state"
@@ -141,6 +152,48 @@ def read_raw(directory: Path) -> Any:
 
     makers = {"$leaf": leaf, "$dtype": lambda name: f"dtype {name}", "$size": lambda lengths: tuple(lengths)}
     return decoded(document.tree, path="state", makers=makers)
+
+
+class Deferred:
+    """A leaf that is not read yet."""
+
+    def __init__(self, buffer: Buffer, read: Callable[[], Any]) -> None:
+        self.dtype = buffer.dtype
+        self.shape = buffer.shape
+        self._read = read
+
+    def value(self) -> Any:
+        """The tensor, array or bytes: a view of the file."""
+        return self._read()
+
+
+def read_deferred(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> Any:
+    """The state with a `Deferred` in the place of each leaf; `bytes_file` is asked for the other file by its name.
+
+    Not before a leaf is read: it may have to be fetched from afar. A pickle is refused.
+    """
+    file = directory / f"{stem}.json"
+    document = _read_document(file)
+    made: list[_Makers] = []
+
+    def makers() -> _Makers:
+        if not made:
+            data = _mapped(bytes_file(f"{stem}.bin"), document)
+            made.append(_Makers(document.buffers, data, allow_pickle=False, map_location=None))
+        return made[0]
+
+    def leaf(number: Any) -> Deferred:
+        if type(number) is not int or not 0 <= number < len(document.buffers):
+            raise ValueError(f"there is no leaf {number!r} among {len(document.buffers)}")
+        return Deferred(document.buffers[number], lambda: makers().leaf(number))
+
+    plain = _Makers(document.buffers, bytearray(), allow_pickle=False, map_location=None)
+    try:
+        return decoded(document.tree, path="state", makers={"$leaf": leaf, "$dtype": plain.dtype, "$size": plain.size})
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{file}: the state is nested too deeply") from error
 
 
 def holds_state(directory: Path) -> bool:

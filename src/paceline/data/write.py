@@ -77,6 +77,9 @@ def write_parquet(
     `partition_cols` makes directories such as `year=2024/month=5` of the values of these columns, which are left out
     of the files. `arrow_parquet_args` are those of `pyarrow.parquet.ParquetWriter`, such as `compression="zstd"`, and
     `row_group_size`, in rows. With `min_rows_per_file`, rows of several units go to one file, which one process writes.
+
+    `resume=True`, here and in the other writers: what is done of it is kept if this process ends before its time, and
+    the same call in another process does the rest.
     """
     from paceline.data.sinks.parquet import ParquetSink
 

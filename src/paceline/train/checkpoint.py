@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -167,19 +167,24 @@ class Checkpoint(Portable):
     def _complete(self) -> None:
         """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""
 
-    def _download(self, target: Path) -> None:
-        """By the manifest where there is one, each file against its hash; else whatever lies there."""
+    def _download(self, target: Path, wanted_path: Callable[[str], bool] = lambda path: True) -> None:
+        """By the manifest where there is one, each file against its hash; else whatever lies there.
+
+        `wanted_path` chooses among the files by their paths.
+        """
         store = store_at(self.path, self.filesystem)
         manifest = manifest_in(store)
         if manifest is None:
-            download_all(store, [(entry.key, target / entry.key) for entry in store.entries()])
+            entries = [entry for entry in store.entries() if wanted_path(entry.key)]
+            download_all(store, [(entry.key, target / entry.key) for entry in entries])
             return
-        wanted = {entry.path: manifest.keys.get(entry.path, entry.path) for entry in manifest.files}
+        files = [entry for entry in manifest.files if wanted_path(entry.path)]
+        wanted = {entry.path: manifest.keys.get(entry.path, entry.path) for entry in files}
         try:
             found = download_all(store, [(key, target / path) for path, key in wanted.items()])
         except FileNotFoundError as error:
             raise CheckpointCorruptError(f"{self}: {error}") from error
-        for entry, there in zip(manifest.files, found, strict=True):
+        for entry, there in zip(files, found, strict=True):
             if there.size != entry.size or (entry.hash and there.hash != entry.hash):
                 raise CheckpointCorruptError(f"{store.uri}/{there.path} is not what was written")
         (target / MANIFEST).write_bytes(encoded_manifest(manifest))

@@ -8,12 +8,14 @@ import threading
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from paceline import train
 from paceline.train import (
+    Checkpoint,
     CheckpointCorruptError,
     CheckpointUploadMode,
     FailureConfig,
@@ -22,7 +24,7 @@ from paceline.train import (
     TrainingFailedError,
 )
 from paceline.train.torch import ShardedCheckpoint, TorchTrainer
-from paceline.train.torch.shards import Kept, writers
+from paceline.train.torch.shards import SPREAD_FROM, Kept, writers
 from servers import BUCKET
 
 ASYNC = CheckpointUploadMode.ASYNC
@@ -118,7 +120,7 @@ def saved(request, tmp_path_factory):
         scheduler.step()
         values = whole(model, optimizer)
         state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "epoch": 3, "losses": [0.5, 0.25]}
-        state["seed"] = torch.arange(4)
+        state |= {"seed": torch.arange(4), "table": {"rows": [np.arange(3), b"x" * 100]}}
         train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
         for parameter in model.parameters():
             nn.init.zeros_(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
@@ -138,6 +140,7 @@ def restored(checkpoint, make):
     seed = torch.zeros(4, dtype=torch.int64)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "seed": seed}
     rest = ShardedCheckpoint(checkpoint).load_into(state)
+    assert rest.pop("table")["rows"][0].tolist() == [0, 1, 2]
     assert rest == {"epoch": 3, "losses": [0.5, 0.25], "seed": seed}
     assert scheduler.last_epoch == 1
     assert scheduler.gamma == 0.5
@@ -146,12 +149,12 @@ def restored(checkpoint, make):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("how", ["sharded", "replicated"])
-def test_any_number_of_ranks_has_the_values_of_the_moment_of_the_call(saved, tmp_path, how, workers):
+def test_any_number_of_ranks_has_the_values_of_the_moment_of_the_call(saved, tmp_path, workers):
     checkpoint, values = saved
-    make = MAKERS[how]
     path = checkpoint.path
-    assert_same(fit(tmp_path, lambda: restored(path, make), workers).return_value, values)
+    found = fit(tmp_path, lambda: [restored(path, make) for make in MAKERS.values()], workers).return_value
+    for each in found:
+        assert_same(each, values)
 
 
 @pytest.mark.skipif(
@@ -192,10 +195,7 @@ def test_a_script_without_ranks_has_them_too(saved):
 
 
 def test_each_rank_wrote_its_part_and_nobody_the_same(saved):
-    directory = Path(saved[0].path)
-    sizes = [(directory / f"shards-{rank:05d}.bin").stat().st_size for rank in (0, 1)]
-    assert all(sizes)
-    assert sorted(path.name for path in directory.glob("*.bin")) == ["shards-00000.bin", "shards-00001.bin"]
+    assert sorted(path.name for path in Path(saved[0].path).glob("*.bin")) == ["shards-00000.bin", "shards-00001.bin"]
     stored = ShardedCheckpoint(saved[0]).storage_reader().read_metadata().state_dict_metadata
     weight = stored["model.0.weight"]
     assert sum(chunk.sizes.numel() for chunk in weight.chunks) == 15
@@ -289,27 +289,42 @@ def test_a_write_that_fails_in_the_background_is_told_as_any_failed_save(tmp_pat
     assert told.value.result.checkpoint is None
 
 
-def test_in_a_store_and_without_workers(s3_environment, tmp_path, monkeypatch):
+def test_in_a_store_each_rank_fetches_what_it_needs_and_so_does_a_run_without_workers(
+    s3_environment, tmp_path, monkeypatch
+):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
 
     def function():
-        model = sharded()
-        optimizer = adam(model)
+        import torch.distributed as dist
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        model = fully_shard(nn.Linear(3, 5), mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)
         state = {"model": model, "optimizer": optimizer}
-        if first is not None:
-            ShardedCheckpoint(first.checkpoint).load_into(state)
-        else:
+        if first is None:
             steps(model, optimizer)
-        train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+            train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+            return whole(model, optimizer)
+        fetched, download = [], Checkpoint._download
+
+        def noted(self, target, wanted):
+            download(self, target, wanted)
+            fetched.extend(name for name in ("shards-00000.bin", "shards-00001.bin") if wanted(name))
+
+        Checkpoint._download = noted
+        ShardedCheckpoint(first.checkpoint).load_into(state)
+        Checkpoint._download = download
+        needed = range(2) if dist.get_world_size() == 1 else [dist.get_rank()]
+        assert sorted(fetched) == [f"shards-{rank:05d}.bin" for rank in needed]
         return whole(model, optimizer)
 
     path = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
     first = None
     first = fit(path, function)
-    again = fit(path, function, workers=0, name="again")
-    assert_same(again.return_value, first.return_value)
-    weights = [ShardedCheckpoint(each.checkpoint).to_dict()["model"] for each in (first, again)]
-    assert_same(*weights)
+    assert_same(ShardedCheckpoint(first.checkpoint).to_dict()["model"]["weight"], first.return_value["weight"])
+    for workers in (0, 2):
+        assert_same(fit(path, function, workers, name=f"on {workers}").return_value, first.return_value)
 
 
 def test_ranks_that_hold_different_things_make_one_checkpoint(on_each):
@@ -434,10 +449,12 @@ def test_a_state_in_memory_is_not_read():
 
 
 def test_what_all_ranks_have_alike_is_spread_by_bytes_and_the_rest_is_the_lowest_ranks():
-    def kept(name, nbytes, *, sharded=False, anywhere=True):
-        return Kept(name, (nbytes,), nbytes, sharded, anywhere)
+    def kept(name, size, *, sharded=False, anywhere=True):
+        return Kept(name, (size,), size * SPREAD_FROM, sharded, anywhere)
 
     held = [kept("a", 8), kept("b", 4), kept("c", 4), kept("d", 100, anywhere=False), kept("e", 9, sharded=True)]
     assert writers([held, held]) == {"d": 0, "a": 1, "b": 1, "c": 1}
     assert writers([held[:3], held[:3]]) == {"a": 0, "b": 1, "c": 1}
     assert writers([held[:1], held[1:4]]) == {"a": 0, "b": 1, "c": 1, "d": 1}
+    small = [kept("f", 0.5), kept("g", 0.5)]
+    assert writers([small, small]) == {"f": 0, "g": 0}

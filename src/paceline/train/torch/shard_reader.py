@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from paceline._core.errors import CheckpointCorruptError
-from paceline._storage.state import read_state
+from paceline._storage.state import Deferred, read_deferred
 from paceline.train.torch.outline import Outline, merged, values_in
 from paceline.train.torch.shards import VERSION, is_stem, stem_of
 
@@ -35,12 +36,12 @@ Offsets = tuple[int, ...]
 class Stored:
     """The state in a directory: its outline, and of each tensor the parts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, bytes_file: Callable[[str], Path]) -> None:
         self.directory = directory
-        parts = _read_parts(directory)
+        parts = _read_parts(directory, bytes_file)
         self.shapes: dict[str, torch.Size] = {}
         self.dtypes: dict[str, torch.dtype] = {}
-        self.chunks: dict[str, dict[Offsets, torch.Tensor]] = {}
+        self.chunks: dict[str, dict[Offsets, Deferred]] = {}
         outlines: list[Outline] = []
         for part in parts:
             if part["outline"] is not None:
@@ -57,13 +58,14 @@ class Stored:
         self.outline: Outline = outlines[0]
         for other in outlines[1:]:
             self.outline = merged(self.outline, other)
+        self.outline = _read(self.outline)
         self._check_complete()
 
     def whole(self, name: str) -> torch.Tensor:
         """A tensor put together from its parts, in memory of its own."""
         whole = self.room_for(name)
         for offsets, data in self.chunks[name].items():
-            _part(whole, offsets, data.shape).copy_(data)
+            _part(whole, offsets, data.shape).copy_(data.value())
         return whole
 
     def room_for(self, name: str) -> torch.Tensor:
@@ -71,7 +73,7 @@ class Stored:
 
     def _check_complete(self) -> None:
         for name, shape in self.shapes.items():
-            found = sum(data.numel() for data in self.chunks[name].values())
+            found = sum(math.prod(data.shape) for data in self.chunks[name].values())
             if found != math.prod(shape):
                 raise CheckpointCorruptError(
                     f"{self.directory}: of {name!r} there are {found} of {math.prod(shape)} elements"
@@ -92,9 +94,8 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
         stored = self._stored
         described: dict[str, Any] = {name: BytesStorageMetadata() for name, _ in values_in(stored.outline)}
         for name, shape in stored.shapes.items():
-            chunks = [
-                ChunkStorageMetadata(torch.Size(offsets), data.shape) for offsets, data in stored.chunks[name].items()
-            ]
+            parts = stored.chunks[name].items()
+            chunks = [ChunkStorageMetadata(torch.Size(offsets), torch.Size(data.shape)) for offsets, data in parts]
             described[name] = TensorStorageMetadata(TensorProperties(dtype=stored.dtypes[name]), shape, chunks)
         return Metadata(described)
 
@@ -116,7 +117,7 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
                 planner.load_bytes(item, _saved(values[name]))
                 continue
             assert item.storage_index.offset is not None
-            data = self._stored.chunks[name][tuple(item.storage_index.offset)]
+            data = self._stored.chunks[name][tuple(item.storage_index.offset)].value()
             target = planner.resolve_tensor(item)
             target.detach().copy_(_part(data, tuple(item.storage_offsets), item.lengths))
             planner.commit_tensor(item, target)
@@ -143,7 +144,18 @@ def holds_shards(directory: Path) -> bool:
     return (directory / f"{stem_of(0)}.json").is_file()
 
 
-def _part(tensor: torch.Tensor, offsets: Offsets, lengths: torch.Size) -> torch.Tensor:
+def _read(value: Any) -> Any:
+    """With the arrays and bytes that are among the values."""
+    if isinstance(value, Deferred):
+        return value.value()
+    if isinstance(value, dict):
+        for key in value:
+            value[key] = _read(value[key])
+        return value
+    return type(value)(map(_read, value)) if type(value) in (list, tuple) else value
+
+
+def _part(tensor: torch.Tensor, offsets: Offsets, lengths: Sequence[int]) -> torch.Tensor:
     for dim, (start, length) in enumerate(zip(offsets, lengths, strict=True)):
         tensor = tensor.narrow(dim, start, length)
     return tensor
@@ -157,13 +169,13 @@ def _saved(value: Any) -> io.BytesIO:
     return buffer
 
 
-def _read_parts(directory: Path) -> list[dict[str, Any]]:
+def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict[str, Any]]:
     if not holds_shards(directory):
         raise ValueError(
             f"{directory} holds no sharded checkpoint of Paceline: there is no {stem_of(0)}.json\n\n"
             "hint: what torch.distributed.checkpoint.save wrote is read with torch.distributed.checkpoint.load"
         )
-    first = _read_part(directory, stem_of(0))
+    first = _read_part(directory, stem_of(0), bytes_file)
     world_size = first["world_size"]
     found = {path.stem for path in directory.glob("*.json") if is_stem(path.stem)}
     expected = {stem_of(rank) for rank in range(world_size)}
@@ -172,11 +184,11 @@ def _read_parts(directory: Path) -> list[dict[str, Any]]:
             f"{directory} was written by {world_size} ranks, and has the files of {len(found)}: "
             f"{', '.join(sorted(found ^ expected))} should {'not ' if found > expected else ''}be there"
         )
-    return [first, *(_read_part(directory, stem) for stem in sorted(expected)[1:])]
+    return [first, *(_read_part(directory, stem, bytes_file) for stem in sorted(expected)[1:])]
 
 
-def _read_part(directory: Path, stem: str) -> dict[str, Any]:
-    part: dict[str, Any] = read_state(directory, stem=stem)
+def _read_part(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> dict[str, Any]:
+    part: dict[str, Any] = read_deferred(directory, stem, bytes_file)
     if not isinstance(part, dict) or part.get("version") != VERSION:
         told = part.get("version") if isinstance(part, dict) else None
         raise ValueError(

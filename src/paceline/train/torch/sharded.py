@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -105,11 +108,15 @@ class ShardedCheckpoint(Checkpoint):
 
     def storage_reader(self) -> StorageReader:
         """For `torch.distributed.checkpoint.load(state, storage_reader=...)`, where that is called by code of yours."""
-        from paceline.train.torch.shard_reader import ShardReader
+        from paceline.train.torch.shard_reader import ShardReader, Stored
 
-        # What it reads stays mapped, so that a temporary directory may go before it does.
-        with self._stored() as stored:
-            return ShardReader(stored)
+        self._refuse_in_memory()
+        if self._is_local():
+            return ShardReader(Stored(Path(self.path), Path(self.path).joinpath))
+        directory = Path(self.to_directory())
+        reader = ShardReader(Stored(directory, directory.joinpath))
+        weakref.finalize(reader, shutil.rmtree, directory, ignore_errors=True)
+        return reader
 
     def _taken(self) -> tuple[Any, str]:
         from paceline.train.torch.live_state import taken
@@ -118,14 +125,28 @@ class ShardedCheckpoint(Checkpoint):
         live = taken(self.state)
         return tree_of_rank(live.outline, live.tensors, live.anywhere)
 
-    @contextlib.contextmanager
-    def _stored(self) -> Iterator[Stored]:
-        from paceline.train.torch.shard_reader import Stored
-
+    def _refuse_in_memory(self) -> None:
         if self._path is None:
             raise ValueError(
                 "this ShardedCheckpoint is only in memory, where no rank has all of it\n\n"
                 "hint: give it to train.report(), and take it from train.get_checkpoint() or result.checkpoint"
             )
-        with self.as_directory() as directory:
-            yield Stored(Path(directory))
+
+    @contextlib.contextmanager
+    def _stored(self) -> Iterator[Stored]:
+        from paceline.train.torch.shard_reader import Stored
+
+        self._refuse_in_memory()
+        if self._is_local():
+            with self.as_directory() as directory:
+                yield Stored(Path(directory), Path(directory).joinpath)
+            return
+        # Of the files with the bytes, this rank fetches those that it needs.
+        with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-", ignore_cleanup_errors=True) as temporary:
+
+            def fetched(name: str) -> Path:
+                self._download(Path(temporary), lambda path: path == name)
+                return Path(temporary, name)
+
+            self._download(Path(temporary), lambda path: path.endswith(".json"))
+            yield Stored(Path(temporary), fetched)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 VERSION = 1
+SPREAD_FROM = 64 << 10
+"""Smaller tensors stay together, with the lowest rank: who reads one of them needs no other rank's file for it."""
+
 _PREFIX = "shards-"
 
 
@@ -82,7 +85,7 @@ def tree_of_rank(outline: Outline, tensors: Mapping[str, torch.Tensor], anywhere
 
 
 def writers(everywhere: Sequence[Sequence[Kept]]) -> dict[str, int]:
-    """From what each rank holds, which one writes each tensor that is not sharded: the bytes are spread evenly."""
+    """From what each rank holds, which one writes each tensor that is not sharded: large ones are spread evenly."""
     holders: dict[str, list[int]] = {}
     kept: dict[str, Kept] = {}
     for rank, held in enumerate(everywhere):
@@ -93,7 +96,8 @@ def writers(everywhere: Sequence[Sequence[Kept]]) -> dict[str, int]:
     chosen: dict[str, int] = {}
     load = [0] * len(everywhere)
     for name in sorted(kept, key=lambda name: (-kept[name].nbytes, name)):
-        ranks = holders[name] if kept[name].anywhere else holders[name][:1]
+        spread = kept[name].anywhere and kept[name].nbytes >= SPREAD_FROM
+        ranks = holders[name] if spread else holders[name][:1]
         chosen[name] = min(ranks, key=lambda rank: (load[rank], rank))
         load[chosen[name]] += kept[name].nbytes
     return chosen
