@@ -100,7 +100,8 @@ class JaxConfig(BackendConfig):
         with contextlib.ExitStack() as until_connected:
             here = b""
             if begin.rank == 0:
-                here = f"{host}:{until_connected.enter_context(_held_port(host))}".encode()
+                port = until_connected.enter_context(_held_port(host))
+                here = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
             coordinator = context.join(here).decode()
             time_outs = {
                 "initialization_timeout": self.initialization_timeout_s,
