@@ -234,6 +234,21 @@ def test_a_sigterm_is_a_notice_to_the_run_though_jax_would_take_it(tmp_path):
     assert caught.value.result.metrics["ranks"] == [1]
 
 
+def test_jax_out_of_memory_is_told_as_that(tmp_path):
+    def function():
+        import jax.numpy as jnp
+
+        jnp.zeros(1 << 46).block_until_ready()
+
+    with pytest.raises(TrainingFailedError, match="RESOURCE_EXHAUSTED"):
+        JaxTrainer(
+            function,
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+        ).fit()
+    assert [failure.kind for failure in failures_in(tmp_path / "run")] == ["memory"]
+
+
 def one_sleeps():
     import jax
     import jax.numpy as jnp
