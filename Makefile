@@ -28,7 +28,8 @@ demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: $(DEV_READY)  ## run all tests but the long ones
-	@$(RUN) -m pytest -m "not chaos and not ray" $(ARGS)
+	@$(RUN) -m pytest -n 2 -m "not chaos and not ray and not alone" $(ARGS)
+	@$(RUN) -m pytest -m "alone and not chaos and not ray" tests $(ARGS) || [ $$? = 5 ]
 	@$(MAKE) --no-print-directory test-ray
 
 test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster

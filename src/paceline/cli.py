@@ -13,6 +13,7 @@ import paceline
 
 COMMANDS = {
     "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
+    "run": ("paceline._commands.run", "run a script in many processes, as torchrun does"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),
 }
 

@@ -11,6 +11,7 @@ from paceline._control.hangs import Watch
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.cursor import Cursor
+from paceline._core.reductions import Mark
 from paceline._engine.messages import (
     CheckpointStaged,
     Failure,
@@ -24,13 +25,14 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline.train.callbacks import TrainRunContext, UserCallback
-from paceline.train.failures import CallbackObserver
+from paceline.train.failures import CallbackObserver, Collector
 
 FEW, MANY = 100, 3_000
 ALLOWED = 4.0
 """A tree of thirty times as many entries has a level more; what looks at all of them takes thirty times as long."""
 
 RAW = msgspec.Raw(b'{"loss":0.5}')
+MARKS = (Mark(("loss",), "mean"),)
 FILES = (FileEntry("model.pt", 1, "0"),)
 
 
@@ -52,6 +54,16 @@ STORMS: dict[str, Callable[[int], list[Event]]] = {
     "report ahead of one": lambda n: [reported(rank, seq) for seq in (1, 2) for rank in range(1, n)],
     "tell where their datasets stand": lambda n: [reported(rank, data=cursor(rank)) for rank in range(n)],
     "tell it ahead of one": lambda n: [reported(r, seq, data=cursor(r)) for seq in (1, 2) for r in range(1, n)],
+    "report what is reduced": lambda n: [reported(rank, reduce=MARKS) for rank in range(n)],
+    "report it ahead of one": lambda n: [reported(r, seq, reduce=MARKS) for seq in (1, 2) for r in range(1, n)],
+    "save what is reduced": lambda n: [
+        event
+        for rank in range(n)
+        for event in (
+            reported(rank, checkpoint="checkpoint_000001", reduce=MARKS),
+            CheckpointStaged(1, 1, Staged(rank, FILES)),
+        )
+    ],
     "save": lambda n: [
         event
         for rank in range(n)
@@ -148,3 +160,27 @@ def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
         return took / len(events)
 
     assert told(MANY) < ALLOWED * told(FEW)
+
+
+@pytest.mark.parametrize("marks", [(), MARKS], ids=["plain", "reduced"])
+def test_reports_are_gathered_at_the_same_cost_for_each(marks: tuple[Mark, ...]) -> None:
+    def gathered(size: int) -> float:
+        run = opened(size)
+        # The last ones first, so that rank 0 completes each report.
+        events = [reported(rank, seq, reduce=marks) for seq in (1, 2) for rank in reversed(range(size))]
+
+        def gather() -> None:
+            collector = Collector((), run)
+            for event in events:
+                collector.saw(event, run)
+            assert collector.metrics == {"loss": 0.5}
+
+        return least_s(gather) / len(events)
+
+    assert gathered(MANY) < ALLOWED * gathered(FEW)
+
+
+def test_of_reports_that_all_ranks_have_made_nothing_is_kept() -> None:
+    run = heard(opened(FEW), [reported(rank, seq, reduce=MARKS) for seq in (1, 2) for rank in range(FEW)])
+    assert isinstance(run.phase, Running)
+    assert len(run.phase.reducing) == 0

@@ -25,6 +25,7 @@ def small_group():
         yield path
 
 
+@pytest.mark.alone  # The kernel counts such kills for the whole machine: another test's SIGKILL would be taken for one.
 def test_a_worker_killed_by_the_kernel_for_want_of_memory_is_told_with_what_it_held(small_group, tmp_path):
     def function():
         (small_group / "cgroup.procs").write_text(str(os.getpid()))

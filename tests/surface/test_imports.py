@@ -35,6 +35,11 @@ OPTIONAL = {
     "lightning": ("train/lightning/",),
     "pytorch_lightning": ("train/lightning/",),
     "transformers": ("train/huggingface/",),
+    "mlflow": ("train/loggers/",),
+    "wandb": ("train/loggers/",),
+    "tensorboard": ("train/loggers/",),
+    "accelerate": ("train/huggingface/",),
+    "deepspeed": ("train/lightning/",),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 
@@ -71,6 +76,12 @@ OTHERS_VARIABLES = {
         "all variables",
     ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/torch/store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",
+    ("train/tensorflow/config.py", "no_proxy"): "of all clients of the web: what the user has set stays",
+    ("train/tensorflow/config.py", "TF_FORCE_GPU_ALLOW_GROWTH"): "TensorFlow's own: what the user has set stays",
+    ("train/lightning/environment.py", "MASTER_ADDR"): "torch's own: where its process group met, told to Lightning",
+    ("train/lightning/environment.py", "MASTER_PORT"): "torch's own: where its process group met, told to Lightning",
 }
 """What else may be read, for a reason: variables that belong to others."""
 

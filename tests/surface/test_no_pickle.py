@@ -13,6 +13,8 @@ ALLOWED = {
     ("train/failures.py", "pickle.loads"): "what a worker of this very run sent over its private socket",
     ("_worker/context.py", "cloudpickle.loads"): "the user's own storage_filesystem, from the driver's memory",
     ("_worker/main.py", "cloudpickle.loads"): "the job, from the driver's memory; an exception of its own, as a trial",
+    ("train/older/standing.py", "cloudpickle.loads"): "an order, from the driver's memory, as the job is",
+    ("train/older/workers.py", "pickle.loads"): "what workers of this very run returned, over their private sockets",
     ("train/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
     ("train/detached.py", "pickle.loads"): "what a script sent to its controller, and what that came to, through Ray",
     ("_engine/ray/detached.py", "pickle.loads"): "the work of an actor, from its class, as Ray itself has it",

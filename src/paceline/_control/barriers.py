@@ -28,6 +28,10 @@ class Barriers:
     def returned(self, rank: int) -> None:
         self._returned[rank] = None
 
+    def ordered(self) -> None:
+        """Those that had done an order have got another."""
+        self._returned.clear()
+
     def mismatch(self, wall: float) -> Failure | None:
         """A rank stands at a barrier that another, having returned, will never come to. Told once."""
         if self._told:

@@ -41,13 +41,17 @@ from paceline._control.events import (
     Event,
     PreemptionTold,
     ResizeDue,
+    Retention,
+    RetentionSet,
     StopRequested,
     WorkerFailed,
+    WorkerReady,
     WorkerReturned,
     WorkersStopped,
 )
 from paceline._control.hangs import Ask, Told, Watch
 from paceline._control.journal import Journal
+from paceline._control.orders import Orders
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, resize_due, step
 from paceline._control.validations import Validations
@@ -55,6 +59,7 @@ from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
 from paceline._engine.messages import (
+    Answered,
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
@@ -102,6 +107,7 @@ class Controller:
         observers: Sequence[Observer] = (),
         fence: Fence = UNFENCED,
         validations: Validations | None = None,
+        orders: Orders | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -116,6 +122,7 @@ class Controller:
         self._observers = list(observers)
         self._fence = fence
         self._validations = validations
+        self._orders = orders
         self._inbox: deque[Event] = deque()
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
@@ -137,6 +144,7 @@ class Controller:
         try:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
+                self._pass_order_on()
                 self._take(self._next_events())
                 self._fence.raise_if_lost()
                 if (told := self._watched()) is not None:
@@ -164,6 +172,14 @@ class Controller:
         self._inbox.append(PreemptionTold(self.run.attempt, grace_s))
         self._engine.wake()
 
+    def give(self, job: bytes, retention: Retention | None = None) -> None:
+        """Have a group that takes orders do this. For other threads, one order after the other."""
+        assert self._orders is not None
+        if retention is not None:
+            self._inbox.append(RetentionSet(self.run.attempt, retention))
+        self._orders.give(job)
+        self._engine.wake()
+
     def _sync_journal_now_and_then(self) -> None:
         """A power cut costs no more than the metrics of the last second; nobody waits for the disk."""
         now = self._clock.now()
@@ -180,6 +196,8 @@ class Controller:
         for message in said:
             if isinstance(message, Joined):
                 self._joined(message)
+            elif isinstance(message, Answered):
+                self._answered(message)
             elif isinstance(message, Sampled):
                 if self._watch is not None and message.attempt == self.run.attempt:
                     self._watch.sampled(message, self._clock.now())
@@ -189,6 +207,8 @@ class Controller:
                 self._barriers.returned(message.rank)
         if isinstance(self.run.phase, Running):
             mismatch = self._barriers.mismatch(self._clock.wall())
+            if mismatch is None and self._orders is not None:
+                mismatch = self._orders.mismatch(self.run, self._clock.wall())
             if mismatch is not None:
                 events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
         events = self._changes_of_capacity(events) + events + self._background.taken()
@@ -250,6 +270,8 @@ class Controller:
             self._journal.append(event)
             if self._watch is not None:
                 self._watch.saw(event, now)
+                if self._orders is not None and isinstance(event, WorkerReady):
+                    self._watch.rests(event.rank, now)
             effective.append((event, after))
             commands += more
         self._journal.flush()
@@ -257,7 +279,8 @@ class Controller:
             self._carry_out(command)
         for observer in list(self._observers):
             for event, after in effective:
-                self._told(observer, partial(observer.saw, event, after))
+                if not self._told(observer, partial(observer.saw, event, after)):
+                    break
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -311,12 +334,30 @@ class Controller:
             if release is not None:
                 self._tell_all(release)
 
-    def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
+    def _pass_order_on(self) -> None:
+        order = self._orders.due(self.run) if self._orders is not None else None
+        if order is not None:
+            self._barriers.ordered()
+            if self._watch is not None:
+                self._watch.ordered(self._clock.now())
+            self._tell_all(order)
+
+    def _answered(self, said: Answered) -> None:
+        if self._orders is not None and self._orders.answered(said, self.run):
+            self._barriers.returned(said.rank)
+            if self._watch is not None:
+                self._watch.rests(said.rank, self._clock.now())
+
+    def _told(self, observer: Observer, tell: Callable[[], None]) -> bool:
+        """Whether it took it; one that raises is not told anything more."""
         try:
             tell()
-        except Exception:
+        except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
             self._observers.remove(observer)
-            log.exception("%s raised and is dropped; training goes on", type(observer).__name__)
+            who = getattr(observer, "name", type(observer).__name__)
+            log.exception("%s raised and is dropped; training goes on", who)
+            return False
+        return True
 
     # These run on the storage thread.
 

@@ -104,6 +104,13 @@ class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
 
 
+class RetentionSet(msgspec.Struct, frozen=True, tag=True):
+    """From now on other checkpoints are kept than the driver said when it began."""
+
+    attempt: int
+    retention: Retention
+
+
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     now: bool = False
@@ -157,6 +164,7 @@ Event = (
     | Committed
     | CommitFailed
     | ValidationEnded
+    | RetentionSet
     | WorkerHeld
     | WorkerReturned
     | WorkerFailed
@@ -194,6 +202,7 @@ __all__ = [
     "Reported",
     "ResizeDue",
     "Retention",
+    "RetentionSet",
     "StagingFailed",
     "StopRequested",
     "ValidationEnded",

@@ -125,6 +125,17 @@ class Watch:
     def joined(self, event: Joined, now: float) -> None:
         self._ranks[event.rank].sign = now
 
+    def rests(self, rank: int, now: float) -> None:
+        """A rank has nothing to do until it gets an order: from now on its silence means nothing."""
+        self._ranks[rank].sign = now
+        self._ranks[rank].returned = True
+
+    def ordered(self, now: float) -> None:
+        """All ranks have got an order. How long they rested is not how long they take to a report."""
+        for rank in self._ranks:
+            rank.sign, rank.reported_at, rank.returned = now, None, False
+        self._look_at = 0.0
+
     def sampled(self, sample: Sampled, now: float) -> None:
         """A rank has answered."""
         rank = self._ranks[sample.rank]

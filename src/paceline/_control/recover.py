@@ -21,6 +21,7 @@ from paceline._control.events import (
     Reported,
     WorkerReady,
 )
+from paceline._control.gathering import Gathering, Report
 from paceline._control.journal import Journal
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
@@ -41,6 +42,8 @@ class Recovered:
     history: tuple[Event, ...]
     """The events so far, those that recovery itself added included, but for what other ranks than 0 reported."""
     fence: Fence = UNFENCED
+    reported: Report | None = None
+    """The last report of the run that still counts."""
 
 
 class Replay:
@@ -137,7 +140,29 @@ def _completed(
     _delete_forgotten(depot, replay.run, fence)
     depot.clear_staging(fence)
     book.flush()
-    return Recovered(replay.run, book, tuple(history), fence)
+    reported = _last_report(depot.layout, replay.run, history)
+    return Recovered(replay.run, book, tuple(history), fence, reported)
+
+
+def _last_report(layout: Layout, run: Run, history: list[Event]) -> Report | None:
+    first = next((e for e in reversed(history) if isinstance(e, Reported) and e.seq <= run.num_reports), None)
+    if first is None or not first.reduce:
+        return Report((first,)) if first is not None else None
+    made = {
+        event.rank: event
+        for event in journal.Reading(layout.journal)
+        if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
+    }
+    return Report(tuple(made[rank] for rank in sorted(made)))
+
+
+def reports_so_far(layout: Layout) -> Iterator[Report]:
+    """Every report of a run that was opened, one after the other; one that was made again comes again."""
+    replay, gathering = Replay(), Gathering()
+    for event in journal.Reading(layout.journal):
+        replay.hear(event)
+        yield from gathering.hear(event, replay.run)
+    yield from gathering.rest()
 
 
 def history_of(depot: Depot) -> tuple[Run, list[Event]]:

@@ -14,8 +14,9 @@ import msgspec
 
 from paceline._control.events import Retention
 from paceline._core.cursor import Cursors
+from paceline._core.reductions import How, Path
 from paceline._core.trie import Trie
-from paceline._engine.messages import CheckpointRecord, Failure, Staged, ValidationTask
+from paceline._engine.messages import CheckpointRecord, Failure, Reported, Staged, ValidationTask
 
 RECENT = 64
 _WIDTH = 32
@@ -115,6 +116,15 @@ class Pending(msgspec.Struct, frozen=True):
     """Of the ranks that asked for one, the lowest, and what it asked for."""
 
 
+class Reducing(msgspec.Struct, frozen=True):
+    """A report with metrics to be reduced that some rank has not made yet."""
+
+    hows: tuple[tuple[Path, How], ...]
+    """How each metric is reduced, as far as ranks have said."""
+    made: Trie[Reported] = Trie()
+    """By rank, of those with something to be reduced."""
+
+
 class Preemption(msgspec.Struct, frozen=True):
     """Some machine is about to be taken away."""
 
@@ -153,6 +163,8 @@ class Running(msgspec.Struct, frozen=True):
     positions: Trie[Trie[Cursors]] = Trie()
     """By report and rank, where its datasets stood: of reports that some rank has not come to, or that wait for a
     commit."""
+    reducing: Trie[Reducing] = Trie()
+    """By report, what a checkpoint's metrics will be reduced from, until all ranks have made it."""
     returned: Trie[bool] = Trie()
     """The ranks whose function has returned."""
     num_stopped: int = 0

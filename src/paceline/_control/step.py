@@ -45,6 +45,7 @@ from paceline._control.events import (
     PreemptionTold,
     Reported,
     ResizeDue,
+    RetentionSet,
     StagingFailed,
     StopRequested,
     ValidationEnded,
@@ -54,6 +55,7 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
+from paceline._control.gathering import reduced_metrics
 from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
 from paceline._control.run import (
     NO_FAILURES,
@@ -64,6 +66,7 @@ from paceline._control.run import (
     Notices,
     Pending,
     Progress,
+    Reducing,
     Restoring,
     Run,
     Running,
@@ -73,6 +76,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._core.cursor import Cursors, together
+from paceline._core.reductions import Path
 from paceline._core.trie import Trie
 from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
@@ -98,6 +102,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return _found(run, event), []
     if isinstance(event, ValidationEnded):
         return _validated(run, event)
+    if isinstance(event, RetentionSet):
+        return (run if run.retention == event.retention else replace(run, retention=event.retention)), []
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
         return run, []  # Said by workers that are already gone.
 
@@ -332,12 +338,61 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
         live = replace(live, pending=_announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
+    if event.reduce:
+        live, problem = _joined_by(live, event)
+        if problem is not None and isinstance(run.phase, Running):
+            return _stopping(run, live, "failed", live.failed.followed_by(problem))
+    if live.reducing and live.progress.least > least:
+        live = _reduced(live)
     if event.data:
         at = live.positions.get(seq, _NOWHERE).put(rank, event.data)
         live = replace(live, positions=live.positions.put(seq, at))
     if live.positions and live.progress.least > least:
         live = replace(live, positions=_awaited(live))
     return _commits(_with_live(run, live))
+
+
+def _joined_by(live: Running, event: Reported) -> tuple[Running, Failure | None]:
+    """One rank more has said what is reduced; and what is wrong with it, if ranks differ in how."""
+    hows = tuple((mark.path, mark.how) for mark in event.reduce)
+    before = live.reducing.get(event.seq, None)
+    problem = None
+    if before is None:
+        before = Reducing(hows)
+    elif before.hows != hows:
+        both = dict(before.hows)
+        for path, how in hows:
+            if both.setdefault(path, how) != how and problem is None:
+                problem = _differently(before, event, path)
+        before = replace(before, hows=tuple(both.items()))
+    after = replace(before, made=before.made.put(event.rank, event))
+    return replace(live, reducing=live.reducing.put(event.seq, after)), problem
+
+
+def _differently(before: Reducing, event: Reported, path: Path) -> Failure:
+    other = next(made for made in before.made.values() if any(mark.path == path for mark in made.reduce))
+    first, second = sorted((other, event), key=lambda made: made.rank)  # Whoever is heard first.
+    hows = [next(mark.how for mark in made.reduce if mark.path == path) for made in (first, second)]
+    message = (
+        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{hows[0]}, "
+        f"at {first.where}, and rank {second.rank} by train.{hows[1]}, at {second.where}"
+        "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
+    )
+    return Failure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
+
+
+def _reduced(live: Running) -> Running:
+    """Give checkpoints the metrics of all ranks, once all have made the report. Rank 0 says what there is to reduce."""
+    for seq in live.reducing:
+        if seq > live.progress.least:
+            break
+        made = live.reducing[seq].made
+        pending = live.pending
+        if 0 in made and any(p.seq == seq for p in pending):
+            metrics = reduced_metrics(made.values())
+            pending = tuple(replace(p, metrics=metrics) if p.seq == seq else p for p in pending)
+        live = replace(live, reducing=live.reducing.without(seq), pending=pending)
+    return live
 
 
 def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:

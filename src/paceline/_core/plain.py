@@ -71,7 +71,7 @@ def printable(text: str) -> str:
 def _dict(value: dict[Any, Any], path: str) -> dict[str, Any]:
     items: dict[str, Any] = {}
     for key, item in value.items():
-        text = _key(key, path)
+        text = as_key(key, path)
         if text in items:
             others = [other for other in value if str(other) == text]
             raise ValueError(
@@ -115,7 +115,8 @@ def _number(value: Any, path: str) -> Any:
     return value.item()
 
 
-def _key(key: Any, path: str) -> str:
+def as_key(key: Any, path: str) -> str:
+    """A key of metrics as text."""
     if isinstance(key, str):
         if key == _ESCAPE:
             raise ValueError(f"{path} has the key {key!r}, which is kept for numbers that JSON cannot write")

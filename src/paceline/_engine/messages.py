@@ -2,7 +2,7 @@
 
 What a worker says is at the same time an event in the life of the run: `Reported` is one line of bytes that stands
 alike in the worker's own file, on the wire and in the journal. A pickle is carried in few places, and never from
-storage: the job and the user's own filesystem, from driver to worker, and a value or exception that has no plain form,
+storage: jobs and the user's own filesystem, from driver to worker, and a value or exception that has no plain form,
 from worker to driver.
 """
 
@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from paceline._core.cursor import Cursors
+from paceline._core.reductions import Mark
 from paceline._core.system import Condition
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
@@ -91,11 +92,12 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     pid: int
 
 
-class Reported(msgspec.Struct, frozen=True, tag=True):
+class Reported(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     attempt: int
     rank: int
     seq: int
     metrics: msgspec.Raw
+    """This rank's own."""
     at: float
     where: str
     checkpoint: str | None = None
@@ -103,6 +105,8 @@ class Reported(msgspec.Struct, frozen=True, tag=True):
     validation: ValidationTask | None = None
     data: Cursors = ()
     """Where this rank's parts of the datasets stand."""
+    reduce: tuple[Mark, ...] = ()
+    """Which of the metrics are reduced over the ranks, and how."""
 
 
 class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
@@ -202,6 +206,19 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
     condition: Condition | None = None
 
 
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """A worker has done what `Order` asked for, and stands by for the next."""
+
+    attempt: int
+    rank: int
+    number: int
+    num_reports: int
+    where: str = ""
+    """Where the last report was made."""
+    value: bytes = b""
+    """What the function returned, as a pickle: it goes to the caller's memory, and nowhere else."""
+
+
 class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
     """Said by the engine: all processes of the attempt are gone, and all they said has been heard."""
 
@@ -219,6 +236,7 @@ FromWorker = (
     | WorkerFailed
     | Joined
     | Sampled
+    | Answered
 )
 
 
@@ -340,12 +358,29 @@ class Sample(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Order(msgspec.Struct, frozen=True, tag=True):
+    """To a worker that stands by: do this, and answer with `Answered`. Without anything to do it is the last."""
+
+    number: int
+    job: bytes = b""
+    """A pickle, as that of the run is."""
+
+
 class Exit(msgspec.Struct, frozen=True, tag=True):
     """The run has taken in all this worker had to say."""
 
 
 ToWorker = (
-    Begin | CheckpointCommitted | CheckpointValidated | CheckpointRefused | Hold | StopAt | Release | Sample | Exit
+    Begin
+    | CheckpointCommitted
+    | CheckpointValidated
+    | CheckpointRefused
+    | Hold
+    | StopAt
+    | Release
+    | Sample
+    | Order
+    | Exit
 )
 
 encode = msgspec.json.Encoder().encode

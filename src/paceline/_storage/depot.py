@@ -16,7 +16,7 @@ from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles
-from paceline._storage.layout import MANIFEST, METADATA, Layout, checkpoint_name
+from paceline._storage.layout import LOGGED, MANIFEST, METADATA, Layout, checkpoint_name
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.segments import Segments, stored_journal
 from paceline._storage.store import Store
@@ -344,6 +344,7 @@ class StoreDepot:
         if self._segments is not None:
             self._segments.put_new()
         logs = sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+        logs += sorted(path for pattern in LOGGED for path in self.layout.root.glob(pattern))
         try:
             upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in logs])
         except OSError as error:

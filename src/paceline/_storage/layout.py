@@ -2,6 +2,7 @@
 
 <storage_path>/<name>/
     journal.jsonl                               every event of the run
+    result.json  progress.csv  events.out...    what loggers make of it
     checkpoint_000012/                          a committed checkpoint, .manifest.json inside
     logs/attempt_1/rank_0.log                   all that a worker printed
     logs/validation/checkpoint_000012.log       all that the validation of a checkpoint printed
@@ -23,9 +24,15 @@ METADATA = ".metadata.json"
 """Notes that may be changed after the commit, so the manifest does not cover them."""
 
 
-RESERVED = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports")
+RESERVED = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "result.json", "progress.csv")
+LOGGED = ("result.json", "progress.csv", "events.out.tfevents.*.paceline")
+"""What loggers write beside the journal, in the driver."""
 _MAX_NAME = 255
 """Bytes in the name of a file, on the filesystems there are."""
+
+
+SAVED = "saved_"
+"""How the name of a checkpoint begins that was saved by itself, and not reported with metrics."""
 
 
 def checkpoint_name(seq: int) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -18,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 from msgspec import Raw
+from msgspec.structs import replace
 
 from paceline._core import settings
 from paceline._core.codec import sealed
@@ -25,8 +27,10 @@ from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
 from paceline._core.frames import shown_path
 from paceline._core.plain import plain, printable
+from paceline._core.reductions import Mark, apart
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
+    Answered,
     Begin,
     CheckpointCommitted,
     CheckpointRecord,
@@ -37,9 +41,11 @@ from paceline._engine.messages import (
     Hold,
     Joined,
     Notice,
+    Order,
     PreemptionTold,
     Release,
     Reported,
+    Shard,
     Staged,
     StagingFailed,
     StopAt,
@@ -80,9 +86,15 @@ class Context:
         self.last_where = ""
         self.error: BaseException | None = None
         """What ended the user's function, if it did not return."""
-        self.echo: StorageError | None = None
-        """The last error of `report()` that another rank's files were the reason for."""
+        self.echo: Exception | None = None
+        """The last error that another rank was the reason for: its files, or, as a backend found, its end."""
         self.num_reports = begin.first_seq
+        self.began = time.monotonic()
+        """When this worker, or the order at hand, began."""
+        self.config: Any = None
+        """What the user's function is called with."""
+        self.given: Any = None
+        """A checkpoint from outside the run, for the order at hand."""
         self.shards: dict[str, Any] = {}
         """Of the datasets of the run, the parts that this worker has taken."""
         self.positions: dict[str, Callable[[], Cursor]] = {}
@@ -107,6 +119,8 @@ class Context:
         self._stop: StopAt | None = None
         self._notified = False
         self._may_exit = False
+        self._orders: deque[Order] = deque()
+        self._num_ordered = 0
 
     def take(self, message: ToWorker) -> None:
         """Take in what the driver says. On the listening thread."""
@@ -138,6 +152,9 @@ class Context:
                     self._stop = message
                 case Release(number=number):
                     self._released[number] = message
+                case Order(number=number) if number > self._num_ordered:
+                    self._num_ordered = number
+                    self._orders.append(message)
                 case Exit():
                     self._may_exit = True
             self._changed.notify_all()
@@ -173,7 +190,15 @@ class Context:
         raised here, of an earlier report too. The report itself is made in any case: ranks that go on after such an
         error are still at the same number.
         """
-        values = Raw(encode(plain(metrics)))
+        reduce: tuple[Mark, ...] = ()
+        try:
+            values = Raw(encode(plain(metrics)))
+        except TypeError:
+            # Only now is it looked for what is reduced: those who reduce nothing pay nothing for it.
+            metrics, reduce = apart(metrics)
+            if not reduce:
+                raise
+            values = Raw(encode(plain(metrics)))
         where = self.call_site()
         made = (lambda: source) if source is not None else on_stop
         seq, stop, saves = self._count(source is not None, on_stop is not None)
@@ -182,7 +207,9 @@ class Context:
         named = (name or checkpoint_name(seq)) if saves else None
         task = validation if saves else None
         data = tuple((name, position()) for name, position in self.positions.items())
-        payload = encode(Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data))
+        payload = encode(
+            Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
+        )
         if saves:
             assert made is not None
             assert named is not None
@@ -240,6 +267,41 @@ class Context:
         with self._changed:
             self._changed.wait_for(lambda: not self._announced)
         self._raise_refused()
+
+    def next_order(self) -> Order:
+        """What to do next, waited for; `StopTraining` where the run is to stop before that comes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._orders or self._stop is not None)
+            if not self._orders:
+                raise StopTraining
+            return self._orders.popleft()
+
+    def take_up(self, *, since: int, first: int, given: Any, shards: tuple[Shard, ...], data_address: str) -> None:
+        """Begin an order: from `given`, or from what the run's checkpoints later than `since` hold.
+
+        `first` is how many reports the rank had made that had made most: here they are counted from there on.
+        """
+        with self._changed:
+            if self._latest is not None and self._latest.seq <= since:
+                self._latest = None
+            latest = self._latest
+            self.num_reports = max(self.num_reports, first)
+        initial = self.begin.initial if since < 0 else None
+        self.begin = replace(self.begin, initial=initial, resume=latest, shards=shards, data_address=data_address)
+        self.given = given
+        self.began = time.monotonic()
+
+    def put_down(self) -> None:
+        """An order is done: what was made for it goes."""
+        self.given = None
+        self.shards.clear()
+        self.positions.clear()
+
+    def answer(self, order: Order, value: bytes) -> None:
+        """Say that an order is done, with what the user's function returned, as a pickle."""
+        begin = self.begin
+        where, made = self.last_where, self.num_reports
+        self._link.send(Answered(begin.attempt, begin.rank, order.number, made, where, value))
 
     def wait_for_exit(self) -> None:
         with self._changed:

@@ -87,6 +87,7 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
     try:
         try:
             function, config, backend = load()
+            context.config = config
             with backend.around(context):
                 link.send(WorkerReady(begin.attempt, begin.rank, os.getpid()))
                 try:
@@ -216,13 +217,18 @@ def _carried(value: Any) -> tuple[Raw, bytes | None]:
         return Raw(encode(plain(value, "the returned value"))), None
     except (TypeError, ValueError):
         pass
+    return Raw(b"null"), pickled_value(value)
+
+
+def pickled_value(value: Any) -> bytes:
     try:
-        return Raw(b"null"), cloudpickle.dumps(value)
+        data: bytes = cloudpickle.dumps(value)
     except Exception as error:
         raise TypeError(
             f"the returned value cannot be sent to the driver: {error}\n\n"
             "hint: return numbers, strings, lists, dicts or arrays, and keep models in a checkpoint"
         ) from error
+    return data
 
 
 def _loaded(job_fd: int, guest: Guest | None) -> Job:

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
     )
     from paceline.train import collective
     from paceline.train.backend import Backend, BackendConfig
-    from paceline.train.callbacks import TrainRunContext, UserCallback
+    from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
-    from paceline.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.datasets import DataConfig
+    from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
+    from paceline.train.older.trainer import Trainer
+    from paceline.train.reductions import max as max
+    from paceline.train.reductions import mean as mean
+    from paceline.train.reductions import min as min
+    from paceline.train.reductions import sum as sum
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import ResumeProof, verify_resume
     from paceline.train.session import (
@@ -53,11 +59,13 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointConsistencyMode",
     "CheckpointCorruptError",
+    "CheckpointStrategy",
     "CheckpointUploadMode",
     "ControllerError",
     "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
+    "LoggerCallback",
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
@@ -72,6 +80,8 @@ __all__ = [
     "StorageError",
     "TrainContext",
     "TrainRunContext",
+    "Trainer",
+    "TrainingCallback",
     "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
@@ -85,9 +95,14 @@ __all__ = [
     "get_context",
     "get_dataset_shard",
     "get_preemption_info",
+    "load_checkpoint",
+    "local_rank",
     "report",
+    "save_checkpoint",
     "staging_directory",
     "verify_resume",
+    "world_rank",
+    "world_size",
 ]
 
 __getattr__ = on_demand(
@@ -107,17 +122,30 @@ __getattr__ = on_demand(
         ),
         "paceline.train.backend": ("Backend", "BackendConfig"),
         "paceline.train.callbacks": (
+            "LoggerCallback",
             "TrainRunContext",
+            "TrainingCallback",
             "UserCallback",
         ),
         "paceline.train.checkpoint": ("Checkpoint",),
         "paceline.train.config": (
             "CheckpointConfig",
+            "CheckpointStrategy",
             "FailureConfig",
             "RunConfig",
             "ScalingConfig",
         ),
         "paceline.train.datasets": ("DataConfig",),
+        "paceline.train.older.functions": (
+            "load_checkpoint",
+            "local_rank",
+            "save_checkpoint",
+            "world_rank",
+            "world_size",
+        ),
+        "paceline.train.older.trainer": ("Trainer",),
+        # Not in `__all__`: `from paceline.train import *` must leave Python's own `max`, `min` and `sum` alone.
+        "paceline.train.reductions": ("max", "mean", "min", "sum"),
         "paceline.train.result": ("Result",),
         "paceline.train.resume_proof.proof": ("ResumeProof", "verify_resume"),
         "paceline.train.session": (
@@ -148,6 +176,7 @@ __getattr__ = on_demand(
         "jax",
         "lightgbm",
         "lightning",
+        "loggers",
         "tensorflow",
         "torch",
         "xgboost",

@@ -72,13 +72,14 @@ class BackendConfig:
 
 def require(who: str, modules: tuple[str, ...], extra: str) -> None:
     """Refuse where a framework is not installed, naming the extra that installs it. Nothing is imported for it."""
-    missing = [module for module in modules if not _is_installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if missing:
         how = f'pip install "paceline[{extra}]"' if extra else f"pip install {' '.join(missing)}"
         raise ImportError(f"{who} needs {' and '.join(missing)}, which is not installed\n\nhint: {how}")
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a module could be imported; nothing is."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # A package around it is missing, or a test has blocked it.

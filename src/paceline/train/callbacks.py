@@ -1,9 +1,18 @@
-"""What a user's own code may watch from the driver."""
+"""What a user's own code may watch from the driver: `RunConfig(callbacks=[...])`.
+
+Three kinds, which one class may be of together: `UserCallback`, the older `TrainingCallback`, and `LoggerCallback`,
+which gets every report of the run and is told what was reported before. Training does not wait for a callback's
+opinion: one that raises is dropped with its traceback, and training goes on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from paceline._core.lazy import on_demand
 
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
@@ -21,18 +30,97 @@ class TrainRunContext:
 
 
 class UserCallback:
-    """Subclass this and pass it in `RunConfig(callbacks=[...])`. It runs in the driver.
-
-    Training does not wait for a callback's opinion: one that raises is dropped with its traceback.
-    """
+    """Subclass this and pass it in `RunConfig(callbacks=[...])`. It runs in the driver."""
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
-        """Every rank has made its next report: here are the metrics, by rank, and the checkpoint if there was one.
+        """Every rank has made its next report: here are its own metrics, by rank, and the checkpoint if there was one.
 
         With a checkpoint, it is called once that is committed.
         """
 
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
         """Workers have failed, whether or not they will be restarted."""
+
+
+class TrainingCallback:
+    """The older kind. It runs in the driver, too, and is passed in `RunConfig(callbacks=[...])`."""
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        """The run begins, or continues, in this directory; the config is the trainer's `train_loop_config`."""
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        """Every rank has made its next report: here are its own metrics, by rank."""
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        """The run has ended; `error` where it failed."""
+
+
+@dataclass(frozen=True)
+class LoggedReport:
+    """One report of the run: of rank 0, and of all ranks where metrics are reduced."""
+
+    number: int
+    """From 1. The reports after a checkpoint that an attempt continued from come again, under the same numbers."""
+    attempt: int
+    time: float
+    """When rank 0 made it, in seconds since the epoch."""
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run as a logger finds it."""
+
+    context: TrainRunContext
+    directory: Path
+    """The run's own on this machine. Of a run in a store, what loggers write here is uploaded at its end."""
+    uri: str
+    """Where the run is kept."""
+    continues: bool
+    """An earlier driver had it."""
+    past: Iterator[LoggedReport]
+    """All reports of earlier drivers, read from the journal as they are asked for."""
+
+
+class LoggerCallback:
+    """Gets every report of the run once, in order, with metrics reduced over the ranks.
+
+    What a lost driver had reported and perhaps not logged is in `past` when the next one starts: whoever writes that
+    anew loses and doubles nothing. A report whose `attempt` is higher than that of the one before was made by restarted
+    workers: it replaces the one of the same number, and those after it.
+    """
+
+    def log_start(self, run: LoggedRun) -> None:
+        """Before the first report."""
+
+    def log_report(self, report: LoggedReport) -> None:
+        """All ranks have made it, where metrics are reduced."""
+
+    def log_end(self, failed: bool) -> None:
+        """Nothing follows."""
+
+
+class PrintCallback(TrainingCallback):
+    """Prints what every worker reports."""
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        print(results, flush=True)
+
+
+Callback = UserCallback | TrainingCallback | LoggerCallback
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.train.loggers": (
+            "CSVLoggerCallback",
+            "JsonLoggerCallback",
+            "MLflowLoggerCallback",
+            "TBXLoggerCallback",
+            "TensorBoardLoggerCallback",
+            "WandbLoggerCallback",
+        )
+    },
+)

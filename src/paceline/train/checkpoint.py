@@ -18,11 +18,12 @@ from paceline._storage.commit import encoded_manifest, problem_with
 from paceline._storage.depot import manifest_in
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA
-from paceline._storage.state import holds_state, read_state, write_state
+from paceline._storage.state import STEM, holds_state, read_state, write_state
 from paceline._storage.transfer import download_all
+from paceline.train.older.portable import Portable
 
 
-class Checkpoint:
+class Checkpoint(Portable):
     """A directory of files, wherever it lies.
 
         Checkpoint.from_directory(path)     files that you wrote
@@ -67,7 +68,7 @@ class Checkpoint:
         if self._path is None:
             directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
-            write_state(self.state, Path(directory), allow_pickle=self.allow_pickle)
+            self._written(Path(directory))
             self._path = directory
         return self._path
 
@@ -89,12 +90,19 @@ class Checkpoint:
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
             return state
 
+    def holds_dict(self) -> bool:
+        """Whether `to_dict` can read it: it was made by `from_dict`."""
+        if self.state is not None:
+            return True
+        with self.as_directory() as directory:
+            return holds_state(Path(directory))
+
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files to a directory, a new temporary one if none is given, and return its path."""
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
         target.mkdir(parents=True, exist_ok=True)
         if self._path is None:
-            write_state(self.state, target, allow_pickle=self.allow_pickle)
+            self._written(target)
         elif self._is_local():
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         else:
@@ -147,6 +155,14 @@ class Checkpoint:
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Add to the notes."""
         self.set_metadata({**self.get_metadata(), **metadata})
+
+    def _taken(self) -> tuple[Any, str]:
+        """Of a state that is only in memory: the tree that this rank writes, and what its files are called."""
+        return self.state, STEM
+
+    def _written(self, directory: Path) -> None:
+        tree, stem = self._taken()
+        write_state(tree, directory, allow_pickle=self.allow_pickle, stem=stem)
 
     def _complete(self) -> None:
         """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""

@@ -19,7 +19,7 @@ from paceline._core.choice import check_engine
 from paceline._core.labels import problem as labels_problem
 from paceline._core.settings import default_storage_path
 from paceline._storage.home import Home, is_remote
-from paceline.train.callbacks import UserCallback
+from paceline.train.callbacks import Callback
 
 C = TypeVar("C")
 
@@ -213,6 +213,10 @@ class CheckpointConfig:
         return _short_repr(self)
 
 
+CheckpointStrategy = CheckpointConfig
+"""What it was called in Ray 1.x."""
+
+
 @_named_arguments
 @dataclass(frozen=True)
 class FailureConfig:
@@ -265,7 +269,7 @@ class RunConfig:
     storage_path: str | os.PathLike[str] | None = None
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
-    callbacks: Sequence[UserCallback] = ()
+    callbacks: Sequence[Callback] = ()
     storage_filesystem: Any = None
     engine: str | None = None
     """`"local"`, this machine, or `"ray"`, a cluster; None: see `paceline.init`."""
@@ -292,8 +296,11 @@ class RunConfig:
         if not isinstance(self.name, str) or not re.fullmatch(r"[^/\0]+", self.name) or self.name in (".", ".."):
             raise ValueError(f"name={self.name!r} cannot be the name of a directory")
         for callback in self.callbacks:
-            if not isinstance(callback, UserCallback):
-                raise ValueError(f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback")
+            if not isinstance(callback, Callback):
+                raise ValueError(
+                    f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback, TrainingCallback "
+                    "or LoggerCallback"
+                )
 
     @property
     def home(self) -> Home:

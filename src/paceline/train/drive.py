@@ -18,6 +18,7 @@ from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.hangs import Watch
+from paceline._control.orders import Orders
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
@@ -38,12 +39,12 @@ from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData
-from paceline.train.failures import CallbackObserver, Collector, exception_of, training_error
+from paceline.train.failures import Collector, LoggerObserver, exception_of, observers_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_job
-from paceline.train.result import Result, result_of
+from paceline.train.result import Result, ended, result_of
 from paceline.train.site import Site
 from paceline.train.terminal import Terminal, counted
 from paceline.train.validation import Validate, ValidationConfig
@@ -63,6 +64,8 @@ class Seams:
     """Make observers that may ask the run to stop at the next report, with what they are given."""
     interrupts: Callable[[Controller], Interrupts] | None = None
     """Who may ask the run to stop while it is driven; None: signals to this process."""
+    orders: Orders | None = None
+    """What its workers do, where they take orders: they stand by between two of them."""
     controller: str = ""
     """Where the driver itself is started again when it is lost: the same in each of its lives."""
 
@@ -120,13 +123,21 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
             return driven(asked, depot, found, terminal, seams)
         if found.run.is_trained:
             terminal.say(f"run {home.name} is already complete: nothing is run. Give it another name to train again")
-            return result_of(depot, found.run, found.history)
+            _log_the_rest(asked, depot)
+            return result_of(depot, found.run, found.history, found.reported)
         # Of a run that is kept in a store, one checkpoint at a time lies here.
         num_here = asked.run_config.checkpoint_config.num_to_keep if home.address is None else 1
         if tight := preflight.check_space(home.layout, found.run, num_here):
             terminal.say(tight)
         _announce(terminal, depot, found.run, asked.site)
         return driven(asked, depot, found, terminal, seams)
+
+
+def _log_the_rest(asked: Asked, depot: Depot) -> None:
+    """The driver that completed the run may have been lost before its loggers had written the last of it."""
+    for observer in observers_of(asked.run_config.callbacks, asked.about, depot, continues=True):
+        if isinstance(observer, LoggerObserver):
+            observer.catch_up()
 
 
 def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
@@ -144,9 +155,10 @@ def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, sea
 def _driven(
     asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, data_address: str
 ) -> Result:
-    collector = Collector(found.history, found.run)
+    collector = Collector(found.history, found.run, found.reported)
     observers: list[Observer] = [collector, terminal]
-    observers += [CallbackObserver(callback, asked.about, depot) for callback in asked.run_config.callbacks]
+    callbacks = observers_of(asked.run_config.callbacks, asked.about, depot, continues=found.run.attempt > 0)
+    observers += callbacks
     observers += [watcher(lambda: controller.request_stop(now=False)) for watcher in seams.watchers]
     inline = InlineLauncher() if asked.inline else None
     engine = _engine(asked, seams, terminal, inline)
@@ -166,23 +178,29 @@ def _driven(
         observers=observers,
         fence=found.fence,
         validations=validations,
+        orders=seams.orders,
     )
 
     def drive() -> Run:
         with contextlib.closing(engine), contextlib.closing(validations) if validations else contextlib.nullcontext():
             return controller.drive(_started(asked, engine, seams.clock, found.fence.number))
 
-    interrupts = (seams.interrupts or _Interrupts)(controller)
+    interrupts = (seams.interrupts or SignalInterrupts)(controller)
+    failed = True
     try:
         if inline is not None:
             run = run_inline(inline, drive, asked.parts, stop=lambda: controller.request_stop(now=True))
         else:
             with interrupts:
                 run = drive()
+        failed = isinstance(run.phase, Finished) and run.phase.ending == "failed"
     except OSError as problem:
         result = result_of(depot, controller.run, found.history)
+        result.metrics = collector.metrics
         raise ControllerError(problem, result) from problem
     finally:
+        for callback in callbacks:
+            callback.close(failed)
         terminal.close()
     return _ended(depot, run, collector, terminal, interrupts)
 
@@ -236,11 +254,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         max_failures=failures.max_failures,
         max_preemption_failures=failures.max_preemption_failures,
         controller_failure_limit=failures.controller_failure_limit,
-        retention=Retention(
-            checkpoints.num_to_keep,
-            checkpoints.checkpoint_score_attribute,
-            checkpoints.checkpoint_score_order,
-        ),
+        retention=retention_of(checkpoints),
         at=clock.wall(),
         pid=os.getpid(),
         host=socket.gethostname(),
@@ -248,6 +262,10 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         lease=lease,
         validates=asked.validation is not None,
     )
+
+
+def retention_of(config: CheckpointConfig) -> Retention:
+    return Retention(config.num_to_keep, config.checkpoint_score_attribute, config.checkpoint_score_order)
 
 
 def _watch(asked: Asked, layout: Layout) -> Watch:
@@ -346,7 +364,7 @@ def _is_nobodys(handler: object) -> bool:
     return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
 
 
-class _Interrupts:
+class SignalInterrupts:
     """Signals while a run is driven, in the main thread.
 
     Ctrl-C once asks for a stop at the next report, twice for one now. SIGTERM and SIGUSR1 say that the machine is about
@@ -386,7 +404,7 @@ def _ended(depot: Depot, run: Run, collector: Collector, terminal: Terminal, int
     assert isinstance(run.phase, Finished)
     layout = depot.layout
     result = result_of(depot, run, ())
-    result.metrics = collector.metrics
+    result.metrics = ended(collector.metrics, run)
     result.return_value = collector.return_value
     if run.phase.ending == "failed":
         error = training_error(depot, run, collector.failures, result)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import pickle
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -20,34 +21,45 @@ from paceline._control.events import (
     WorkerFailed,
     WorkerReturned,
 )
+from paceline._control.gathering import Gathering, Report, own_metrics
 from paceline._control.policy import first_failure
+from paceline._control.recover import reports_so_far
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
 from paceline._core.plain import unplain
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.depot import Depot
-from paceline.train.callbacks import TrainRunContext, UserCallback
+from paceline._storage.layout import SAVED
+from paceline.train.callbacks import (
+    Callback,
+    LoggedReport,
+    LoggedRun,
+    LoggerCallback,
+    TrainingCallback,
+    TrainRunContext,
+    UserCallback,
+)
 from paceline.train.checkpoint import Checkpoint
+
+log = logging.getLogger("paceline")
 
 
 class Collector:
     """An observer that keeps what the Result will need and the journal does not hold."""
 
-    def __init__(self, history: Iterable[Event], run: Run) -> None:
-        self._reported: deque[Reported] = deque(maxlen=1)
+    def __init__(self, history: Iterable[Event], run: Run, reported: Report | None = None) -> None:
+        self._gathering = Gathering()
+        self._reported = reported
         self.failures: list[WorkerFailed] = []
         self._returned: WorkerReturned | None = None
         for event in history:
-            if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
-                self._reported.append(event)
-            elif isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
+            if isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
                 self._returned = event
 
     def saw(self, event: Event, run: Run) -> None:
-        if isinstance(event, Reported):
-            if event.rank == 0:
-                self._reported.append(event)
-        elif isinstance(event, WorkerFailed):
+        if done := self._gathering.hear(event, run):
+            self._reported = done[-1]
+        if isinstance(event, WorkerFailed):
             if self.failures and self.failures[0].attempt < event.attempt:
                 self.failures.clear()
             self.failures.append(event)
@@ -59,7 +71,9 @@ class Collector:
 
     @property
     def metrics(self) -> dict[str, Any] | None:
-        return unplain(msgspec.json.decode(self._reported[0].metrics)) if self._reported else None
+        if left := self._gathering.rest():
+            self._reported = left[-1]
+        return self._reported.metrics if self._reported is not None else None
 
     @property
     def return_value(self) -> Any:
@@ -70,11 +84,93 @@ class Collector:
         return unplain(msgspec.json.decode(self._returned.value))
 
 
-class CallbackObserver:
-    """Tells one user callback of reports and failures."""
+class _Telling:
+    """Tells one callback of a run. It is not called again once it has raised."""
 
-    def __init__(self, callback: UserCallback, about: TrainRunContext, depot: Depot) -> None:
-        self._callback = callback
+    def __init__(self, callback: object) -> None:
+        self.name = f"the callback {type(callback).__name__}"
+        self._is_dropped = False
+
+    def tick(self, run: Run, now: float) -> None:
+        """Time passes by."""
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._is_dropped = True
+            raise
+
+    def close(self, failed: bool) -> None:
+        """The run has ended, or this driver's part in it. Called in any case, unlike all else."""
+        if self._is_dropped:
+            return
+        self._is_dropped = True
+        try:
+            self._end(failed)
+        except (Exception, SystemExit):
+            log.exception("%s raised at the end of the run", self.name)
+
+    def _end(self, failed: bool) -> None:
+        raise NotImplementedError
+
+
+class LoggerObserver(_Telling):
+    """Gives one logger every report of the run."""
+
+    def __init__(self, logger: LoggerCallback, about: TrainRunContext, depot: Depot, *, continues: bool) -> None:
+        super().__init__(logger)
+        self._logger = logger
+        self._gathering = Gathering()
+        self._run: LoggedRun | None = LoggedRun(
+            about,
+            depot.layout.root,
+            depot.uri,
+            continues,
+            (logged(report) for report in reports_so_far(depot.layout)) if continues else iter(()),
+        )
+
+    def saw(self, event: Event, run: Run) -> None:
+        self.start()
+        for report in self._gathering.hear(event, run):
+            with self._calling():
+                self._logger.log_report(logged(report))
+
+    def start(self) -> None:
+        """What was reported before is read from the journal: this comes before the first event that is told."""
+        if self._run is not None:
+            told, self._run = self._run, None
+            with self._calling():
+                self._logger.log_start(told)
+
+    def catch_up(self) -> None:
+        """Of a run that has ended: log what was reported."""
+        try:
+            self.start()
+        except (Exception, SystemExit):
+            log.exception("%s raised and is dropped", self.name)
+        self.close(failed=False)
+
+    def _end(self, failed: bool) -> None:
+        if self._run is None:
+            for report in self._gathering.rest():
+                self._logger.log_report(logged(report))
+            self._logger.log_end(failed)
+
+
+def logged(report: Report) -> LoggedReport:
+    return LoggedReport(report.seq, report.attempt, report.at, report.metrics)
+
+
+class CallbackObserver(_Telling):
+    """Tells one callback of reports and failures, and an older one also of the beginning and the end."""
+
+    def __init__(self, callback: UserCallback | TrainingCallback, about: TrainRunContext, depot: Depot) -> None:
+        super().__init__(callback)
+        self._user = callback if isinstance(callback, UserCallback) else None
+        self._older = callback if isinstance(callback, TrainingCallback) else None
+        self._is_begun = False
         self._about = about
         self._depot = depot
         self._size = 0
@@ -87,6 +183,15 @@ class CallbackObserver:
         self._failures: dict[int, BaseException] = {}
 
     def saw(self, event: Event, run: Run) -> None:
+        with self._calling():
+            self._tell(event, run)
+
+    def _tell(self, event: Event, run: Run) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            if self._older is not None:
+                config = self._about.train_loop_config
+                self._older.start_training(logdir=str(self._depot.layout.root), config=dict(config or {}))
         if run.attempt != self._attempt:
             self._attempt = run.attempt
             self._reports.clear()
@@ -111,10 +216,12 @@ class CallbackObserver:
             self._failures[event.failure.rank] = exception_of(event.failure, None)
         if self._failures and not isinstance(run.phase, Running | Stopping):
             failures, self._failures = self._failures, {}
-            self._callback.after_exception(self._about, failures)
+            if self._user is not None:
+                self._user.after_exception(self._about, failures)
 
-    def tick(self, run: Run, now: float) -> None:
-        """Time passes by."""
+    def _end(self, failed: bool) -> None:
+        if self._older is not None and self._is_begun:
+            self._older.finish_training(error=failed)
 
     def _pass_on(self) -> None:
         """In the order of reports, each once all ranks have made it and its checkpoint is committed or refused."""
@@ -131,9 +238,25 @@ class CallbackObserver:
             self._announced.discard(seq)
             self._committed.pop(seq, None)
             self._refused.discard(seq)
-            metrics = [unplain(msgspec.json.decode(made[rank].metrics)) for rank in range(self._size)]
+            metrics = [own_metrics(made[rank]) for rank in range(self._size)]
             checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
-            self._callback.after_report(self._about, metrics, checkpoint)
+            if self._user is not None:
+                self._user.after_report(self._about, metrics, checkpoint)
+            if self._older is not None and not (made[0].checkpoint or "").startswith(SAVED):
+                self._older.handle_result(metrics)
+
+
+def observers_of(
+    callbacks: Iterable[Callback], about: TrainRunContext, depot: Depot, *, continues: bool
+) -> list[CallbackObserver | LoggerObserver]:
+    """Who tells the callbacks. A class may be of several kinds."""
+    found: list[CallbackObserver | LoggerObserver] = []
+    for callback in callbacks:
+        if isinstance(callback, UserCallback | TrainingCallback):
+            found.append(CallbackObserver(callback, about, depot))
+        if isinstance(callback, LoggerCallback):
+            found.append(LoggerObserver(callback, about, depot, continues=continues))
+    return found
 
 
 def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from paceline._control.events import Event, Reported, WorkerReturned
+from paceline._control.gathering import Report, own_metrics, reports_of, that_count
 from paceline._control.recover import history_of
 from paceline._control.run import Run
 from paceline._core.plain import looked_up, unplain
@@ -25,7 +26,7 @@ class Result:
     """What a run has come to."""
 
     metrics: dict[str, Any] | None
-    """What rank 0 reported last."""
+    """What was reported last: by rank 0, and reduced over all ranks where it said so."""
     checkpoint: Checkpoint | None
     """The newest one."""
     error: Exception | None
@@ -48,23 +49,53 @@ class Result:
         return self._storage_filesystem
 
     @property
+    def config(self) -> dict[str, Any] | None:
+        """What the train function was called with, where `paceline.air` noted it among the metrics."""
+        return self.metrics.get("config") if self.metrics is not None else None
+
+    @property
     def log_dir(self) -> Path | None:
         """Where each worker's output is: `attempt_1/rank_0.log` and so on."""
         return self._depot.layout.logs if self._depot is not None else None
 
     @property
     def metrics_dataframe(self) -> Any:
-        """A pandas DataFrame, one row for each report of rank 0, nested metrics as `eval/loss`; None without any."""
+        """A pandas DataFrame, one row for each report, nested metrics as `eval/loss`; None without any.
+
+        The metrics are those of rank 0, reduced over all ranks where it said so.
+        """
         if self._depot is None:
             return None
-        rows = metric_rows(history_of(self._depot)[1])
-        if not rows:
+        return _dataframe(metric_rows(history_of(self._depot)[1]))
+
+    @property
+    def metrics_by_rank(self) -> list[dict[str, Any] | None] | None:
+        """What each rank itself gave in the last report, by rank; None for one that had not made it."""
+        if self._depot is None:
             return None
-        try:
-            import pandas
-        except ImportError:
-            raise ImportError('metrics_dataframe needs pandas\n\nhint: pip install "paceline[pandas]"') from None
-        return pandas.DataFrame([_flat(row) for row in rows])
+        run, history = history_of(self._depot)
+        last = _last(history, run)
+        if last is None:
+            return None
+        made = {
+            e.rank: e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (last.attempt, last.seq)
+        }
+        return [own_metrics(made[rank]) if rank in made else None for rank in range(max(made) + 1)]
+
+    @property
+    def metrics_dataframe_by_rank(self) -> Any:
+        """The same as `metrics_dataframe`, of what every rank itself reported: one row for each `report` and `rank`."""
+        if self._depot is None:
+            return None
+        by_rank: dict[int, list[Report]] = {}
+        for event in history_of(self._depot)[1]:
+            if isinstance(event, Reported):
+                by_rank.setdefault(event.rank, []).append(Report((event,)))
+        made = [report for reports in by_rank.values() for report in that_count(reports)]
+        made.sort(key=lambda report: (report.seq, report.made[0].rank))
+        return _dataframe(
+            [{"report": report.seq, "rank": report.made[0].rank, **own_metrics(report.made[0])} for report in made]
+        )
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
         """The kept checkpoint with the highest (`max`) or lowest (`min`) value of a metric."""
@@ -76,7 +107,7 @@ class Result:
         known = [(score, checkpoint) for score, checkpoint in scored if isinstance(score, int | float)]
         known = [(score, checkpoint) for score, checkpoint in known if score == score]
         if not known:
-            names = sorted({name for _, metrics in self.best_checkpoints for name in _flat(metrics)})
+            names = sorted({name for _, metrics in self.best_checkpoints for name in flat(metrics)})
             raise RuntimeError(f"Invalid metric name {metric!r}: the checkpoints have {', '.join(names)}")
         pick = max if mode == "max" else min
         return pick(known, key=lambda pair: pair[0])[1]
@@ -93,16 +124,17 @@ class Result:
         return result_of(depot, run, history)
 
 
-def result_of(depot: Depot, run: Run, history: Iterable[Event], error: Exception | None = None) -> Result:
+def result_of(depot: Depot, run: Run, history: Iterable[Event], reported: Report | None = None) -> Result:
+    """`reported`: the last report, where the history does not have those of all ranks."""
     history = list(history)
-    reported = next((e for e in reversed(history) if _counts(e, run)), None)
+    reported = reported if reported is not None else _last(history, run)
     value = next((e.value for e in reversed(history) if isinstance(e, WorkerReturned) and e.rank == 0), None)
     order = ranked(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
     path, filesystem = depot.root()
     return Result(
-        metrics=_metrics(reported.metrics) if isinstance(reported, Reported) else None,
+        metrics=ended(reported.metrics, run) if reported is not None else None,
         checkpoint=Checkpoint(*depot.place(run.latest)) if run.latest else None,
-        error=error,
+        error=None,
         path=path,
         best_checkpoints=[(Checkpoint(*depot.place(record)), _metrics(record.metrics)) for record in order],
         return_value=unplain(msgspec.json.decode(value)) if value is not None else None,
@@ -112,35 +144,51 @@ def result_of(depot: Depot, run: Run, history: Iterable[Event], error: Exception
 
 
 def metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
-    """The metrics of rank 0, one row for each report that still counts.
-
-    An attempt that continues from a checkpoint makes the reports after it again; those of the attempt before give way.
-    """
-    rows: list[tuple[int, msgspec.Raw]] = []
-    attempt = 0
-    for event in history:
-        if isinstance(event, Reported) and event.rank == 0:
-            if event.attempt > attempt:
-                attempt = event.attempt
-                rows = [row for row in rows if row[0] < event.seq]
-            rows.append((event.seq, event.metrics))
-    return [_metrics(raw) for _, raw in rows]
+    """The metrics of the run, one row for each report that still counts."""
+    return [report.metrics for report in that_count(reports_of(history))]
 
 
-def _counts(event: Event, run: Run) -> bool:
-    return isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports
+def ended(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any] | None:
+    """The last metrics of a run: those that `paceline.air` fills in say whether it is done."""
+    if metrics is not None and run.is_trained and metrics.get("done") is False and "_training_iteration" in metrics:
+        return {**metrics, "done": True}
+    return metrics
+
+
+def flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested metrics under one name each: `eval/loss`."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{name}/")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _last(history: list[Event], run: Run) -> Report | None:
+    """The last report that still counts."""
+    first = next((e for e in reversed(history) if _is_first(e) and e.seq <= run.num_reports), None)
+    if first is None:
+        return None
+    same = [e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (first.attempt, first.seq)]
+    return next(reports_of(same))
+
+
+def _is_first(event: Event) -> TypeGuard[Reported]:
+    return isinstance(event, Reported) and event.rank == 0
+
+
+def _dataframe(rows: list[dict[str, Any]]) -> Any:
+    if not rows:
+        return None
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('metrics_dataframe needs pandas\n\nhint: pip install "paceline[pandas]"') from None
+    return pandas.DataFrame([flat(row) for row in rows])
 
 
 def _metrics(raw: msgspec.Raw) -> dict[str, Any]:
     metrics: dict[str, Any] = unplain(msgspec.json.decode(raw))
     return metrics
-
-
-def _flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{name}/")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat

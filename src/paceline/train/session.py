@@ -133,7 +133,7 @@ class StorageContext:
 
 
 def report(
-    metrics: dict[str, Any],
+    metrics: dict[str, Any] | None = None,
     checkpoint: Checkpoint | None = None,
     checkpoint_dir_name: str | None = None,
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
@@ -142,8 +142,9 @@ def report(
     validation: bool | ValidationTaskConfig = False,
     *,
     checkpoint_on_stop: Callable[[], Checkpoint] | None = None,
+    **values: Any,
 ) -> None:
-    """Record metrics, and optionally a checkpoint.
+    """Record metrics, and optionally a checkpoint. `report(loss=0.1)` is `report({"loss": 0.1})`.
 
     Metrics alone never wait for anybody. A checkpoint is made of what all ranks gave in their report of the same
     number: every rank calls `report` equally often, with files or without, and the metrics of rank 0 go with it.
@@ -153,6 +154,8 @@ def report(
     machine is being taken away) and no checkpoint was given: so not a step is lost.
     """
     context = _context("report")
+    if values:
+        metrics = {**(metrics or {}), **values}
     if not isinstance(metrics, dict):
         raise TypeError(f"metrics={metrics!r} is not a dict")
     if checkpoint is None:
@@ -190,6 +193,9 @@ def get_checkpoint() -> Checkpoint | None:
     record = context.latest_checkpoint()
     if record is not None:
         return Checkpoint(*context.depot.place(record))
+    if context.given is not None:
+        given: Checkpoint = context.given
+        return given
     return Checkpoint(context.begin.initial) if context.begin.initial else None
 
 
@@ -236,6 +242,11 @@ def get_all_reported_checkpoints(
     ]
 
 
+def num_reports() -> int:
+    """How many this worker has made."""
+    return _context("num_reports").num_reports
+
+
 def staging_directory() -> Path:
     """An empty directory on the run's own storage. A checkpoint made from it is moved into place, never copied."""
     return _context("staging_directory").uploader.scratch_directory()
@@ -262,7 +273,8 @@ def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> S
     if not isinstance(checkpoint, Checkpoint):
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
     if checkpoint.state is not None:
-        return State(checkpoint.state, checkpoint.allow_pickle)
+        tree, stem = checkpoint._taken()
+        return State(tree, checkpoint.allow_pickle, stem)
     return _directory(context, checkpoint, delete)
 
 

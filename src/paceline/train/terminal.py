@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -24,13 +24,13 @@ from paceline._control.events import (
     HangPassed,
     HangSuspected,
     PreemptionTold,
-    Reported,
     StagingFailed,
     StopRequested,
     ValidationEnded,
     WorkerFailed,
     WorkersStopped,
 )
+from paceline._control.gathering import Gathering
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._core.plain import unplain
@@ -53,6 +53,7 @@ class Terminal:
         self._failed = 0
         self._began = time.monotonic()
         self._noticed: set[tuple[int, int]] = set()
+        self._gathering = Gathering()
 
     def say(self, text: str, *, error: bool = False) -> None:
         if self._verbosity >= 1 or error:
@@ -61,9 +62,10 @@ class Terminal:
     def saw(self, event: Event, run: Run) -> None:
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
             self._attempt_began(run)
+        if self._verbosity >= 2:
+            for report in self._gathering.hear(event, run):
+                self.say(f"report {report.seq}: {_values(report.metrics)}")
         match event:
-            case Reported(rank=0, seq=seq, metrics=metrics) if self._verbosity >= 2:
-                self.say(f"report {seq}: {_values(metrics)}")
             case Committed(record=record) if self._verbosity >= 2:
                 self.say(f"{record.name} committed ({_size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
@@ -86,7 +88,7 @@ class Terminal:
                 )
             case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
                 if self._verbosity >= 2:
-                    self.say(f"{name} is validated: {_values(metrics)}")
+                    self.say(f"{name} is validated: {_values(unplain(msgspec.json.decode(metrics)))}")
             case ValidationEnded(name=name, problem=problem):
                 self.say(f"{name} could not be validated: {problem}. See {self._layout.validation_log(name)}")
             case StopRequested() if run.is_trained:
@@ -187,8 +189,7 @@ def _waiting(pending: Pending, running: Running, size: int, now: float) -> str:
     )
 
 
-def _values(metrics: msgspec.Raw) -> str:
-    values = unplain(msgspec.json.decode(metrics))
+def _values(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 

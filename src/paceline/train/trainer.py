@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from paceline._core import settings
+from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
@@ -15,13 +16,15 @@ from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
 from paceline.train.drive import Asked, AskedValidation, Seams, played
 from paceline.train.job import called_with, pickled_filesystem, pickled_job
+from paceline.train.older.restore import Restorable
+from paceline.train.older.verbs import Verbs
 from paceline.train.result import Result
 from paceline.train.site import Site, site_of
 from paceline.train.terminal import Terminal
 from paceline.train.validation import ValidationConfig
 
 
-class DataParallelTrainer:
+class DataParallelTrainer(Verbs, Restorable):
     """Runs one function on many workers.
 
         trainer = DataParallelTrainer(train_func, scaling_config=ScalingConfig(num_workers=4))
@@ -88,12 +91,13 @@ class DataParallelTrainer:
         terminal = Terminal(self.run_config.home.layout, chosen.verbosity, chosen.report_notice_s)
         return played(asked, terminal, self._seams)
 
-    def _asked(self, site: Site) -> Asked:
-        """What is to be driven, checked."""
+    def _asked(self, site: Site, parts: Job | None = None) -> Asked:
+        """What is to be driven, checked; by default the trainer's own function."""
         home = self.run_config.home
         preflight.check_limits(self.scaling_config.sizes[-1])
         preflight.check_initial(self.resume_from_checkpoint, home.layout)
-        parts = (self.train_loop_per_worker, self._call, self.backend_config)
+        if parts is None:
+            parts = (self.train_loop_per_worker, self._call, self.backend_config)
         return Asked(
             parts=parts,
             job=pickled_job(*parts),

@@ -1,0 +1,124 @@
+"""The configurations with the arguments that they once had.
+
+What an argument asked for that a run does by itself, or does not do, is said once, as a warning, where it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.train import config as modern
+
+__all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
+
+
+class ScalingConfig(modern.ScalingConfig):
+    """`paceline.train.ScalingConfig`, with `trainer_resources`, which were for a process that a run does not have."""
+
+    def __init__(
+        self,
+        trainer_resources: Mapping[str, float] | None = None,
+        num_workers: int | tuple[int, int] | None = None,
+        use_gpu: bool = False,
+        resources_per_worker: Mapping[str, float] | None = None,
+        placement_strategy: str = "PACK",
+        _max_cpu_fraction_per_node: float | None = None,
+        **others: Any,
+    ) -> None:
+        if trainer_resources:
+            _say(f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script, and takes none")
+        if _max_cpu_fraction_per_node is not None:
+            _say(f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}", "no CPUs are set aside for datasets")
+        super().__init__(
+            num_workers=1 if num_workers is None else num_workers,
+            use_gpu=use_gpu,
+            resources_per_worker=resources_per_worker,
+            placement_strategy=placement_strategy,
+            **others,
+        )
+
+
+class CheckpointConfig(modern.CheckpointConfig):
+    """`paceline.train.CheckpointConfig`. How often there is a checkpoint is what the train function reports."""
+
+    def __init__(
+        self,
+        num_to_keep: int | None = None,
+        checkpoint_score_attribute: str | None = None,
+        checkpoint_score_order: str | None = "max",
+        checkpoint_frequency: int | None = 0,
+        checkpoint_at_end: bool | None = None,
+        **others: Any,
+    ) -> None:
+        if checkpoint_frequency:
+            _say(f"checkpoint_frequency={checkpoint_frequency}", "there is one whenever the function reports one")
+        if checkpoint_at_end:
+            _say("checkpoint_at_end=True", "report a checkpoint before the train function returns")
+        super().__init__(
+            num_to_keep=num_to_keep,
+            checkpoint_score_attribute=checkpoint_score_attribute,
+            checkpoint_score_order=checkpoint_score_order or "max",
+            **others,
+        )
+
+
+class FailureConfig(modern.FailureConfig):
+    """`paceline.train.FailureConfig`. `fail_fast` is `max_failures=0`."""
+
+    def __init__(self, max_failures: int = 0, fail_fast: bool | str = False, **others: Any) -> None:
+        if fail_fast and max_failures:
+            raise ValueError(f"max_failures={max_failures} and fail_fast={fail_fast!r} contradict each other")
+        super().__init__(max_failures=max_failures, **others)
+
+
+class RunConfig(modern.RunConfig):
+    """`paceline.train.RunConfig`, with `local_dir` for `storage_path`, and with what was for a terminal or a tuner."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        callbacks: Any = None,
+        stop: Any = None,
+        failure_config: Any = None,
+        sync_config: Any = None,
+        checkpoint_config: Any = None,
+        progress_reporter: Any = None,
+        verbose: Any = None,
+        log_to_file: Any = False,
+        *,
+        storage_path: str | os.PathLike[str] | None = None,
+        **others: Any,
+    ) -> None:
+        upload_dir = getattr(sync_config, "upload_dir", None)
+        places = [place for place in (storage_path, upload_dir, local_dir) if place is not None]
+        if storage_path is not None and local_dir is not None:
+            raise ValueError(f"storage_path={storage_path!r} and local_dir={local_dir!r} both say where runs are kept")
+        for name_of, value, instead in (
+            ("stop", stop, "return from the train function when it is done"),
+            ("progress_reporter", progress_reporter, "callbacks hear of every report"),
+            ("verbose", verbose, "PACELINE_VERBOSITY=0, 1 or 2 says how much is printed"),
+            ("log_to_file", log_to_file, "all output of every worker is in result.log_dir"),
+            (
+                "sync_config",
+                None if upload_dir else sync_config,
+                "files go to storage_path directly, and nothing is synced",
+            ),
+        ):
+            if value is not None and value is not False:
+                _say(f"{name_of}={value!r}", instead)
+        super().__init__(
+            name=name,
+            storage_path=places[0] if places else None,
+            failure_config=failure_config if failure_config is not None else FailureConfig(),
+            checkpoint_config=checkpoint_config if checkpoint_config is not None else CheckpointConfig(),
+            callbacks=callbacks or (),
+            **others,
+        )
+
+
+def _say(given: str, instead: str) -> None:
+    warnings.warn(f"{given} has no effect here: {instead}", UserWarning, stacklevel=3)

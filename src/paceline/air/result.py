@@ -1,0 +1,5 @@
+"""Where older scripts import `Result` from."""
+
+from paceline.train.result import Result
+
+__all__ = ["Result"]

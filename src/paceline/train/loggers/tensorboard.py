@@ -1,0 +1,126 @@
+"""Metrics as TensorBoard's event files. Neither TensorBoard nor TensorFlow is needed to write them, only to look.
+
+A file is a sequence of TFRecords, each a protocol buffer; those fields of it that scalars need:
+
+    Event      wall_time: double = 1, step: int64 = 2, file_version: string = 3, summary: Summary = 5,
+               session_log: SessionLog = 7
+    Summary    repeated value: Value = 1, each with tag: string = 1 and simple_value: float = 2
+    SessionLog status = 1, where 1 is a start: what the file has of this step and later ones is void
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from paceline.data.tfrecord import framed
+from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.loggers.pieces import Pieces
+from paceline.train.result import flat
+
+_OURS = ".paceline"
+"""How the names of our files end: others may write to the same directory."""
+
+
+class TensorBoardLoggerCallback(LoggerCallback):
+    """Writes an event file to the run's directory, or to `logdir`: every metric that is a number, at the step of its
+    report, nested ones as `eval/loss`. `tensorboard --logdir` that directory, or the one above it.
+
+    A driver that continues a run writes a new file with all of it and removes the old one. Where restarted workers make
+    reports again, the file says so, and TensorBoard forgets those from before.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
+        self._logdir = logdir
+        self._file: Pieces | None = None
+        self._is_seen = False
+
+    def log_start(self, run: LoggedRun) -> None:
+        directory = Path(self._logdir or run.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        old = sorted(directory.glob(f"events.out.tfevents.*{_OURS}"))
+        now = time.time()
+        # TensorBoard goes on from one file to the next in the order of their names.
+        number = max([int(now), *(_number(path) + 1 for path in old)])
+        self._file = Pieces(directory / f"events.out.tfevents.{number:010d}{_OURS}", _version(now) + _restart(now, 0))
+        self._is_seen = False
+        for report in run.past:
+            self.log_report(report)
+        self._file.put_in_place()
+        self._is_seen = True
+        for path in old:
+            path.unlink()
+
+    def log_report(self, report: LoggedReport) -> None:
+        assert self._file is not None
+        piece = _scalars(report)
+        if self._file.is_again(report):
+            if self._is_seen:
+                # Not cut back: whoever reads it may be further on.
+                piece = _restart(report.time, report.number) + piece
+            else:
+                self._file.cut(report)
+        self._file.add(report, piece)
+
+    def log_end(self, failed: bool) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+TBXLoggerCallback = TensorBoardLoggerCallback
+
+
+def _number(path: Path) -> int:
+    digits = path.name.split(".")[3]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _version(at: float) -> bytes:
+    return framed(_double(1, at) + _bytes(3, b"brain.Event:2"))
+
+
+def _restart(at: float, step: int) -> bytes:
+    return framed(_double(1, at) + _whole(2, step) + _bytes(7, _whole(1, 1)))
+
+
+def _scalars(report: LoggedReport) -> bytes:
+    values = b"".join(
+        _bytes(1, _bytes(1, name.encode("utf-8", "replace")) + _float(2, value))
+        for name, value in flat(report.metrics).items()
+        if isinstance(value, int | float)
+    )
+    return framed(_double(1, report.time) + _whole(2, report.number) + _bytes(5, values))
+
+
+def _double(field: int, value: float) -> bytes:
+    return bytes([field << 3 | 1]) + struct.pack("<d", value)
+
+
+def _float(field: int, value: Any) -> bytes:
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:  # Of more than a float of this size holds.
+        packed = struct.pack("<f", math.inf if value > 0 else -math.inf)
+    return bytes([field << 3 | 5]) + packed
+
+
+def _whole(field: int, value: int) -> bytes:
+    return bytes([field << 3]) + _varint(value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

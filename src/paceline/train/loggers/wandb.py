@@ -1,0 +1,113 @@
+"""Metrics to Weights & Biases."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.train.backend import require
+from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.result import flat
+
+_STEP = "training_iteration"
+_NOTE = ".wandb"
+
+
+class WandbLoggerCallback(LoggerCallback):
+    """Logs every report to a run of Weights & Biases, and the config where `log_config` is set.
+
+    Further arguments are those of `wandb.init`: `mode="offline"` needs no network, and `wandb sync` sends it later. The
+    number of a report is the metric `training_iteration`, and the step of all others: so reports that restarted workers
+    make again follow those from before, where W&B would drop them at steps of its own. A run of ours that continues
+    goes on under the same id.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        group: str | None = None,
+        api_key_file: str | os.PathLike[str] | None = None,
+        api_key: str | None = None,
+        excludes: Sequence[str] | None = None,
+        log_config: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        require("WandbLoggerCallback", ("wandb",), "wandb")
+        self._project = project
+        self._group = group
+        self._api_key_file = api_key_file
+        self._api_key = api_key
+        self._excludes = frozenset(excludes or ())
+        self._log_config = log_config
+        self._kwargs = kwargs
+        self._run: Any = None
+        self._note: _Note | None = None
+
+    def log_start(self, run: LoggedRun) -> None:
+        import wandb
+
+        key = self._api_key
+        if self._api_key_file is not None:
+            key = Path(self._api_key_file).expanduser().read_text().strip()
+        if key is not None:
+            wandb.login(key=key)
+        config = run.context.train_loop_config
+        note = self._note = _Note(run.directory / _NOTE, run.continues)
+        told = {
+            "project": self._project,
+            "group": self._group,
+            "name": run.context.run_id,
+            "id": note.run_id,
+            "resume": "allow",
+            "dir": str(run.directory),
+            "config": dict(config) if self._log_config and isinstance(config, Mapping) else None,
+        }
+        self._run = wandb.init(**{**told, **self._kwargs})
+        self._run.define_metric(_STEP)
+        self._run.define_metric("*", step_metric=_STEP)
+        for report in run.past:
+            if note.is_new(report):
+                self.log_report(report)
+
+    def log_report(self, report: LoggedReport) -> None:
+        assert self._note is not None
+        metrics = {name: value for name, value in flat(report.metrics).items() if name not in self._excludes}
+        self._run.log({**metrics, _STEP: report.number})
+        self._note.logged(report)
+
+    def log_end(self, failed: bool) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=1 if failed else 0)
+        if self._note is not None:
+            self._note.close()
+        self._run = self._note = None
+
+
+class _Note:
+    """The id that the run has there, and the last report that was given to W&B: it does not tell what it has."""
+
+    def __init__(self, path: Path, continues: bool) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        words = os.read(self._fd, 200).decode("ascii", "replace").split() if continues else []
+        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
+            self.run_id, self._last = words[0], (int(words[1]), int(words[2]))
+        else:
+            self.run_id, self._last = hashlib.sha256(os.urandom(16)).hexdigest()[:16], (0, 0)
+            self._write()
+
+    def is_new(self, report: LoggedReport) -> bool:
+        return (report.attempt, report.number) > self._last
+
+    def logged(self, report: LoggedReport) -> None:
+        self._last = (report.attempt, report.number)
+        self._write()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _write(self) -> None:
+        attempt, number = self._last
+        os.pwrite(self._fd, f"{self.run_id} {attempt:010d} {number:020d}\n".encode(), 0)

@@ -1,0 +1,111 @@
+"""Trainer: the one of Ray 1.x, whose workers stay while functions are run on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.train.backend import BackendConfig
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, as_config
+from paceline.train.datasets import DataConfig
+from paceline.train.older.chosen import backend_named
+from paceline.train.result import Result
+from paceline.train.trainer import DataParallelTrainer
+from paceline.train.validation import ValidationConfig
+
+MAX_RETRIES = 3
+
+
+class Trainer(DataParallelTrainer):
+    """Runs functions on workers that stay.
+
+        trainer = Trainer(backend="torch", num_workers=2)
+        trainer.start()
+        results = trainer.run(train_func, config={"lr": 0.1})
+        trainer.shutdown()
+
+    `backend` is the name of a framework to set up, a `BackendConfig`, or None. `max_retries` is how often workers are
+    started again after a failure, from the last checkpoint; -1 is without limit. `logdir` is the trainer's directory.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any] | BackendConfig | str | None = None,
+        backend: str | BackendConfig | None = None,
+        num_workers: int | tuple[int, int] | None = None,
+        use_gpu: bool | None = None,
+        resources_per_worker: Mapping[str, float] | None = None,
+        logdir: str | os.PathLike[str] | None = None,
+        max_retries: int | None = None,
+        *,
+        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
+        run_config: RunConfig | Mapping[str, Any] | None = None,
+        train_loop_config: Mapping[str, Any] | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
+        resume_from_checkpoint: Checkpoint | None = None,
+        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        first = train_loop_per_worker
+        if backend is None and (isinstance(first, BackendConfig) or (isinstance(first, str) and first in _FRAMEWORKS)):
+            # `Trainer("torch", num_workers=2)`, with the backend first, as it once was.
+            train_loop_per_worker, backend = None, first
+        named = train_loop_per_worker if isinstance(train_loop_per_worker, str) else None
+        function = train_loop_per_worker if callable(train_loop_per_worker) else _missing
+        if train_loop_per_worker is not None and named is None and function is _missing:
+            raise ValueError(f"train_loop_per_worker={train_loop_per_worker!r} is not a function")
+        super().__init__(
+            function,
+            train_loop_config=train_loop_config,
+            backend_config=backend_named(backend),
+            scaling_config=_scaling(scaling_config, num_workers, use_gpu, resources_per_worker),
+            run_config=_run_config(run_config, logdir, max_retries),
+            resume_from_checkpoint=resume_from_checkpoint,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+        )
+        self.train_loop_per_worker = named if function is _missing else function
+
+    def fit(self) -> Result:
+        """Run the function that the constructor was given, as a trainer does whose workers do not stay."""
+        if not callable(self.train_loop_per_worker):
+            raise ValueError("fit() needs Trainer(train_loop_per_worker=...): run() takes a function of its own")
+        return super().fit()
+
+
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "xgboost", "lightgbm", "horovod")
+
+
+def _missing(config: Any = None) -> None:
+    raise AssertionError("stands for a function that run() will be given")
+
+
+def _scaling(
+    config: Any, num_workers: Any, use_gpu: bool | None, resources: Mapping[str, float] | None
+) -> ScalingConfig:
+    given = {"num_workers": num_workers, "use_gpu": use_gpu, "resources_per_worker": resources}
+    given = {name: value for name, value in given.items() if value is not None}
+    if config is not None and given:
+        raise ValueError(f"scaling_config is given, and {', '.join(given)} beside it: give the one or the other")
+    found: ScalingConfig = as_config(ScalingConfig, config if config is not None else given, "scaling_config")
+    return found
+
+
+def _run_config(config: Any, logdir: Any, max_retries: int | None) -> RunConfig:
+    found: RunConfig = as_config(RunConfig, config, "run_config")
+    if logdir is not None:
+        if config is not None and (found.storage_path, found.name) != (RunConfig(name=found.name).storage_path, None):
+            raise ValueError("run_config and logdir both say where the trainer is kept: give the one or the other")
+        path = Path(logdir).expanduser().absolute()
+        found = dataclasses.replace(found, storage_path=str(path.parent), name=path.name)
+    if max_retries is None and config is None:
+        max_retries = MAX_RETRIES
+    if max_retries is not None:
+        limits: FailureConfig = dataclasses.replace(found.failure_config, max_failures=max_retries)
+        found = dataclasses.replace(found, failure_config=limits)
+    return found

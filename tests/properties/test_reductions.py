@@ -1,0 +1,300 @@
+"""What ranks report together, against plain arithmetic: whatever they give, in whatever order they come."""
+
+import math
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._control import events
+from paceline._control.commands import CommitCheckpoint
+from paceline._control.events import DriverStarted, Event, WorkersStopped
+from paceline._control.gathering import Gathering, Report, reports_of, that_count
+from paceline._control.run import Restoring, Run, Running, Stopping
+from paceline._control.step import step
+from paceline._core.plain import plain, unplain
+from paceline._core.reductions import Mark, Reduced, apart, reduced
+from paceline._engine.messages import CheckpointStaged, Failure, Reported, Staged, WorkerFailed, WorkerReturned
+
+HOWS = ("mean", "sum", "max", "min")
+numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.integers(-5, 5), st.floats(-10, 10))
+names = st.lists(st.sampled_from(["loss", "eval", "n", "a/b", "$"]), min_size=1, max_size=3).map(tuple)
+
+
+def together(how, values, weights):
+    """By fractions, which are exact; where something is not finite, by what floats make of it."""
+    if any(value != value for value in values):
+        return math.nan
+    if how in ("max", "min"):
+        return {"max": max, "min": min}[how](values)
+    if how == "sum":
+        weights = [1] * len(values)
+    pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
+    if not pairs:
+        return math.nan
+    infinite = {value for value, _ in pairs if isinstance(value, float) and math.isinf(value)}
+    if infinite:
+        return infinite.pop() if len(infinite) == 1 else math.nan
+    exact = sum(Fraction(value) * Fraction(weight) for value, weight in pairs)
+    if how == "sum" and all(isinstance(value, int) for value in values):
+        return int(exact)
+    if how == "mean":
+        exact /= sum(Fraction(weight) for _, weight in pairs)
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+def close(one, other):
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    return one == other or (one != one and other != other) or math.isclose(one, other, rel_tol=1e-12)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    how=st.sampled_from(HOWS),
+    given_=st.lists(st.tuples(numbers, st.sampled_from([0, 1, 2, 7, 0.5])), min_size=1, max_size=8),
+)
+def test_a_reduction_is_what_arithmetic_says(how, given_):
+    values = [value for value, _ in given_]
+    weights = [weight for _, weight in given_] if how == "mean" else [1] * len(values)
+    if how == "mean":
+        # A nan without weight takes no part.
+        values = [0 if not weight else value for value, weight in given_]
+    reports = [({"x": value}, (Mark(("x",), how, weight),)) for value, weight in zip(values, weights, strict=True)]
+    found = reduced(reports)["x"]
+    assert close(found, together(how, values, weights))
+    if how in ("sum", "max", "min"):
+        assert close(reduced(reports[::-1])["x"], found), "not even the order of ranks matters"
+
+
+def test_cancelling_values_lose_no_digit():
+    values = [1e16, 1.0, -1e16, 1.0]
+    marks = (Mark(("x",), "sum"),)
+    assert reduced([({"x": value}, marks) for value in values]) == {"x": 2.0}
+    marks = (Mark(("x",), "mean"),)
+    assert reduced([({"x": value}, marks) for value in values]) == {"x": 0.5}
+    assert reduced([({"x": value}, marks) for value in (1.7e308, 1.7e308)]) == {"x": 1.7e308}
+
+
+def test_a_worker_of_weight_0_takes_no_part_and_with_none_left_it_is_nan():
+    def mean(*pairs):
+        return reduced([({"x": value}, (Mark(("x",), "mean", weight),)) for value, weight in pairs])["x"]
+
+    assert mean((2.0, 3), (math.nan, 0)) == 2.0
+    assert math.isnan(mean((2.0, 0)))
+    assert mean((1, 1), (4, 2)) == 3.0
+    assert mean((1, None), (4, 2)) == 3.0, "without a weight it counts as one"
+
+
+metrics = st.recursive(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.one_of(st.integers(0, 9), st.none()), max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(base=metrics, path=names, how=st.sampled_from(HOWS), value=st.integers(-5, 5))
+def test_what_is_marked_anywhere_is_found_and_put_back_there(base, path, how, value):
+    marked, own = put(base, path, Reduced(how, value)), put(base, path, value)
+    found, marks = apart(marked)
+    assert found == own
+    assert marks == (Mark(path, how),)
+    whole = reduced([(own, marks), (put({}, path, value + 1), marks)])
+    both = [value, value + 1]
+    expected = {"mean": value + 0.5, "sum": sum(both), "max": max(both), "min": min(both)}[how]
+    assert whole == put(base, path, expected)
+    assert own == put(base, path, value), "what was given is left as it was"
+
+
+def put(tree, path, value):
+    key, *rest = path
+    below = tree.get(key)
+    return {**tree, key: put(below if isinstance(below, dict) else {}, rest, value) if rest else value}
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0], {"a": 1}, object()])
+def test_what_is_no_number_is_refused_where_it_is_marked(value):
+    with pytest.raises(TypeError, match=r"train\.mean\(.*number"):
+        Reduced("mean", value)
+
+
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 2**64])
+def test_a_weight_is_a_finite_number_of_0_or_more(weight):
+    with pytest.raises(ValueError, match=r"weight=.* is not a finite number of 0 or more"):
+        Reduced("mean", 1.0, weight)
+
+
+def test_within_a_list_nothing_can_be_reduced():
+    with pytest.raises(TypeError, match=r"metrics\['x'\] has train.mean\(1\) in a list"):
+        apart({"x": [{"y": Reduced("mean", 1)}]})
+
+
+# The reports of ranks in any order, against a model that has them all in a table
+
+
+class World:
+    """A run that hears reports in an order that is drawn, loses workers and drivers, and changes its size."""
+
+    def __init__(self, draw):
+        self.draw = draw
+        self.run = Run()
+        self.journal: list[bytes] = []
+        self.told: list[tuple[int, int, dict]] = []
+        self.gathering = Gathering()
+        self.reports: list[Report] = []
+        self.table: dict[tuple[int, int], dict[int, Reported]] = {}
+        """What each rank has reported, by attempt and number."""
+
+    def hear(self, event: Event) -> None:
+        after, commands = step(self.run, event)
+        if after is self.run and not commands:
+            return
+        self.run = after
+        self.journal.append(events.encode(event))
+        self.reports += self.gathering.hear(event, after)
+        for command in commands:
+            if isinstance(command, CommitCheckpoint):
+                record = command.record
+                self.told.append((record.attempt, record.seq, unplain(msgspec.json.decode(record.metrics))))
+                self.hear(events.Committed(record))
+        if isinstance(self.run.phase, Restoring):
+            self.hear(events.CheckpointVerified(self.run.attempt, self.run.latest.seq))
+
+    def attempt(self, num_reports: int, *, ends_early: bool) -> None:
+        draw, run = self.draw, self.run
+        size, number, first = run.size, run.attempt, run.num_reports
+        totals = [num_reports] * size
+        if draw(st.booleans(), "ranks differ in how often they report"):
+            totals = [draw(st.integers(0, num_reports), "reports") for _ in range(size)]
+        saves = {first + 1 + at for at in range(min(totals, default=0)) if draw(st.integers(0, 3), "saves") == 0}
+        marked = {
+            first + 1 + at: draw(st.sampled_from([(), ("x",), ("x", "n"), ("deep",)]), "marks")
+            for at in range(num_reports)
+        }
+        left = dict.fromkeys(range(size), 0)
+        while left:
+            rank = draw(st.sampled_from(sorted(left)), "rank")
+            if ends_early and draw(st.integers(0, 15), "dies") == 0:
+                self.hear(WorkerFailed(number, rank, Failure(rank, "killed", "killed by SIGKILL")))
+                self.hear(WorkersStopped(number))
+                return
+            if left[rank] == totals[rank]:
+                del left[rank]
+                self.hear(WorkerReturned(number, rank, first + totals[rank]))
+                continue
+            left[rank] += 1
+            seq = first + left[rank]
+            self._report(number, rank, seq, marked[seq], seq in saves)
+        self.hear(WorkersStopped(number))
+
+    def _report(self, number, rank, seq, names, saves):
+        own = {"rank": rank, "seq": seq, "deep": {"y": rank}}
+        marks = []
+        for name in names:
+            if self.draw(st.integers(0, 5), "leaves one out") == 0:
+                continue
+            path, how = {"x": (("x",), "mean"), "n": (("n",), "sum"), "deep": (("deep", "worst"), "max")}[name]
+            value = self.draw(st.sampled_from([0.5, 1, -3, math.nan, 2**65]), "value")
+            own = put(own, path, value)
+            marks.append(Mark(path, how, 2 if how == "mean" and rank % 2 else None))
+        name = f"checkpoint_{seq:06d}" if saves else None
+        raw = msgspec.Raw(msgspec.json.encode(plain(own)))
+        event = Reported(number, rank, seq, raw, 0.0, "train.py:1", name, reduce=tuple(marks))
+        self.table.setdefault((number, seq), {})[rank] = event
+        self.hear(event)
+        if saves:
+            self.hear(CheckpointStaged(number, seq, Staged(rank, ())))
+
+    def expected(self, attempt: int, seq: int) -> dict:
+        made = self.table[attempt, seq]
+        own = {rank: unplain(msgspec.json.decode(event.metrics)) for rank, event in made.items()}
+        whole = own[0]
+        if not made[0].reduce:
+            return whole
+        for path in {mark.path for event in made.values() for mark in event.reduce}:
+            how = {"x": "mean", "n": "sum", "deep": "max"}[path[0]]
+            values, weights = [], []
+            for rank in sorted(made):
+                for mark in made[rank].reduce:
+                    if mark.path == path:
+                        values.append(own[rank][path[0]] if len(path) == 1 else own[rank][path[0]][path[1]])
+                        weights.append(mark.weight or 1)
+            whole = put(whole, path, together(how, values, weights))
+        return whole
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return close(one, other)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_reports_in_any_order_come_to_what_a_table_of_them_says(data):
+    world = World(lambda strategy, label: data.draw(strategy, label))
+    size = data.draw(st.integers(1, 4), "size")
+    for life in range(data.draw(st.integers(1, 3), "drivers")):
+        if world.run.is_trained:
+            break
+        size = size if life == 0 else data.draw(st.integers(1, 4), "size")
+        world.hear(DriverStarted(size, 1))
+        while isinstance(world.run.phase, Running):
+            world.attempt(data.draw(st.integers(0, 6), "reports"), ends_early=True)
+            if data.draw(st.booleans(), "the driver is lost"):
+                break
+    world.reports += world.gathering.rest()
+
+    assert all(same(metrics, world.expected(attempt, seq)) for attempt, seq, metrics in world.told)
+    counting = that_count(world.reports)
+    seqs = [report.seq for report in counting]
+    assert seqs == sorted(set(seqs)), "each number once, in order"
+    assert all(same(report.metrics, world.expected(report.attempt, report.seq)) for report in counting)
+
+    told = [events.decode(line) for line in world.journal]
+    read = that_count(reports_of(told))
+    assert [(r.attempt, r.seq) for r in read] == [(r.attempt, r.seq) for r in counting], "a reader finds the same"
+    assert all(same(one.metrics, other.metrics) for one, other in zip(read, counting, strict=True))
+    replayed = Run()
+    for event in told:
+        replayed, _ = step(replayed, event)
+    assert replayed == world.run, "and so does the next driver"
+    live = world.run.phase.running if isinstance(world.run.phase, Stopping) else world.run.phase
+    if isinstance(live, Running):
+        assert all(seq > live.progress.least for seq in live.reducing), "nothing is kept that all ranks have made"
+
+
+def test_a_line_without_reductions_is_as_it_was_and_older_lines_are_read():
+    plain_report = Reported(1, 0, 2, msgspec.Raw(b'{"loss":1}'), 0.5, "train.py:3")
+    assert b"reduce" not in events.encode(plain_report)
+    old = (
+        b'{"type":"Reported","attempt":1,"rank":0,"seq":2,"metrics":{"loss":1},"at":0.5,"where":"train.py:3",'
+        b'"checkpoint":null,"validation":null,"data":[]}'
+    )
+    assert events.decode(old) == plain_report
+    marked = msgspec.structs.replace(plain_report, reduce=(Mark(("a", "b"), "mean", 3),))
+    assert events.decode(events.encode(marked)) == marked
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the other way"])
+def test_ranks_that_reduce_one_metric_in_different_ways_are_told_with_both_call_sites(order):
+    raw = msgspec.Raw(b'{"x":1}')
+    said = [
+        Reported(1, 0, 1, raw, 0.0, "train.py:7", reduce=(Mark(("x",), "mean"),)),
+        Reported(1, 1, 1, raw, 0.0, "train.py:8", reduce=(Mark(("y",), "min"), Mark(("x",), "sum"))),
+    ]
+    run, _ = step(Run(), DriverStarted(2, 5))
+    for at in order:
+        run, _ = step(run, said[at])
+    run, _ = step(run, WorkersStopped(1))
+    assert run.phase.ending == "failed", "and it is not tried again"
+    (failure,) = run.phase.failures
+    assert failure.message.startswith(
+        "ReportMismatchError: in report 1, rank 0 reduces 'x' by train.mean, at train.py:7, "
+        "and rank 1 by train.sum, at train.py:8"
+    )

@@ -1,0 +1,169 @@
+"""What callbacks are told, in which order; and that training goes on without one that raises, wherever it does."""
+
+import traceback
+
+import pytest
+
+from paceline import train
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+from paceline.train.callbacks import JsonLoggerCallback, PrintCallback
+from paceline.train.loggers import LoggerCallback
+
+
+def fit(path, function, *callbacks, num_workers=2, config=None, **run_config):
+    return DataParallelTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers),
+        run_config=RunConfig(name="run", storage_path=path, callbacks=callbacks, **run_config),
+    ).fit()
+
+
+class Everything(train.UserCallback, train.TrainingCallback, LoggerCallback):
+    """Of all kinds at once."""
+
+    def __init__(self):
+        self.heard = []
+
+    def after_report(self, run_context, metrics, checkpoint):
+        assert run_context.run_id == "run"
+        self.heard.append(("after_report", metrics, checkpoint.to_dict() if checkpoint else None))
+
+    def after_exception(self, run_context, worker_exceptions):
+        self.heard.append(("after_exception", {rank: str(error) for rank, error in worker_exceptions.items()}))
+
+    def start_training(self, logdir, config, **info):
+        self.heard.append(("start_training", logdir, config))
+
+    def handle_result(self, results, **info):
+        self.heard.append(("handle_result", results))
+
+    def finish_training(self, error=False, **info):
+        self.heard.append(("finish_training", error))
+
+    def log_start(self, run):
+        self.heard.append(("log_start", str(run.directory), run.continues, len(list(run.past))))
+
+    def log_report(self, report):
+        self.heard.append(("log_report", report.number, report.attempt, report.metrics))
+
+    def log_end(self, failed):
+        self.heard.append(("log_end", failed))
+
+    def of(self, *hooks):
+        return [call for call in self.heard if call[0] in hooks]
+
+
+def fails_once(config):
+    rank = train.get_context().get_world_rank()
+    last = train.get_checkpoint()
+    if last is None:
+        checkpoint = Checkpoint.from_dict({"a": 1})
+        train.report({"loss": train.mean(rank), "rank": rank}, checkpoint=checkpoint if rank == 0 else None)
+        train.collective.barrier()  # The checkpoint is committed, or rank 0 would not be here.
+        if rank == 1:
+            raise ValueError("planted")
+        train.collective.barrier()
+    train.report({"loss": train.mean(10 + rank)})
+
+
+def test_every_hook_is_called_in_its_turn_with_own_and_with_reduced_values(tmp_path):
+    watch = Everything()
+    fit(tmp_path, fails_once, watch, config={"lr": 1}, failure_config=FailureConfig(max_failures=1))
+    directory = str(tmp_path / "run")
+    first = [{"loss": 0, "rank": 0}, {"loss": 1, "rank": 1}]
+    assert watch.of("start_training", "handle_result", "finish_training") == [
+        ("start_training", directory, {"lr": 1}),
+        ("handle_result", first),
+        ("handle_result", [{"loss": 10}, {"loss": 11}]),
+        ("finish_training", False),
+    ]
+    assert watch.of("after_report", "after_exception") == [
+        ("after_report", first, {"a": 1}),
+        ("after_exception", {1: "planted"}),
+        ("after_report", [{"loss": 10}, {"loss": 11}], None),
+    ]
+    assert watch.of("log_start", "log_report", "log_end") == [
+        ("log_start", directory, False, 0),
+        ("log_report", 1, 1, {"loss": 0.5, "rank": 0}),
+        ("log_report", 2, 2, {"loss": 10.5}),
+        ("log_end", False),
+    ]
+
+
+def test_a_run_that_fails_ends_with_an_error_and_one_that_continues_tells_its_past(tmp_path):
+    def function(config):
+        train.report({"x": train.sum(1)})
+        train.collective.barrier()
+        assert config["works"], "planted"
+
+    watch = Everything()
+    with pytest.raises(train.TrainingFailedError):
+        fit(tmp_path, function, watch, config={"works": False})
+    assert watch.heard[-2:] == [("finish_training", True), ("log_end", True)]
+
+    watch = Everything()
+    fit(tmp_path, function, watch, config={"works": True})
+    assert ("log_start", str(tmp_path / "run"), True, 1) in watch.heard
+    assert watch.heard[-2:] == [("finish_training", False), ("log_end", False)]
+
+
+HOOKS = ["after_report", "after_exception", "start_training", "handle_result", "finish_training"]
+HOOKS += ["log_start", "log_report", "log_end"]
+
+
+def broken(hook, error):
+    """A callback that raises in one of its hooks, and keeps what it was called with before and after."""
+
+    def planted(self, *args, **kwargs):
+        self.heard.append(("raised",))
+        raise error(f"planted in {hook}")
+
+    return type(f"Broken_{hook}_{error.__name__}", (Everything,), {hook: planted})()
+
+
+def test_a_callback_that_raises_in_any_hook_is_dropped_with_its_traceback(tmp_path, caplog):
+    planted = [(hook, RuntimeError) for hook in HOOKS] + [("after_report", SystemExit), ("log_end", SystemExit)]
+    callbacks = [broken(hook, error) for hook, error in planted]
+    healthy = Everything()
+    failures = FailureConfig(max_failures=1)
+    result = fit(tmp_path, fails_once, *callbacks, healthy, config={}, failure_config=failures)
+    assert result.metrics == {"loss": 10.5}, "training went on"
+    assert healthy.heard[-2:] == [("finish_training", False), ("log_end", False)], "the others are called on"
+    assert len(healthy.of("after_report")) == 2
+    for (hook, error), callback in zip(planted, callbacks, strict=True):
+        assert callback.of("raised") == [("raised",)], f"{hook} is called once, and not again"
+        name = type(callback).__name__
+        (record,) = (record for record in caplog.records if f"{name} raised" in record.getMessage())
+        shown = "".join(traceback.format_exception(*record.exc_info))
+        assert f"{error.__name__}: planted in {hook}" in shown
+        assert "in planted" in shown, "with the line that raised"
+
+
+def test_the_older_hooks_may_be_written_without_info(tmp_path):
+    heard = []
+
+    class Older(train.TrainingCallback):
+        def start_training(self, logdir, config):
+            heard.append(config)
+
+        def handle_result(self, results):
+            heard.append(results)
+
+        def finish_training(self, error=False):
+            heard.append(error)
+
+    fit(tmp_path, lambda: train.report({"i": 1}), Older())
+    assert heard == [{}, [{"i": 1}, {"i": 1}], False]
+
+
+def test_results_are_printed(tmp_path, capsys):
+    fit(tmp_path, lambda: train.report({"i": 1}), PrintCallback())
+    assert "[{'i': 1}, {'i': 1}]" in capsys.readouterr().out
+
+
+def test_what_is_no_callback_is_refused_and_familiar_names_are_found_beside_them():
+    with pytest.raises(ValueError, match=r"callbacks holds 3, which is not a paceline.train.UserCallback"):
+        RunConfig(callbacks=[3])
+    assert JsonLoggerCallback is train.loggers.JsonLoggerCallback
+    assert train.loggers.TBXLoggerCallback is train.loggers.TensorBoardLoggerCallback
