@@ -20,6 +20,7 @@ _CONTEXT = "paceline._worker.context"
 _OURS = ("paceline._worker.upload", "paceline._storage.")
 _COLLECTIVE = ("torch.distributed", "torch.nn.parallel.distributed")
 _BACKWARD = "torch.autograd.graph"
+_JAX = ("jax",)
 _LOADER = "torch.utils.data"
 _DATASET = "paceline.data"
 _GPU = ("item", "cpu", "tolist", "synchronize", "nonzero", "numpy")
@@ -124,6 +125,9 @@ def _doing(frames: Sequence[Frame], below: Sequence[Frame], own: Sequence[int], 
         return "collective", "backward"
     if not below and called.rpartition(".")[2] == "wait":  # of torch's Work, which has no Python frame
         return "collective", called
+    # JAX communicates in what it computes: a rank that waits for its own values may wait for another rank.
+    if called.rpartition(".")[2] == "block_until_ready" or (below and _within(below[-1].module, _JAX)):
+        return "collective", call
     if own and any(_within(frame.module, (_LOADER,)) for frame in frames[own[0] :]):
         return "loader", call
     if any(_within(frame.module, (_DATASET,)) for frame in below):

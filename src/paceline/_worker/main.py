@@ -137,6 +137,8 @@ def _failure(context: Context, error: BaseException) -> Failure:
         kind = "exited"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
         kind = "memory"
+    if ": RESOURCE_EXHAUSTED: Out of memory" in _one_line(error):  # of JAX
+        kind = "memory"
     return Failure(
         context.begin.rank,
         kind,

@@ -39,6 +39,7 @@ def saves_and_loads():
         "b": jax.device_put(np.arange(3.0), everywhere),
         "mine": jnp.asarray(rank + 7),
         "half": jax.device_put(jnp.ones(2, jnp.bfloat16)),
+        "changing": np.arange(2.0),
     }
     try:
         Checkpoint.from_dict({"weights": tree["w"]}).path  # noqa: B018  writes it
@@ -46,6 +47,7 @@ def saves_and_loads():
         found["refused"] = str(error)
     held = threading.Event()
     checkpoint = OrbaxCheckpoint.from_pytree(tree)
+    tree["changing"][:] = -1
     complete = checkpoint._complete
     checkpoint._complete = lambda: (held.wait(), complete())
     train.report({"n": 1}, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
@@ -91,6 +93,7 @@ def test_what_two_processes_saved_in_parts_is_read_whole_by_one(saved):
         "b": [0.0, 1.0, 2.0],
         "mine": 7,
         "half": [1.0, 1.0],
+        "changing": [0.0, 1.0],
     }, "of what each worker has, the value of rank 0"
     assert str(tree["half"].dtype) == "bfloat16"
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -40,18 +40,19 @@ def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(data_processes):
 def test_a_batch_that_is_shorter_is_not_compiled_for_again():
     traced = []
 
-    def apply(params, batch):
-        traced.append(batch["x"].shape)
-        return {"sum": batch["x"].sum(axis=1) + params["b"], "x2": batch["x"] * 2}
+    def apply(params, x):
+        traced.append(x.shape)
+        return {"sum": x.sum(axis=1) + params["b"], "x2": x * 2}
 
-    predictor = JaxPredictor(Checkpoint.from_dict({"b": np.float32(1)}), apply, keep_columns=False, columns=["x"])
+    checkpoint = Checkpoint.from_dict({"b": np.float32(1)})
+    predictor = JaxPredictor.from_checkpoint(checkpoint, apply, feature_columns="x", keep_columns=["name"])
     names = np.array(["a", "b", "c", "d"], object)
     whole = predictor({"x": np.ones((4, 3), np.float32), "name": names})
     part = predictor({"x": np.ones((2, 3), np.float32), "name": names[:2]})
     assert traced == [(4, 3)]
     assert whole["sum"].tolist() == [4.0] * 4
-    assert (part["sum"].tolist(), part["x2"].shape) == ([4.0] * 2, (2, 3))
-    assert part.keys() == {"sum", "x2"}
+    assert (part["sum"].tolist(), part["x2"].shape, part["name"].tolist()) == ([4.0] * 2, (2, 3), ["a", "b"])
+    assert part.keys() == {"name", "sum", "x2"}
 
 
 def test_what_does_not_fit_is_told_by_name():
@@ -59,11 +60,11 @@ def test_what_does_not_fit_is_told_by_name():
     rows = {"x": np.ones((2, 2), np.float32)}
     with pytest.raises(ValueError, match="params='a/b': the checkpoint has no 'a' there, but 'w'"):
         JaxPredictor(checkpoint, double, params="a/b")
-    with pytest.raises(TypeError, match=r"checkpoint='path' is not a paceline.train.Checkpoint"):
-        JaxPredictor("path", double)
+    with pytest.raises(TypeError, match=r"checkpoint=3 is not a paceline.train.Checkpoint"):
+        JaxPredictor(3, double)
     with pytest.raises(TypeError, match="apply=None is not a function"):
         JaxPredictor(checkpoint, None)
     with pytest.raises(TypeError, match=r"the column 'name' is of type object[\s\S]*hint: name the columns"):
         JaxPredictor(checkpoint, double)({**rows, "name": np.array(["a", "b"], object)})
-    with pytest.raises(ValueError, match=r"apply returned 'predictions' of shape \(\) for a batch of 2 rows"):
+    with pytest.raises(ValueError, match=r"the model gave 'predictions' of shape \(\) for a batch of 2 rows"):
         JaxPredictor(checkpoint, lambda params, batch: batch["x"].sum())(rows)

@@ -50,18 +50,19 @@ class OrbaxCheckpoint(Checkpoint):
         import jax
 
         context = worker_context.current()
-        rank = context.begin.rank if context is not None else 0
         checkpoint = cls.from_directory(_new_directory(context))
+        path = Path(checkpoint.path)
         if context is None:
             weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
-        directory = Path(checkpoint.path)
-        tree = jax.tree.map_with_path(_storable, tree)
-        if context is not None and any(map(_is_spread, jax.tree.leaves(tree))):
-            checkpoint._writing = _Writing.begun(_shared(context, directory) / cls.DIRECTORY, tree, everybody=True)
-        elif not system.in_worker:
-            _write(directory / cls.DIRECTORY, tree)
-        elif rank == 0:
-            checkpoint._writing = _Writing.begun(directory / cls.DIRECTORY, tree, everybody=False)
+        elif any(map(_is_spread, jax.tree.leaves(tree))):
+            checkpoint._writing = _Writing.begun(_shared(context, path) / cls.DIRECTORY, tree, everybody=True)
+            return checkpoint
+        elif context.begin.rank != 0:
+            return checkpoint
+        if system.in_worker:
+            checkpoint._writing = _Writing.begun(path / cls.DIRECTORY, tree, everybody=False)
+        else:
+            _write(path / cls.DIRECTORY, tree)
         return checkpoint
 
     @classmethod
@@ -126,7 +127,7 @@ def _write(path: Path, tree: Any) -> None:
     with ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
     ) as writer:
-        writer.save(path, args=ocp.args.PyTreeSave(tree))
+        writer.save(path, args=_saved(tree))
 
 
 class _Writing:
@@ -156,7 +157,7 @@ class _Writing:
             handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
             cls._checkpointers[everybody] = ocp.AsyncCheckpointer(handler, multiprocessing_options=options)
         checkpointer = cls._checkpointers[everybody]
-        checkpointer.save(path, args=ocp.args.PyTreeSave(tree))
+        checkpointer.save(path, args=_saved(tree))
         cls._latest = cls(checkpointer)
         return cls._latest
 
@@ -213,11 +214,20 @@ def _is_spread(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
 
 
+def _saved(tree: Any) -> Any:
+    import jax
+    import orbax.checkpoint as ocp
+
+    return ocp.args.PyTreeSave(jax.tree.map_with_path(_storable, tree))
+
+
 def _storable(path: Any, leaf: Any) -> Any:
     """Among many processes Orbax takes arrays that span all of them, and NumPy's: those it has process 0 write."""
     import jax
     import numpy as np
 
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()  # It may be changed while it is written; arrays of JAX may not.
     if not isinstance(leaf, jax.Array):
         return leaf
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import socket
 from collections.abc import Iterator
@@ -99,19 +100,24 @@ class JaxConfig(BackendConfig):
         with contextlib.ExitStack() as until_connected:
             here = b""
             if begin.rank == 0:
-                here = f"{host}:{until_connected.enter_context(_held_port(host))}".encode()
+                port = until_connected.enter_context(_held_port(host))
+                here = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
             coordinator = context.join(here).decode()
+            time_outs = {
+                "initialization_timeout": self.initialization_timeout_s,
+                "heartbeat_timeout_seconds": self.heartbeat_timeout_s,
+                "shutdown_timeout_seconds": self.shutdown_timeout_s,
+            }
+            known = inspect.signature(jax.distributed.initialize).parameters  # Earlier versions have not all of them.
             jax.distributed.initialize(
                 coordinator,
                 num_processes=begin.world_size,
                 process_id=begin.rank,
                 local_device_ids=list(begin.devices) or None,
                 cluster_detection_method="deactivate",
-                initialization_timeout=self.initialization_timeout_s,
-                heartbeat_timeout_seconds=self.heartbeat_timeout_s,
-                shutdown_timeout_seconds=self.shutdown_timeout_s,
                 # Only where the others come from: by default it would listen at all addresses of the machine.
                 coordinator_bind_address=coordinator,
+                **{name: seconds for name, seconds in time_outs.items() if name in known},
             )
 
 

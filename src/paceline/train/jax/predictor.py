@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.jax.checkpoint import OrbaxCheckpoint
+from paceline.train.predictor import Predictor, checkpoint_of
 
 
-class JaxPredictor:
+class JaxPredictor(Predictor):
     """A class for `Dataset.map_batches`: each of its processes loads the parameters once and compiles once.
 
         predictions = dataset.map_batches(
@@ -21,55 +24,54 @@ class JaxPredictor:
             concurrency=2,
         )
 
-    `apply(params, batch)` is a pure function of the parameters and a dict of arrays; it returns an array, which becomes
-    the column `predictions`, or a dict of them. The columns that were read are kept beside it. `params` names the entry
-    of the checkpoint's tree that it is given, as `params` or `model/params`; None is the whole tree.
+    `apply(params, inputs)` is a pure function. Its inputs are a dict of all columns, or, with `feature_columns`, one
+    array as `Predictor` says; it returns an array with an entry for each row, or a dict of them. `params` names the
+    entry of the checkpoint's tree that it is given, as `params` or `model/params`; None is the whole tree.
+
+    A batch that is shorter than those before, as the last of a file may be, is filled up with copies of its last row,
+    so that nothing is compiled again for it: what is computed for a row must not depend on the others.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        apply: Callable[[Any, dict[str, Any]], Any],
+        checkpoint: Checkpoint | str,
+        apply: Callable[[Any, Any], Any],
         *,
         params: str | None = None,
-        columns: Sequence[str] | None = None,
-        keep_columns: bool = True,
+        feature_columns: str | Sequence[str] | None = None,
+        keep_columns: bool | Sequence[str] = True,
+        output_column: str = "predictions",
         jit: bool = True,
     ) -> None:
-        """`columns` are those that the function is given; all by default. A batch that is shorter than the first, as
-        the last of a file may be, is filled up to its length, so that nothing is compiled again for it.
-        """
-        if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+        super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
+        given = checkpoint_of(checkpoint)
         if not callable(apply):
             raise TypeError(f"apply={apply!r} is not a function of the parameters and a batch")
         require(type(self).__name__, ("jax",), "jax")
         import jax
 
-        self._columns = tuple(columns) if columns is not None else None
-        self._keep = keep_columns
-        self._params = jax.device_put(_entry(_tree(checkpoint), params))
+        self.params = jax.device_put(_entry(_tree(given), params))
         self._apply = jax.jit(apply) if jit else apply
         self._num_rows = 0
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        import jax
-        import numpy as np
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint | str, apply: Callable[[Any, Any], Any], **options: Any) -> Self:
+        """The same as the constructor."""
+        return cls(checkpoint, apply, **options)
 
-        given = {name: _numbers(name, np.asarray(batch[name])) for name in (self._columns or batch)}
-        num_rows = len(next(iter(given.values())))
-        self._num_rows = max(self._num_rows, num_rows)
-        filled = {name: _filled(values, self._num_rows) for name, values in given.items()}
-        made = self._apply(self._params, filled)
-        columns = jax.device_get(dict(made) if isinstance(made, Mapping) else {"predictions": made})
-        predicted = {name: np.asarray(values) for name, values in columns.items()}
-        for name, values in predicted.items():
-            if values.shape[:1] != (self._num_rows,):
-                raise ValueError(
-                    f"apply returned {name!r} of shape {values.shape} for a batch of {self._num_rows} rows: "
-                    "it has to have an entry for each row"
-                )
-        return {**(batch if self._keep else {}), **{name: values[:num_rows] for name, values in predicted.items()}}
+    def inputs(self, batch: Mapping[str, Any]) -> Any:
+        if self._features is not None:
+            return super().inputs(batch)
+        return {name: _numbers(name, np.asarray(values)) for name, values in batch.items()}
+
+    def call_model(self, inputs: Any) -> Any:
+        import jax
+
+        num_rows = len(jax.tree.leaves(inputs)[0])
+        self._num_rows = num_filled = max(self._num_rows, num_rows)
+        filled = jax.tree.map(lambda values: _filled(values, num_filled), inputs)
+        made = jax.device_get(self._apply(self.params, filled))
+        return jax.tree.map(lambda values: values[:num_rows] if np.shape(values)[:1] == (num_filled,) else values, made)
 
 
 def _tree(checkpoint: Checkpoint) -> Any:
@@ -78,20 +80,9 @@ def _tree(checkpoint: Checkpoint) -> Any:
         return OrbaxCheckpoint(directory).get_pytree() if by_orbax else Checkpoint(directory).to_dict()
 
 
-def _numbers(name: str, values: Any) -> Any:
-    if values.dtype.kind not in "biufc":
-        raise TypeError(
-            f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
-            "hint: name the columns that the function needs with columns=[...]"
-        )
-    return values
-
-
 def _entry(tree: Any, name: str | None) -> Any:
-    if name is None:
-        return tree
     entry = tree
-    for key in name.split("/"):
+    for key in name.split("/") if name is not None else ():
         if not isinstance(entry, Mapping) or key not in entry:
             have = ", ".join(map(repr, entry)) if isinstance(entry, Mapping) else f"a {type(entry).__name__}"
             raise ValueError(f"params={name!r}: the checkpoint has no {key!r} there, but {have}")
@@ -99,9 +90,15 @@ def _entry(tree: Any, name: str | None) -> Any:
     return entry
 
 
-def _filled(values: Any, num_rows: int) -> Any:
-    """With copies of its last row: any row will do, as what becomes of it is cut off."""
-    import numpy as np
+def _numbers(name: str, values: Any) -> Any:
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
+            "hint: name the columns that the function takes with feature_columns"
+        )
+    return values
 
+
+def _filled(values: Any, num_rows: int) -> Any:
     missing = num_rows - len(values)
     return np.concatenate([values, np.repeat(values[-1:], missing, axis=0)]) if missing and len(values) else values
