@@ -38,13 +38,14 @@ class TensorflowConfig(BackendConfig):
         from paceline.train.tensorflow.cluster import addresses
         from paceline.train.tensorflow.explained import is_echo, note_on
         from paceline.train.tensorflow.quiet import tf
+        from paceline.train.tensorflow.signals import signals_kept
 
         begin = context.begin
         _give_gpus(begin)
         _give_threads(begin.num_threads)
         # It says at length how it sets out; its warnings stay.
         tf.get_logger().setLevel("WARNING")
-        with addresses(context) as workers, variables_set(_environment(begin, workers)):
+        with addresses(context) as workers, variables_set(_environment(begin, workers)), signals_kept():
             try:
                 yield
             except Exception as error:

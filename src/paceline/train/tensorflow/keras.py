@@ -32,7 +32,8 @@ class ReportCheckpointCallback:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ReportCheckpointCallback:
         asked = _asked(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
-        made: ReportCheckpointCallback = object.__new__(_with_hooks(cls, _callback(), asked))
+        subclass: Any = cls
+        made: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _callback(), asked))
         return made
 
     def __init__(

@@ -13,7 +13,7 @@ _CONTINUED = b"To enable the following instructions"
 
 
 def _import_quietly() -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as printed:
