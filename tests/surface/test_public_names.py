@@ -53,6 +53,14 @@ PUBLIC = {
     ],
     "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
     "paceline.train.collective": ["barrier", "broadcast_from_rank_zero"],
+    "paceline.train.tensorflow": [
+        "TensorflowCheckpoint",
+        "TensorflowConfig",
+        "TensorflowPredictor",
+        "TensorflowTrainer",
+        "prepare_dataset_shard",
+    ],
+    "paceline.train.tensorflow.keras": ["ReportCheckpointCallback"],
     "paceline.train.torch": [
         "TorchCheckpoint",
         "TorchConfig",

@@ -143,7 +143,7 @@ def test_a_notice_stops_workers_whose_signals_tensorflow_has_taken(preempted):
     assert result.checkpoint.get_metadata()["epoch"] == result.metrics["epoch"]
 
 
-def test_a_checkpoint_is_a_model_without_a_strategy(preempted):
+def test_a_checkpoint_is_a_model_without_a_strategy(tf, preempted):
     result, (found, _) = preempted
     model = TensorflowCheckpoint(result.checkpoint.path).get_model()
     np.testing.assert_array_equal(model.weights[0].numpy().ravel(), np.float32(found[-1]["weights"]))
@@ -183,7 +183,7 @@ def refused(tmp_path_factory):
     return caught.value
 
 
-def test_a_callback_reports_what_keras_logs_and_the_model(refused):
+def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
     result = refused.result
     frame = result.metrics_dataframe
     assert len(frame) == 4, "three epochs, and the end with the checkpoint"
@@ -201,6 +201,6 @@ def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can(refused):
 
 def test_what_workers_print_is_what_the_function_prints(refused):
     log = next(refused.result.log_dir.rglob("rank_0.log")).read_text()
-    before_the_error = log.partition("Traceback")[0]
-    assert "oneDNN" not in before_the_error
-    assert before_the_error.strip() == ""
+    assert "Traceback" in log
+    assert "oneDNN" not in log
+    assert "INFO" not in log

@@ -15,6 +15,8 @@ from typing import Any
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
+__all__ = ["ReportCheckpointCallback"]
+
 _EVENTS = (
     *(f"{what}_{when}" for what in ("epoch", "train", "test", "predict") for when in ("begin", "end")),
     *(f"{what}_batch_{when}" for what in ("train", "test", "predict") for when in ("begin", "end")),
