@@ -71,8 +71,10 @@ def train_func(config):
             num_threads=tf.config.threading.get_intra_op_parallelism_threads(),
         )
         train.report({"epoch": epoch, "loss": losses[-1]}, checkpoint=checkpoint)
-        if context.get_world_rank() == 1 and start == 0 and epoch + 1 == EPOCHS_BEFORE_THE_KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if start == 0 and epoch + 1 == EPOCHS_BEFORE_THE_KILL:
+            train.collective.barrier()  # To it rank 0 comes when its checkpoint is committed.
+            if context.get_world_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         if context.get_world_rank() == 1 and epoch + 1 == EPOCHS_BEFORE_THE_NOTICE:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -156,8 +158,8 @@ def fitted(config):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     data = rows()
 
-    def model():
-        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)])
+    def model(*layers):
+        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False), *layers])
         model.compile(tf.keras.optimizers.SGD(0.2), "mse", metrics=["mae"])
         return model
 
@@ -166,7 +168,10 @@ def fitted(config):
     )
     model().fit(data["x"], data["y"], batch_size=16, epochs=3, verbose=0, callbacks=[callback])
     with strategy.scope():
-        distributed = model()
+        distributed = model(tf.keras.layers.BatchNormalization())
+    callback = ReportCheckpointCallback(metrics=["loss"])
+    callback.set_model(distributed)
+    callback.on_epoch_end(3, logs={"loss": 0.5, "other": 1.0})
     distributed.fit(data["x"], data["y"], verbose=0, callbacks=[ReportCheckpointCallback()])
 
 
@@ -186,11 +191,13 @@ def refused(tmp_path_factory):
 def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
     result = refused.result
     frame = result.metrics_dataframe
-    assert len(frame) == 4, "three epochs, and the end with the checkpoint"
+    assert len(frame) == 5, "three epochs, the end of them with a checkpoint, and one with a strategy"
     assert frame["error"].iloc[2] < frame["error"].iloc[0]
-    assert result.metrics.keys() == {"error", "loss"}
-    model = TensorflowCheckpoint(result.checkpoint.path).get_model()
-    np.testing.assert_allclose(model.weights[0].numpy(), WEIGHTS, atol=0.2)
+    assert frame.columns[frame.iloc[3].notna()].intersection(["error", "loss"]).size == 2
+    [(first, _), (last, metrics)] = result.best_checkpoints
+    np.testing.assert_allclose(TensorflowCheckpoint(first.path).get_model().weights[0], WEIGHTS, atol=0.2)
+    assert metrics == {"loss": 0.5}
+    assert len(TensorflowCheckpoint(last.path).get_model().layers) == 2
 
 
 def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can(refused):
@@ -204,3 +211,51 @@ def test_what_workers_print_is_what_the_function_prints(refused):
     assert "Traceback" in log
     assert "oneDNN" not in log
     assert "INFO" not in log
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
+    def train_func():
+        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)])
+        model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+        dataset = prepare_dataset_shard(train.get_dataset_shard("train").to_tf("x", "y", batch_size=16))
+        callback = ReportCheckpointCallback("epoch_end", ["train_batch_end", "epoch_end"])
+        model.fit(dataset, epochs=2, verbose=0, callbacks=[callback])
+        return json.loads(os.environ["TF_CONFIG"])
+
+    result = TensorflowTrainer(
+        train_func,
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
+        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+    ).fit()
+    assert len(result.metrics_dataframe) == 2 * (128 // 16 + 1)
+    assert len(result.best_checkpoints) == 2
+    assert len(result.return_value["cluster"]["worker"]) == 1
+    np.testing.assert_allclose(TensorflowCheckpoint(result.checkpoint.path).get_model().weights[0], WEIGHTS, atol=0.1)
+
+
+def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
+    if importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras is not installed: its fit() under MultiWorkerMirroredStrategy was not checked")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+
+    def train_func():
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, input_shape=(3,))])
+            model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+        shard = train.get_dataset_shard("train").to_tf("x", "y", batch_size=32)
+        model.fit(prepare_dataset_shard(shard), epochs=4, verbose=0, callbacks=[ReportCheckpointCallback()])
+
+    result = TensorflowTrainer(
+        train_func,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
+        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+    ).fit()
+    assert result.metrics["loss"] < 0.05
+    assert len(result.best_checkpoints) == 4

@@ -43,8 +43,10 @@ class TensorflowConfig(BackendConfig):
         begin = context.begin
         _give_gpus(begin)
         _give_threads(begin.num_threads)
+        logger = tf.get_logger()
+        level = logger.level
         # It says at length how it sets out; its warnings stay.
-        tf.get_logger().setLevel("WARNING")
+        logger.setLevel("WARNING")
         with addresses(context) as workers, variables_set(_environment(begin, workers)), signals_kept():
             try:
                 yield
@@ -54,6 +56,8 @@ class TensorflowConfig(BackendConfig):
                 if note := note_on(error, begin.world_size):
                     error.add_note(note)
                 raise
+            finally:
+                logger.setLevel(level)
 
 
 def _environment(begin: Begin, workers: list[str]) -> dict[str, str]:
