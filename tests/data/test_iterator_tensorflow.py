@@ -52,6 +52,16 @@ def test_several_columns_are_a_dict():
     assert labels.numpy().tolist() == additional["y"].numpy().tolist() == [0]
 
 
+@pytest.mark.parametrize("lengths", [[1, 2, 0, 3], [2, 2, 2, 2]], ids=["different", "equal"])
+def test_lists_are_ragged_where_the_spec_says_so(lengths):
+    it = iterator(lambda ids: {"r": [np.arange(lengths[i], dtype=np.float64) for i in ids], "y": ids})
+    spec = tf.RaggedTensorSpec((None, None), tf.float32)
+    dataset = it.to_tf("r", "y", batch_size=4, feature_type_spec=spec)
+    [(ragged, _)] = list(dataset)
+    assert ragged.to_list() == [[float(i) for i in range(length)] for length in lengths]
+    assert spec.is_compatible_with(ragged)
+
+
 def test_an_unknown_column_is_named_at_the_call():
     with pytest.raises(ValueError, match="label_columns names the column 'z', but the columns are: 'x', 'y', 's'"):
         iterator().to_tf("x", "z")

@@ -77,6 +77,7 @@ OTHERS_VARIABLES = {
     ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/torch/store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/tensorflow/quiet.py", "TF_CPP_MIN_LOG_LEVEL"): "TensorFlow's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_proxy"): "of all clients of the web: what the user has set stays",
     ("train/tensorflow/config.py", "TF_FORCE_GPU_ALLOW_GROWTH"): "TensorFlow's own: what the user has set stays",

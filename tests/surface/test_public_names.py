@@ -115,6 +115,14 @@ PUBLIC = {
         "ReportCallback",
         "prepare_trainer",
     ],
+    "paceline.train.tensorflow": [
+        "TensorflowCheckpoint",
+        "TensorflowConfig",
+        "TensorflowPredictor",
+        "TensorflowTrainer",
+        "prepare_dataset_shard",
+    ],
+    "paceline.train.tensorflow.keras": ["ReportCheckpointCallback"],
     "paceline.train.torch": [
         "ShardedCheckpoint",
         "TorchCheckpoint",

@@ -25,8 +25,11 @@ def tensors(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> di
     }
 
 
-def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None) -> Any:
-    """One column: rows of arrays that differ in length become a ragged tensor."""
+def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: Any = None) -> Any:
+    """One column: rows of arrays that differ in length become a ragged tensor.
+
+    With a `tf.RaggedTensorSpec` in `ragged` rows of one length do so too.
+    """
     tf = _tensorflow()
     if values.dtype.kind in "mM":
         raise TypeError(
@@ -35,9 +38,15 @@ def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None) -> Any:
         )
     if values.dtype == object and any(isinstance(value, np.ndarray) for value in values):
         made = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
+        # What it gives depends on the rows; where nothing else is said a spec has int64.
+        made = made.with_row_splits_dtype(ragged.row_splits_dtype if ragged is not None else tf.int64)
     else:
         # Strings come as objects, of which TensorFlow wants a list.
         made = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
+        if ragged is not None:
+            made = tf.RaggedTensor.from_tensor(
+                made, ragged_rank=ragged.ragged_rank, row_splits_dtype=ragged.row_splits_dtype
+            )
     return made if dtype is None else tf.cast(made, dtype)
 
 
@@ -65,7 +74,8 @@ def dataset(
 
 def _picked(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spec: Any) -> Any:
     def picked(name: str, spec: Any) -> Any:
-        return tensor(name, batch[name], getattr(spec, "dtype", None))
+        ragged = spec if isinstance(spec, _tensorflow().RaggedTensorSpec) else None
+        return tensor(name, batch[name], getattr(spec, "dtype", None), ragged)
 
     if isinstance(group, str):
         return picked(group, spec)

@@ -38,13 +38,16 @@ class TensorflowConfig(BackendConfig):
         from paceline.train.tensorflow.cluster import addresses
         from paceline.train.tensorflow.explained import is_echo, note_on
         from paceline.train.tensorflow.quiet import tf
+        from paceline.train.tensorflow.signals import signals_kept
 
         begin = context.begin
         _give_gpus(begin)
         _give_threads(begin.num_threads)
+        logger = tf.get_logger()
+        level = logger.level
         # It says at length how it sets out; its warnings stay.
-        tf.get_logger().setLevel("WARNING")
-        with addresses(context) as workers, variables_set(_environment(begin, workers)):
+        logger.setLevel("WARNING")
+        with addresses(context) as workers, variables_set(_environment(begin, workers)), signals_kept():
             try:
                 yield
             except Exception as error:
@@ -53,6 +56,8 @@ class TensorflowConfig(BackendConfig):
                 if note := note_on(error, begin.world_size):
                     error.add_note(note)
                 raise
+            finally:
+                logger.setLevel(level)
 
 
 def _environment(begin: Begin, workers: list[str]) -> dict[str, str]:

@@ -15,6 +15,8 @@ from typing import Any
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
+__all__ = ["ReportCheckpointCallback"]
+
 _EVENTS = (
     *(f"{what}_{when}" for what in ("epoch", "train", "test", "predict") for when in ("begin", "end")),
     *(f"{what}_batch_{when}" for what in ("train", "test", "predict") for when in ("begin", "end")),
@@ -32,7 +34,8 @@ class ReportCheckpointCallback:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ReportCheckpointCallback:
         asked = _asked(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
-        made: ReportCheckpointCallback = object.__new__(_with_hooks(cls, _callback(), asked))
+        subclass: Any = cls
+        made: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _callback(), asked))
         return made
 
     def __init__(

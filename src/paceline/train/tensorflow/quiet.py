@@ -1,4 +1,4 @@
-"""To import this imports TensorFlow without its greeting of several lines, unless the user wants to hear it.
+"""To import this imports TensorFlow without its greeting of several lines, unless the user wants to hear all.
 
 Most of it a variable turns off, which TensorFlow reads when it is imported; some is printed whatever is set. All else
 that an import prints comes a moment later. So workers import this first.
@@ -8,12 +8,15 @@ import os
 import sys
 import tempfile
 
-_GREETING = (b"absl::InitializeLog()", b"oneDNN custom operations are on", b"This TensorFlow binary is optimized")
-_CONTINUED = b"To enable the following instructions"
+_GREETING = (
+    b"absl::InitializeLog()",
+    b"oneDNN custom operations are on",
+    b"This TensorFlow binary is optimized",
+    b"To enable the following instructions",
+)
 
 
 def _import_quietly() -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as printed:
@@ -26,12 +29,14 @@ def _import_quietly() -> None:
             os.close(stderr)
             printed.seek(0)
             for line in printed:
-                if not any(part in line for part in (*_GREETING, _CONTINUED)):
+                if not any(part in line for part in _GREETING):
                     os.write(2, line)
 
 
-if "TF_CPP_MIN_LOG_LEVEL" not in os.environ and "tensorflow" not in sys.modules:
-    _import_quietly()
+if "tensorflow" not in sys.modules:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors; TensorFlow itself would have warnings too
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
+        _import_quietly()
 
 import tensorflow as tf  # noqa: E402  only now, in silence
 

@@ -1,0 +1,127 @@
+"""What is added to exceptions of TensorFlow and Keras, and which of them are another worker's end."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from paceline.train.tensorflow import TensorflowConfig
+from paceline.train.tensorflow.config import _environment, _give_gpus
+from paceline.train.tensorflow.explained import KERAS_HINT, is_echo, note_on, reason_in
+
+GRAPH = """Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "/home/me/train.py", line 56, in <module>
+
+  File "/home/me/train.py", line 52, in step
+
+Collective ops is aborted by: failed to connect to all addresses
+Additional GRPC error information from remote target /job:worker/replica:0/task:0
+\t [[{{node CollectiveReduceV2}}]] [Op:__inference_step_320]"""
+
+
+def test_the_reason_below_the_heading_is_found():
+    assert reason_in(GRAPH) == "Collective ops is aborted by: failed to connect to all addresses"
+    assert reason_in("no heading\n\nand more") is None
+    assert reason_in("Graph execution error:\n\n") is None
+
+
+def test_a_function_that_fails_in_a_graph_says_why(tf):
+    @tf.function
+    def function(x):
+        tf.debugging.assert_less(x, 1, message="x has grown")
+        return x
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        function(tf.constant(2))
+    assert str(caught.value).startswith("Graph execution error:"), "else there is nothing to add"
+    assert "x has grown" in note_on(caught.value, 2)
+    assert not is_echo(caught.value)
+
+
+def test_a_collective_that_was_broken_off_is_an_echo(tf):
+    errors = tf.errors
+    assert is_echo(errors.UnavailableError(None, None, GRAPH))
+    assert is_echo(errors.AbortedError(None, None, "Collective ops is aborted by: ..."))
+    assert not is_echo(errors.UnavailableError(None, None, "the bucket gs://data does not answer"))
+    # What the ranks themselves got wrong ends collectives too, and is no echo.
+    assert not is_echo(errors.InvalidArgumentError(None, None, "Collective ops is aborted by: Shape mismatch"))
+    assert not is_echo(ValueError("Collective ops is aborted"))
+
+
+def test_the_hint_at_tf_keras_comes_only_with_keras_3_and_several_workers(tf):
+    def failing(message):
+        def loss(true, predicted):
+            raise ValueError(message)
+
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile(loss=loss)
+        with pytest.raises(ValueError, match=message) as caught:
+            model.fit(tf.zeros((1, 1)), tf.zeros((1, 1)), verbose=0)
+        return caught.value
+
+    assert note_on(failing("a PerReplica value"), 2) == KERAS_HINT
+    assert note_on(failing("a PerReplica value"), 1) is None
+    assert note_on(failing("a bug of one's own"), 2) is None
+    assert note_on(ValueError("a PerReplica value"), 2) is None, "it did not come from Keras"
+
+
+def begin(**given):
+    return SimpleNamespace(**{"rank": 1, "devices": (), **given})
+
+
+def test_a_proxy_for_the_web_is_passed_by(monkeypatch):
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    monkeypatch.setenv("no_proxy", "example.org")
+    found = _environment(begin(), ["10.0.0.2:1", "10.0.0.1:2", "[fd00::1]:3"])
+    assert found["no_grpc_proxy"] == "example.org,10.0.0.1,10.0.0.2,fd00::1"
+
+
+def test_gpus_that_tensorflow_does_not_see_are_an_error(tf):
+    number = len(tf.config.list_physical_devices("GPU"))
+    with pytest.raises(RuntimeError, match=f"was given GPU {number}, and TensorFlow finds {number}"):
+        _give_gpus(begin(devices=(number,)))
+
+
+def test_a_worker_sees_its_own_gpu_only(tf, run_script):
+    if len(tf.config.list_physical_devices("GPU")) < 2:
+        pytest.skip("fewer than two GPUs: that a worker sees its own only was not checked")
+    ended = run_script(
+        "from types import SimpleNamespace\n"
+        "import tensorflow as tf\n"
+        "from paceline.train.tensorflow.config import _give_gpus\n"
+        "_give_gpus(SimpleNamespace(devices=(1,)))\n"
+        "assert [gpu.name for gpu in tf.config.get_visible_devices('GPU')] == ['/physical_device:GPU:1']\n"
+        "assert len(tf.config.list_logical_devices('GPU')) == 1\n"
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+WITHOUT = """
+import sys
+
+sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = None
+
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowConfig, TensorflowPredictor, TensorflowTrainer
+from paceline.train.tensorflow import prepare_dataset_shard
+from paceline.train.tensorflow.keras import ReportCheckpointCallback
+
+arguments = {"scaling_config": ScalingConfig(num_workers=0), "run_config": RunConfig(storage_path=".", name="run")}
+assert DataParallelTrainer(lambda: "done", **arguments).fit().return_value == "done"
+try:
+    TensorflowTrainer(lambda: None, **arguments)
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_tensorflow_the_rest_works_and_the_trainer_names_the_extra(run_script):
+    ended = run_script(WITHOUT)
+    assert ended.returncode == 0, ended.stderr
+    assert "TensorflowConfig needs tensorflow, which is not installed" in ended.stdout
+    assert 'pip install "paceline[tensorflow]"' in ended.stdout
+
+
+def test_workers_are_spawned():
+    assert TensorflowConfig.start_method == "spawn"

@@ -1,0 +1,261 @@
+"""Two real workers in one TensorFlow cluster: what they find, what they learn, deaths and notices on the way."""
+
+import importlib.util
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from paceline import train
+from paceline.data import from_items
+from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
+from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowTrainer, prepare_dataset_shard
+from paceline.train.tensorflow.keras import ReportCheckpointCallback
+
+# Not imported here: with this module workers would import it before they are told to do so in silence.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+
+WEIGHTS = np.array([[2.0], [-1.0], [0.5]])
+EPOCHS_BEFORE_THE_KILL, EPOCHS_BEFORE_THE_NOTICE = 2, 6
+
+
+def rows(size=128):
+    features = np.random.default_rng(0).normal(size=(size, 3)).astype(np.float32)
+    return {"x": features, "y": (features @ WEIGHTS).astype(np.float32)}
+
+
+def train_func(config):
+    """A linear model in a loop of one's own. Rank 1 is killed after two epochs, and told to go after six."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    context, last = train.get_context(), train.get_checkpoint()
+    with strategy.scope():
+        if last is not None:
+            model = TensorflowCheckpoint(last.path).get_model()
+        else:
+            model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)])
+            model.compile(tf.keras.optimizers.SGD(0.2, momentum=0.5), "mse")
+        start = last.get_metadata()["epoch"] + 1 if last is not None else 0
+    shard = train.get_dataset_shard("train").to_tf("x", "y", batch_size=32)
+    dataset = strategy.experimental_distribute_dataset(prepare_dataset_shard(shard))
+
+    def step(features, labels):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(features, training=True) - labels) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def distributed_step(features, labels):
+        losses = strategy.run(step, args=(features, labels))
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
+
+    for epoch in range(start, 200):
+        losses = [float(distributed_step(features, labels)) for features, labels in dataset]
+        checkpoint = None
+        if context.get_world_rank() == 0:
+            checkpoint = TensorflowCheckpoint.from_model(model)
+            checkpoint.set_metadata({"epoch": epoch})
+        note(
+            config["notes"],
+            epoch=epoch,
+            start=start,
+            losses=losses,
+            weights=model.weights[0].numpy().ravel().tolist(),
+            cluster=json.loads(os.environ["TF_CONFIG"]),
+            num_replicas=strategy.num_replicas_in_sync,
+            num_threads=tf.config.threading.get_intra_op_parallelism_threads(),
+        )
+        train.report({"epoch": epoch, "loss": losses[-1]}, checkpoint=checkpoint)
+        if start == 0 and epoch + 1 == EPOCHS_BEFORE_THE_KILL:
+            train.collective.barrier()  # To it rank 0 comes when its checkpoint is committed.
+            if context.get_world_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if context.get_world_rank() == 1 and epoch + 1 == EPOCHS_BEFORE_THE_NOTICE:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def note(directory, **found):
+    with open(f"{directory}/rank_{train.get_context().get_world_rank()}", "a") as file:
+        print(json.dumps(found), file=file)
+
+
+@pytest.fixture(scope="module")
+def preempted(tmp_path_factory):
+    """A run in which a worker was killed, and later told that its machine goes: the result, and notes of both ranks."""
+    notes = tmp_path_factory.mktemp("notes")
+    trainer = TensorflowTrainer(
+        train_func,
+        train_loop_config={"notes": str(notes)},
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 3}),
+        run_config=RunConfig(
+            storage_path=str(tmp_path_factory.mktemp("runs")), name="run", failure_config=FailureConfig(max_failures=1)
+        ),
+        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+    )
+    with pytest.raises(PreemptionError) as caught:
+        trainer.fit()
+    found = [[json.loads(line) for line in (notes / f"rank_{rank}").read_text().splitlines()] for rank in (0, 1)]
+    return caught.value.result, found
+
+
+def test_every_worker_finds_all_of_them(preempted):
+    _, found = preempted
+    first, second = found[0][0]["cluster"], found[1][0]["cluster"]
+    assert len(set(first["cluster"]["worker"])) == 2
+    assert first["cluster"] == second["cluster"]
+    assert [first["task"], second["task"]] == [{"type": "worker", "index": rank} for rank in (0, 1)]
+    assert [found[rank][0]["num_replicas"] for rank in (0, 1)] == [2, 2]
+
+
+def test_a_worker_computes_with_the_threads_it_was_given(preempted):
+    assert preempted[1][0][0]["num_threads"] == 3
+
+
+def test_workers_have_one_model(preempted):
+    _, (first, second) = preempted
+    assert [each["weights"] for each in first] == [each["weights"] for each in second]
+    assert [each["losses"] for each in first] == [each["losses"] for each in second]
+
+
+def test_each_row_goes_to_one_worker(preempted):
+    # 32 is the batch of both: 128 rows are four steps, and would be eight if each worker had all of them.
+    assert {len(each["losses"]) for each in preempted[1][0]} == {4}
+
+
+def test_after_a_kill_the_run_goes_on_from_its_checkpoint_and_learns(preempted):
+    result, (found, _) = preempted
+    last_start = found[-1]["start"]
+    assert last_start == EPOCHS_BEFORE_THE_KILL
+    assert next(each["epoch"] for each in found if each["start"] == last_start) == last_start
+    before = next(each for each in found if each["epoch"] == last_start - 1)
+    after = next(each for each in found if each["epoch"] == last_start)
+    assert after["losses"][0] < before["losses"][0]
+    np.testing.assert_allclose(found[-1]["weights"], WEIGHTS.ravel(), atol=0.02)
+    assert result.metrics["loss"] < 1e-3
+
+
+def test_a_notice_stops_workers_whose_signals_tensorflow_has_taken(preempted):
+    result, _ = preempted
+    assert EPOCHS_BEFORE_THE_NOTICE <= result.metrics["epoch"] + 1 <= EPOCHS_BEFORE_THE_NOTICE + 2
+    assert result.checkpoint.get_metadata()["epoch"] == result.metrics["epoch"]
+
+
+def test_a_checkpoint_is_a_model_without_a_strategy(tf, preempted):
+    result, (found, _) = preempted
+    model = TensorflowCheckpoint(result.checkpoint.path).get_model()
+    np.testing.assert_array_equal(model.weights[0].numpy().ravel(), np.float32(found[-1]["weights"]))
+
+
+def fitted(config):
+    """What `fit` does by itself on each worker, and then what Keras 3 makes of it under a strategy."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    data = rows()
+
+    def model(*layers):
+        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False), *layers])
+        model.compile(tf.keras.optimizers.SGD(0.2), "mse", metrics=["mae"])
+        return model
+
+    callback = ReportCheckpointCallback(
+        checkpoint_on="train_end", report_metrics_on=["epoch_end"], metrics={"error": "mae", "loss": "loss"}
+    )
+    model().fit(data["x"], data["y"], batch_size=16, epochs=3, verbose=0, callbacks=[callback])
+    with strategy.scope():
+        distributed = model(tf.keras.layers.BatchNormalization())
+    callback = ReportCheckpointCallback(metrics=["loss"])
+    callback.set_model(distributed)
+    callback.on_epoch_end(3, logs={"loss": 0.5, "other": 1.0})
+    distributed.fit(data["x"], data["y"], verbose=0, callbacks=[ReportCheckpointCallback()])
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory):
+    """How a run ended whose function calls `fit` of Keras 3 under a strategy over two workers."""
+    with pytest.raises(WorkerGroupError) as caught:
+        TensorflowTrainer(
+            fitted,
+            train_loop_config={},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=str(tmp_path_factory.mktemp("runs")), name="run"),
+        ).fit()
+    return caught.value
+
+
+def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
+    result = refused.result
+    frame = result.metrics_dataframe
+    assert len(frame) == 5, "three epochs, the end of them with a checkpoint, and one with a strategy"
+    assert frame["error"].iloc[2] < frame["error"].iloc[0]
+    assert frame.columns[frame.iloc[3].notna()].intersection(["error", "loss"]).size == 2
+    [(first, _), (last, metrics)] = result.best_checkpoints
+    np.testing.assert_allclose(TensorflowCheckpoint(first.path).get_model().weights[0], WEIGHTS, atol=0.2)
+    assert metrics == {"loss": 0.5}
+    assert len(TensorflowCheckpoint(last.path).get_model().layers) == 2
+
+
+def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can(refused):
+    [told] = [line for line in str(refused).splitlines() if "tf_keras" in line]
+    assert "PerReplica" in told
+    assert "TF_USE_LEGACY_KERAS" in told
+
+
+def test_what_workers_print_is_what_the_function_prints(refused):
+    log = next(refused.result.log_dir.rglob("rank_0.log")).read_text()
+    assert "Traceback" in log
+    assert "oneDNN" not in log
+    assert "INFO" not in log
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
+    def train_func():
+        model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)])
+        model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+        dataset = prepare_dataset_shard(train.get_dataset_shard("train").to_tf("x", "y", batch_size=16))
+        callback = ReportCheckpointCallback("epoch_end", ["train_batch_end", "epoch_end"])
+        model.fit(dataset, epochs=2, verbose=0, callbacks=[callback])
+        return json.loads(os.environ["TF_CONFIG"])
+
+    result = TensorflowTrainer(
+        train_func,
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
+        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+    ).fit()
+    assert len(result.metrics_dataframe) == 2 * (128 // 16 + 1)
+    assert len(result.best_checkpoints) == 2
+    assert len(result.return_value["cluster"]["worker"]) == 1
+    np.testing.assert_allclose(TensorflowCheckpoint(result.checkpoint.path).get_model().weights[0], WEIGHTS, atol=0.1)
+
+
+def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
+    if importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras is not installed: its fit() under MultiWorkerMirroredStrategy was not checked")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+
+    def train_func():
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, input_shape=(3,))])
+            model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+        shard = train.get_dataset_shard("train").to_tf("x", "y", batch_size=32)
+        model.fit(prepare_dataset_shard(shard), epochs=4, verbose=0, callbacks=[ReportCheckpointCallback()])
+
+    result = TensorflowTrainer(
+        train_func,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
+        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+    ).fit()
+    assert result.metrics["loss"] < 0.05
+    assert len(result.best_checkpoints) == 4
