@@ -135,6 +135,8 @@ def by_function(tmp_path_factory):
     def train_func(config):
         rows = train.get_dataset_shard("train").materialize().to_pandas()
         context = train.get_context()
+        if context.get_world_rank() != 0:
+            LightGBMCheckpoint._write = None  # Rank 0 alone writes models.
         models = []
         for callbacks in ([], [ReportCallback({"auc": "valid-auc"}, frequency=4)]):
             params = {**PARAMS, **get_network_params()}
