@@ -49,11 +49,13 @@ def matrix(columns):
     return np.column_stack([columns[name] for name in FEATURES])
 
 
-def trainer(path: Path, *, num_workers=2, max_failures=0, datasets=None, num_boost_round=NUM_ROUNDS, **arguments):
+def trainer(
+    path: Path, *, num_workers=2, max_failures=0, datasets=None, num_boost_round=NUM_ROUNDS, params=PARAMS, **arguments
+):
     return LightGBMTrainer(
         datasets=datasets or {"train": dataset(TRAIN), "valid": dataset(VALID)},
         label_column="y",
-        params=PARAMS,
+        params=params,
         num_boost_round=num_boost_round,
         scaling_config=ScalingConfig(num_workers=num_workers),
         run_config=RunConfig(storage_path=str(path), name="run", failure_config=FailureConfig(max_failures)),
@@ -135,6 +137,8 @@ def by_function(tmp_path_factory):
     def train_func(config):
         rows = train.get_dataset_shard("train").materialize().to_pandas()
         context = train.get_context()
+        if context.get_world_rank() != 0:
+            LightGBMCheckpoint._write = None  # Rank 0 alone writes models.
         models = []
         for callbacks in ([], [ReportCallback({"auc": "valid-auc"}, frequency=4)]):
             params = {**PARAMS, **get_network_params()}
@@ -199,7 +203,8 @@ class Signalled:
 def killed(tmp_path_factory):
     """The result of a declared training whose rank 1 was killed after round 13."""
     path = tmp_path_factory.mktemp("killed")
-    result = trainer(path, max_failures=1, callbacks=[Signalled(path / "died", 1, 13)]).fit()
+    params = {**PARAMS, "tree": "data_parallel", "pre_partition": True, "n_jobs": 1}  # As callers of Ray have them.
+    result = trainer(path, max_failures=1, params=params, callbacks=[Signalled(path / "died", 1, 13)]).fit()
     assert (path / "died").exists()
     return result
 

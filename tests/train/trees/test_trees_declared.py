@@ -74,10 +74,16 @@ def test_a_function_and_a_declaration_do_not_mix(arguments, named):
         LightGBMTrainer(**arguments)
 
 
-@pytest.mark.parametrize("name", ["machines", "num_machines", "tree_learner", "n_estimators", "local_listen_port"])
+@pytest.mark.parametrize("name", ["machines", "num_machines", "n_estimators", "local_listen_port"])
 def test_what_lightgbm_is_told_by_us_cannot_be_set_in_params(name):
     with pytest.raises(ValueError, match=rf"params\['{name}'\] cannot be set with LightGBMTrainer"):
         LightGBMTrainer(datasets=ROWS, label_column="y", params={name: 1})
+
+
+@pytest.mark.parametrize(("name", "value"), [("tree_learner", "serial"), ("tree", "feature"), ("pre_partition", False)])
+def test_a_way_to_share_the_work_that_is_no_data_parallel_one_is_refused(name, value):
+    with pytest.raises(ValueError, match=rf"params\['{name}'\]={value!r} is none of "):
+        LightGBMTrainer(datasets=ROWS, label_column="y", params={name: value})
 
 
 def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out():

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline._worker.main import _is_echo
 from paceline.train.xgboost import XGBoostConfig
 from paceline.train.xgboost.boosting import parameters
 from paceline.train.xgboost.callback import evaluated
-from paceline.train.xgboost.config import communicator_arguments
+from paceline.train.xgboost.config import communicator_arguments, note_lost_peer
 
 STAND_IN = Path(__file__).parent / "xgboost_stand_in.py"
 
@@ -66,6 +67,27 @@ def test_the_newest_values_are_reported_by_set_and_metric():
 def test_a_configuration_that_cannot_work_is_refused_by_name(arguments, named):
     with pytest.raises(ValueError, match=named):
         XGBoostConfig(**arguments)
+
+
+class XGBoostError(ValueError):
+    """Named as XGBoost's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_echo"),
+    [
+        (
+            XGBoostError("[12:00] result.cc:78:\n- [allreduce.cc:50]: failed\n- system error:Connection reset by peer"),
+            True,
+        ),
+        (XGBoostError("[12:00] result.cc:78:\n- [loop.cc:9]: Broken pipe"), True),
+        (XGBoostError("[12:00] learner.cc:7:\nCheck failed: labels must be in [0, 1]"), False),
+        (ValueError("a line\nConnection reset by peer"), False),
+    ],
+)
+def test_an_error_of_xgboost_that_tells_of_a_lost_peer_is_an_echo(error, is_echo):
+    note_lost_peer(error)
+    assert _is_echo(error) is is_echo
 
 
 BLOCKED = """

@@ -12,6 +12,10 @@ import threading
 import types
 
 
+class XGBoostError(ValueError):
+    pass
+
+
 class TrainingCallback:
     def before_training(self, model):
         return model
@@ -102,7 +106,7 @@ def _allreduce(value):
     _say(_communicator, value)
     line = _communicator.readline()
     if not line:
-        raise ValueError("[12:00:00] collective: Connection closed by peer.")
+        raise XGBoostError("[12:00:00] /workspace/src/collective:\n- [12:00:00]: Connection reset by peer")
     return json.loads(line)
 
 

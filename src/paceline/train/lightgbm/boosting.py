@@ -14,7 +14,16 @@ from paceline.train.trees.tables import Table
 
 _ADDRESSES = "each worker finds its own port and is told those of the others; see LightGBMConfig"
 _ROUNDS = "it is num_boost_round that says how many rounds there are, also after a restart"
-_LEARNER = "it is LightGBMConfig(tree_learner=...) that says how workers share the work"
+
+_CHOICES = {
+    "tree_learner": ("tree_learner", "tree", "tree_type", "tree_learner_type"),
+    "pre_partition": ("pre_partition", "is_pre_partition"),
+    "time_out": ("time_out",),
+    "num_threads": ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs"),
+}
+"""Of the parameters of a network, those that a caller may choose, in each spelling."""
+_LEARNERS = ("data", "data_parallel", "voting", "voting_parallel")
+"""Those with which each worker has rows of its own."""
 
 RULES = Rules(
     trainer="LightGBMTrainer",
@@ -24,15 +33,12 @@ RULES = Rules(
         **dict.fromkeys(("machines", "workers", "nodes"), _ADDRESSES),
         **dict.fromkeys(("machine_list_filename", "machine_list_file", "machine_list", "mlist"), _ADDRESSES),
         **dict.fromkeys(("num_machines", "num_machine", "local_listen_port", "local_port", "port"), _ADDRESSES),
-        **dict.fromkeys(("time_out", "pre_partition", "is_pre_partition"), _ADDRESSES),
-        **dict.fromkeys(("tree_learner", "tree", "tree_type", "tree_learner_type"), _LEARNER),
         **dict.fromkeys(("num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees"), _ROUNDS),
         **dict.fromkeys(("num_round", "num_rounds", "nrounds", "num_boost_round", "n_estimators"), _ROUNDS),
         "max_iter": _ROUNDS,
     },
+    only={**dict.fromkeys(_CHOICES["tree_learner"], _LEARNERS), **dict.fromkeys(_CHOICES["pre_partition"], (True,))},
 )
-
-_THREADS = ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs")
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,9 @@ class LightGBM:
         import lightgbm
 
         network = get_network_params()
-        if any(name in declared.params for name in _THREADS):
-            del network["num_threads"]
+        for name, spellings in _CHOICES.items():
+            if any(spelling in declared.params for spelling in spellings):
+                network.pop(name, None)
         sets: dict[str, Any] = {}
         for name, table in tables.items():
             sets[name] = lightgbm.Dataset(

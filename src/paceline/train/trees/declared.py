@@ -7,7 +7,7 @@ reads the worker's rows, goes on from the newest checkpoint, and trains the roun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline._worker import context as worker_context
@@ -49,6 +49,8 @@ class Rules:
     train_kwargs: tuple[str, ...]
     ours: Mapping[str, str]
     """Parameters that a caller may not set, each with the reason."""
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Parameters that a caller may set to certain values only."""
 
 
 class Library(Protocol):
@@ -114,6 +116,9 @@ def declared(
     for name, reason in rules.ours.items():
         if name in params:
             raise ValueError(f"params[{name!r}] cannot be set with {rules.trainer}: {reason}")
+    for name, allowed in rules.only.items():
+        if name in params and params[name] not in allowed:
+            raise ValueError(f"params[{name!r}]={params[name]!r} is none of {', '.join(map(repr, allowed))}")
     rounds = _DEFAULT_ROUNDS if num_boost_round is None else num_boost_round
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"num_boost_round={num_boost_round!r} is not a whole number of at least 1")

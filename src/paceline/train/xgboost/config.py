@@ -47,7 +47,11 @@ class XGBoostConfig(BackendConfig):
         tracker, arguments = self._rendezvous(context)
         communicator = CommunicatorContext(**arguments)
         communicator.__enter__()
-        yield
+        try:
+            yield
+        except Exception as error:
+            note_lost_peer(error)
+            raise
         # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
         communicator.__exit__(None, None, None)
         if tracker is not None:
@@ -72,6 +76,18 @@ class XGBoostConfig(BackendConfig):
     @property
     def _seconds(self) -> int:
         return math.ceil(self.timeout_s)
+
+
+_LOST_PEER = ("connection reset", "connection closed", "connection refused", "broken pipe")
+
+
+def note_lost_peer(error: Exception) -> None:
+    """Say in one line what an error of XGBoost tells in many: that another worker is gone, and is the cause of it."""
+    if type(error).__name__ == "XGBoostError":
+        signs = (line.strip() for line in str(error).splitlines() if any(sign in line.lower() for sign in _LOST_PEER))
+        told = next(signs, None)
+        if told is not None:
+            error.add_note(f"connection closed by peer: {told}")
 
 
 def communicator_arguments(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:
