@@ -12,6 +12,7 @@ import pytest
 import paceline.data
 import paceline.train.lightning
 from paceline import train
+from paceline._engine.local.launch import close_shared_zygote, prewarm
 from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
@@ -20,6 +21,15 @@ pytestmark = pytest.mark.skipif(not importlib.util.find_spec("lightning"), reaso
 
 NUM_ROWS = 64
 SLOPES = [1.0, 2.0, -1.0, 0.5]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_ahead():
+    """Workers find the slow imports done, for these tests alone."""
+    prewarm("torch._dynamo", "torchmetrics")
+    yield
+    # Other tests are to fork from a process as small as they would have it.
+    close_shared_zygote()
 
 
 def fitted(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
