@@ -12,6 +12,7 @@ import pytest
 import paceline.data
 import paceline.train.lightning
 from paceline import train
+from paceline._engine.local.launch import close_shared_zygote, prewarm
 from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
@@ -20,6 +21,15 @@ pytestmark = pytest.mark.skipif(not importlib.util.find_spec("lightning"), reaso
 
 NUM_ROWS = 64
 SLOPES = [1.0, 2.0, -1.0, 0.5]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_ahead():
+    """Workers find the slow imports done, for these tests alone."""
+    prewarm("torch._dynamo", "torchmetrics")
+    yield
+    # Other tests are to fork from a process as small as they would have it.
+    close_shared_zygote()
 
 
 def fitted(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
@@ -225,12 +235,12 @@ def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the
     assert result.metrics["val_loss"] < 0.2
 
 
-def test_loaders_that_are_divided_already_are_left_as_they_are(tmp_path):
+def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_they_are(tmp_path):
     def train_func():
         import lightning.pytorch as pl
         from torch.utils.data import DataLoader
 
-        from paceline.train.lightning import PacelineDDPStrategy
+        from paceline.train.lightning import PacelineDDPStrategy, ReportCallback
         from paceline.train.torch import prepare_data_loader
 
         seen = []
@@ -238,20 +248,30 @@ def test_loaders_that_are_divided_already_are_left_as_they_are(tmp_path):
         prepared = prepare_data_loader(DataLoader(rows, batch_size=8, shuffle=True))
         for batches in (prepared, train.get_dataset_shard("train").iter_torch_batches(batch_size=8)):
             model, _ = regression(pl)
-            pl.Trainer(max_epochs=2, strategy=PacelineDDPStrategy(), enable_checkpointing=False, logger=False).fit(
-                model, batches
+            keeping = pl.callbacks.ModelCheckpoint(dirpath=tmp_path / "kept", monitor="logged_last", mode="max")
+            trainer = pl.Trainer(
+                max_epochs=2, strategy=PacelineDDPStrategy(), callbacks=[ReportCallback(), keeping], logger=False
             )
+            trainer.fit(model, batches)
             seen.append(list(model.rows.values()))
+            assert trainer.checkpoint_callback is keeping
         return from_all(seen)
 
     import numpy as np
 
     rows = [{"x": np.ones(len(SLOPES), "float32"), "y": np.float32(1), "row": row} for row in range(NUM_ROWS)]
     data = paceline.data.from_items(rows)
-    first, second = fitted(train_func, tmp_path, datasets={"train": data}).return_value
+    result = fitted(train_func, tmp_path, datasets={"train": data})
+    first, second = result.return_value
     for of_first, of_second in zip(first, second, strict=True):
         for epoch in range(2):
             assert sorted(of_first[epoch] + of_second[epoch]) == list(range(NUM_ROWS))
+    # What the callback beside ours had just kept is in our checkpoint.
+    import torch
+
+    saved = torch.load(Path(result.checkpoint.path) / "checkpoint.ckpt", weights_only=False)
+    (state,) = (state for name, state in saved["callbacks"].items() if name.startswith("ModelCheckpoint"))
+    assert state["best_model_score"] == 1
 
 
 def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path):

@@ -41,6 +41,8 @@ class Reporting:
         # Not before: to a trainer with enable_checkpointing=False nobody may give a callback of that kind.
         cls: Any = type(self)
         self.__class__ = _of_kind(cls, self.called_last)
+        # After those of the user that are of that kind: what they keep has to be in the checkpoint as it is then.
+        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
         super().setup(trainer, pl_module, stage)  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
