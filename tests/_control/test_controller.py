@@ -151,14 +151,27 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
         def tick(self, run, now):
             pass
 
+    class BrokenAtOnce(Broken):
+        """With more to be told in the same moment."""
+
+        def saw(self, event, run):
+            if isinstance(event, Reported):
+                raise ValueError("broken")
+
+        def tick(self, run, now):
+            pass
+
     def worker(begin):
-        yield WorkerReturned(begin.attempt, begin.rank, 0)
+        for seq in range(1, 20):
+            yield reported(begin, seq)
+        yield WorkerReturned(begin.attempt, begin.rank, 19)
 
     counting = Counting()
-    run, events, _ = drive(tmp_path, worker, observers=[Broken(), counting])
+    run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), counting])
     assert run.phase == Finished("complete")
     assert counting.seen == len(events)
     assert caplog.text.count("Broken raised and is dropped") == 1
+    assert caplog.text.count("BrokenAtOnce raised and is dropped") == 1
 
 
 def test_a_rank_that_never_comes_to_the_agreed_report_is_ended_after_a_while(tmp_path):

@@ -281,10 +281,16 @@ def test_a_line_without_reductions_is_as_it_was_and_older_lines_are_read():
     assert events.decode(events.encode(marked)) == marked
 
 
-def test_ranks_that_reduce_one_metric_in_different_ways_are_told_with_both_call_sites():
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the other way"])
+def test_ranks_that_reduce_one_metric_in_different_ways_are_told_with_both_call_sites(order):
+    raw = msgspec.Raw(b'{"x":1}')
+    said = [
+        Reported(1, 0, 1, raw, 0.0, "train.py:7", reduce=(Mark(("x",), "mean"),)),
+        Reported(1, 1, 1, raw, 0.0, "train.py:8", reduce=(Mark(("y",), "min"), Mark(("x",), "sum"))),
+    ]
     run, _ = step(Run(), DriverStarted(2, 5))
-    run, _ = step(run, Reported(1, 1, 1, msgspec.Raw(b'{"x":1}'), 0.0, "train.py:8", reduce=(Mark(("x",), "sum"),)))
-    run, _ = step(run, Reported(1, 0, 1, msgspec.Raw(b'{"x":1}'), 0.0, "train.py:7", reduce=(Mark(("x",), "mean"),)))
+    for at in order:
+        run, _ = step(run, said[at])
     run, _ = step(run, WorkersStopped(1))
     assert run.phase.ending == "failed", "and it is not tried again"
     (failure,) = run.phase.failures

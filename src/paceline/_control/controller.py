@@ -279,7 +279,8 @@ class Controller:
             self._carry_out(command)
         for observer in list(self._observers):
             for event, after in effective:
-                self._told(observer, partial(observer.saw, event, after))
+                if not self._told(observer, partial(observer.saw, event, after)):
+                    break
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -347,12 +348,16 @@ class Controller:
             if self._watch is not None:
                 self._watch.rests(said.rank, self._clock.now())
 
-    def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
+    def _told(self, observer: Observer, tell: Callable[[], None]) -> bool:
+        """Whether it took it; one that raises is not told anything more."""
         try:
             tell()
         except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
             self._observers.remove(observer)
-            log.exception("%s raised and is dropped; training goes on", observer)
+            who = getattr(observer, "name", type(observer).__name__)
+            log.exception("%s raised and is dropped; training goes on", who)
+            return False
+        return True
 
     # These run on the storage thread.
 

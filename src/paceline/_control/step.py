@@ -340,9 +340,8 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
             return _mismatched(run, live)
     if event.reduce:
         live, problem = _joined_by(live, event)
-        if problem and isinstance(run.phase, Running):
-            failure = Failure(rank, "mismatch", problem, frames=(event.where,), retriable=False)
-            return _stopping(run, live, "failed", live.failed.followed_by(failure))
+        if problem is not None and isinstance(run.phase, Running):
+            return _stopping(run, live, "failed", live.failed.followed_by(problem))
     if live.reducing and live.progress.least > least:
         live = _reduced(live)
     if event.data:
@@ -353,31 +352,33 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
     return _commits(_with_live(run, live))
 
 
-def _joined_by(live: Running, event: Reported) -> tuple[Running, str]:
+def _joined_by(live: Running, event: Reported) -> tuple[Running, Failure | None]:
     """One rank more has said what is reduced; and what is wrong with it, if ranks differ in how."""
     hows = tuple((mark.path, mark.how) for mark in event.reduce)
     before = live.reducing.get(event.seq, None)
-    problem = ""
+    problem = None
     if before is None:
         before = Reducing(hows)
     elif before.hows != hows:
         both = dict(before.hows)
         for path, how in hows:
-            if both.setdefault(path, how) != how and not problem:
+            if both.setdefault(path, how) != how and problem is None:
                 problem = _differently(before, event, path)
         before = replace(before, hows=tuple(both.items()))
     after = replace(before, made=before.made.put(event.rank, event))
     return replace(live, reducing=live.reducing.put(event.seq, after)), problem
 
 
-def _differently(before: Reducing, event: Reported, path: Path) -> str:
-    here = next(mark.how for mark in event.reduce if mark.path == path)
-    other, there = next((o, mark.how) for o in before.made.values() for mark in o.reduce if mark.path == path)
-    return (
-        f"ReportMismatchError: in report {event.seq}, rank {event.rank} reduces {'/'.join(path)!r} by train.{here}, "
-        f"at {event.where}, and rank {other.rank} by train.{there}, at {other.where}"
+def _differently(before: Reducing, event: Reported, path: Path) -> Failure:
+    other = next(made for made in before.made.values() if any(mark.path == path for mark in made.reduce))
+    first, second = sorted((other, event), key=lambda made: made.rank)  # Whoever is heard first.
+    hows = [next(mark.how for mark in made.reduce if mark.path == path) for made in (first, second)]
+    message = (
+        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{hows[0]}, "
+        f"at {first.where}, and rank {second.rank} by train.{hows[1]}, at {second.where}"
         "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
     )
+    return Failure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
 
 
 def _reduced(live: Running) -> Running:

@@ -88,11 +88,8 @@ class _Telling:
     """Tells one callback of a run. It is not called again once it has raised."""
 
     def __init__(self, callback: object) -> None:
-        self._who = type(callback).__name__
+        self.name = f"the callback {type(callback).__name__}"
         self._is_dropped = False
-
-    def __str__(self) -> str:
-        return f"the callback {self._who}"
 
     def tick(self, run: Run, now: float) -> None:
         """Time passes by."""
@@ -113,7 +110,7 @@ class _Telling:
         try:
             self._end(failed)
         except (Exception, SystemExit):
-            log.exception("%s raised at the end of the run", self)
+            log.exception("%s raised at the end of the run", self.name)
 
     def _end(self, failed: bool) -> None:
         raise NotImplementedError
@@ -152,7 +149,7 @@ class LoggerObserver(_Telling):
         try:
             self.start()
         except (Exception, SystemExit):
-            log.exception("%s raised and is dropped", self)
+            log.exception("%s raised and is dropped", self.name)
         self.close(failed=False)
 
     def _end(self, failed: bool) -> None:

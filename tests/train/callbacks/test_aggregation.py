@@ -76,6 +76,29 @@ def test_checkpoints_are_ranked_by_what_all_ranks_say(reduced):
     assert reduced.return_value == [0.45, 0.25], "workers know the same, the best last"
 
 
+def test_a_run_that_is_complete_or_continues_has_the_reduced_values_of_before(tmp_path):
+    def function(config):
+        for i in range(config["number"]):
+            train.report({"x": train.sum(i)})
+        train.collective.barrier()
+        assert config["works"], "planted"
+
+    def run(works, number):
+        return DataParallelTrainer(
+            function,
+            train_loop_config={"works": works, "number": number},
+            scaling_config=ScalingConfig(2),
+            run_config=RunConfig(name="run", storage_path=tmp_path),
+        ).fit()
+
+    for number in (3, 0):
+        with pytest.raises(train.TrainingFailedError) as raised:
+            run(works=False, number=number)
+        assert raised.value.result.metrics == {"x": 4}, "the last that there is"
+    assert run(works=True, number=2).metrics == {"x": 2}
+    assert run(works=True, number=2).metrics == {"x": 2}, "and nothing was run"
+
+
 def test_nobody_waits_for_anybody(tmp_path):
     def function():
         if train.get_context().get_world_rank() == 0:
