@@ -41,7 +41,7 @@ def test_a_module_and_a_whole_package_of_the_script_travel(tmp_path: Path) -> No
     assert _names(found) == {"project": ["alone.py", *(f"package/{name}" for name in expected)]}
 
 
-def test_what_is_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> None:
+def test_whatis_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> None:
     project = tmp_path / "project"
     modules = {
         "elsewhere": _module("elsewhere", tmp_path / "other" / "elsewhere.py"),

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -88,3 +90,39 @@ def test_train_ddp_with_data_learns_from_files_and_counts_every_validation_row_o
     assert "'seen': 401.0" in printed, "the validation set has 401 rows, for four workers"
     accuracy = [float(line.split()[-1].rstrip("%")) for line in told]
     assert accuracy[-1] > max(accuracy[0], 30), "it learns"
+
+
+def test_a_batch_prediction_that_is_killed_goes_on_and_ends_as_if_it_had_not_been(run: Run, tmp_path: Path) -> None:
+    options = ("--samples", "1600", "--files", "8", "--epochs", "3")
+    command = [sys.executable, str(EXAMPLES / "batch_prediction.py"), "--storage-path", str(tmp_path), *options]
+    journal = tmp_path / ".predictions.resuming" / "done.jsonl"
+    with (
+        (tmp_path / "printed").open("w+") as printed,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, cwd=tmp_path
+        ) as process,
+    ):
+        deadline = time.monotonic() + 100
+        # The first line tells of the job, each other of a unit that is done.
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+            assert process.poll() is None, (tmp_path / "printed").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "printed").read_text()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "predictions").exists()
+    staged = {path.stat().st_ino for path in (tmp_path / ".predictions.resuming" / "files").iterdir()}
+
+    code, second = run("batch_prediction.py", *options)
+    assert code == 0, second
+    assert "1600 pictures in 8 files, " in second
+    assert float(second.split("files, ")[1].split("%")[0]) > 40, "it has learned"
+    out = tmp_path / "predictions"
+    kept = [path for path in sorted(out.glob("*.parquet")) if path.stat().st_ino in staged]
+    assert len(kept) >= 3, "what was predicted before the kill is not predicted again"
+    interrupted = pq.read_table(out)
+    assert interrupted["id"].to_pylist() == list(range(1600)), "every row once, in order"
+
+    out.rename(tmp_path / "interrupted")
+    code, third = run("batch_prediction.py", *options)
+    assert code == 0, third
+    assert pq.read_table(out).equals(interrupted)

@@ -47,6 +47,8 @@ FIELDS = {
     "paceline.train.ValidationConfig": ["fn", "task_config=ValidationTaskConfig()", "ray_remote_kwargs={}"],
     "paceline.train.ValidationTaskConfig": ["fn_kwargs={}", "timeout_s=None"],
     "paceline.train.torch.TorchConfig": ["backend=None", "init_method='env'", "timeout_s=1800"],
+    "paceline.train.lightgbm.LightGBMConfig": ["tree_learner='data'", "timeout_s=1800", "ports=(20000, 32000)"],
+    "paceline.train.xgboost.XGBoostConfig": ["xgboost_communicator='rabit'", "timeout_s=1800"],
 }
 
 

@@ -28,6 +28,8 @@ OPTIONAL = {
     "tf_keras": ("train/tensorflow/",),
     "keras": ("train/tensorflow/",),
     "jax": ("train/jax/", "data/batches/jax.py"),
+    "jaxlib": ("train/jax/",),
+    "orbax": ("train/jax/",),
     "xgboost": ("train/xgboost/",),
     "lightgbm": ("train/lightgbm/",),
     "lightning": ("train/lightning/",),
@@ -36,6 +38,8 @@ OPTIONAL = {
     "mlflow": ("train/loggers/",),
     "wandb": ("train/loggers/",),
     "tensorboard": ("train/loggers/",),
+    "accelerate": ("train/huggingface/",),
+    "deepspeed": ("train/lightning/",),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 
@@ -73,6 +77,11 @@ OTHERS_VARIABLES = {
     ): "the clouds' own: where a store is, and for whom",
     ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/torch/store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",
+    ("train/tensorflow/config.py", "no_proxy"): "of all clients of the web: what the user has set stays",
+    ("train/tensorflow/config.py", "TF_FORCE_GPU_ALLOW_GROWTH"): "TensorFlow's own: what the user has set stays",
+    ("train/lightning/environment.py", "MASTER_ADDR"): "torch's own: where its process group met, told to Lightning",
+    ("train/lightning/environment.py", "MASTER_PORT"): "torch's own: where its process group met, told to Lightning",
 }
 """What else may be read, for a reason: variables that belong to others."""
 

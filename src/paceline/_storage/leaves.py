@@ -1,7 +1,8 @@
-"""The values of numpy and torch that a state may hold, and their way to raw bytes and back.
+"""The values of numpy, torch and JAX that a state may hold, and their way to raw bytes and back.
 
 Small ones (scalars, dtypes, sizes) are nodes of the tree; tensors, arrays and bytes are leaves beside it.
-Writing imports neither library: a value can only be of one that is loaded. Reading is handed torch.
+Writing imports none of them: a value can only be of one that is loaded. Reading is handed torch; what was an array of
+JAX comes back as one of numpy.
 """
 
 import base64
@@ -74,6 +75,10 @@ def leaf_of(value: Any) -> tuple[Hashable, Leaf] | None:
         return _tensor_leaf(value, torch)
     if numpy is not None and isinstance(value, numpy.ndarray):
         return id(value), _array_leaf(value, numpy)
+    jax = sys.modules.get("jax")
+    # Not there while another thread is still importing it.
+    if jax is not None and isinstance(value, getattr(jax, "Array", ())):
+        return id(value), _array_leaf(_host_array(value, jax), sys.modules["numpy"])
     return None
 
 
@@ -186,6 +191,22 @@ def _array_leaf(value: Any, numpy: Any) -> Leaf:
             "store numpy.asarray(x)",
         )
     return Leaf("array", value, value.nbytes, _numpy_description(value.dtype), value.shape)
+
+
+def _host_array(value: Any, jax: Any) -> Any:
+    """The values of an array of JAX, of which this process has to have all."""
+    if isinstance(value, jax.core.Tracer):
+        raise Objection("is a value that is being traced", "store what the compiled function returns, outside of it")
+    if value.is_deleted():
+        raise Objection("is an array whose memory was donated", "store what the function it was donated to returned")
+    if not value.is_fully_addressable and not value.is_fully_replicated:
+        raise Objection(
+            "is an array of which other workers hold a part",
+            "save it with paceline.train.jax.OrbaxCheckpoint.from_pytree, on all workers",
+        )
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        raise Objection(f"has dtype {value.dtype}, which only JAX has", "store jax.random.key_data(x) of a random key")
+    return sys.modules["numpy"].asarray(value)
 
 
 def _scalar_node(value: Any, numpy: Any) -> dict[str, Any]:

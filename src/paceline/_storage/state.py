@@ -24,8 +24,9 @@ from paceline._storage.tree import decoded, encoded
 __all__ = ["Arena", "RawLeaf", "Snapshot", "holds_state", "read_raw", "read_state", "snapshot", "write_state"]
 
 VERSION = 1
-TREE_FILE = "state.json"
-BYTES_FILE = "state.bin"
+STEM = "state"
+TREE_FILE = f"{STEM}.json"
+BYTES_FILE = f"{STEM}.bin"
 
 _DISK = LocalFiles()
 
@@ -50,6 +51,8 @@ class Snapshot:
     _pinned: memoryview
     _copied: tuple[Any, ...]
     """CUDA events, after which the pinned part is complete."""
+    _stem: str
+    """What the names of its files begin with."""
 
     def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
         """Write both files; on an error a part of one may be left. The directory itself is not synced."""
@@ -61,8 +64,8 @@ class Snapshot:
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
         return (
-            files.write_parts(directory / BYTES_FILE, self._parts()),
-            files.write_parts(directory / TREE_FILE, [memoryview(text)]),
+            files.write_parts(directory / f"{self._stem}.bin", self._parts()),
+            files.write_parts(directory / f"{self._stem}.json", [memoryview(text)]),
         )
 
     def _parts(self) -> Iterator[memoryview]:
@@ -72,7 +75,7 @@ class Snapshot:
         yield self._pinned
 
 
-def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str = "state") -> Snapshot:
+def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM) -> Snapshot:
     """Copy a state into the arena; a value that has no place in a state is a TypeError that names its path.
 
     Values on a GPU are on their way when this returns: work given to the current stream from then on comes
@@ -84,15 +87,15 @@ def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str =
     pinned, copied = copied_from_gpu(on_gpu, num_bytes - num_host_bytes, arena)
     host = arena.reserve(num_host_bytes)
     copy_into(((leaf, at.offset) for leaf, at in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
-    return Snapshot(num_bytes, node, buffers, host, pinned, copied)
+    return Snapshot(num_bytes, node, buffers, host, pinned, copied, stem)
 
 
-def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False) -> tuple[FileEntry, ...]:
+def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False, stem: str = STEM) -> tuple[FileEntry, ...]:
     """Write a state in one go, in memory of its own."""
-    return snapshot(tree, Arena(), allow_pickle=allow_pickle).write(directory)
+    return snapshot(tree, Arena(), allow_pickle=allow_pickle, stem=stem).write(directory)
 
 
-def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any = None) -> Any:
+def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any = None, stem: str = STEM) -> Any:
     """The state that was written; tensors and arrays are views of the file, and writable.
 
     They are read as they are touched, and what is changed in them stays in this process; the file must not be
@@ -100,9 +103,9 @@ def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any
     file that is not what it should be.
     """
     directory = Path(directory)
-    file = directory / TREE_FILE
+    file = directory / f"{stem}.json"
     document = _read_document(file)
-    data = _mapped(directory / BYTES_FILE, document)
+    data = _mapped(directory / f"{stem}.bin", document)
     makers = _Makers(document.buffers, data, allow_pickle, map_location)
     try:
         return decoded(
@@ -232,7 +235,7 @@ def _mapped(file: Path, document: _Document) -> mmap.mmap | bytearray:
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size != document.num_bytes:
-            raise ValueError(f"{file} has {size} bytes where {TREE_FILE} speaks of {document.num_bytes}")
+            raise ValueError(f"{file} has {size} bytes where {file.stem}.json speaks of {document.num_bytes}")
         for number, buffer in enumerate(document.buffers):
             if buffer.offset % ALIGNMENT or buffer.offset + buffer.nbytes > size:
                 told = f"buffer {number} of {buffer.nbytes} bytes at {buffer.offset}"

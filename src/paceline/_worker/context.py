@@ -86,8 +86,8 @@ class Context:
         self.last_where = ""
         self.error: BaseException | None = None
         """What ended the user's function, if it did not return."""
-        self.echo: StorageError | None = None
-        """The last error of `report()` that another rank's files were the reason for."""
+        self.echo: Exception | None = None
+        """The last error that another rank was the reason for: its files, or, as a backend found, its end."""
         self.num_reports = begin.first_seq
         self.began = time.monotonic()
         """When this worker, or the order at hand, began."""

@@ -160,7 +160,12 @@ def _is_echo(error: BaseException) -> bool:
         "broken pipe",
         "connection was likely closed",
     )
-    distributed = ("gloo" in text, "nccl" in text, type(error).__name__.startswith("Dist"))
+    distributed = (
+        "gloo" in text,
+        "nccl" in text,
+        "coordination service" in text,  # JAX's
+        type(error).__name__.startswith("Dist"),
+    )
     return any(sign in text for sign in signs) or (any(distributed) and "timed out" not in text)
 
 

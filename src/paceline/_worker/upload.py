@@ -22,7 +22,7 @@ from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
 from paceline._storage.commit import has_links, sealed_in_place, staged_copy, staged_move
 from paceline._storage.depot import Depot
 from paceline._storage.files import Files
-from paceline._storage.state import Arena, Snapshot, snapshot
+from paceline._storage.state import STEM, Arena, Snapshot, snapshot
 
 log = logging.getLogger("paceline")
 
@@ -33,6 +33,8 @@ class Directory:
 
     path: Path
     delete: bool = False
+    complete: Callable[[], None] | None = None
+    """Waits until they are all there, where something still writes them; called where they are staged."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class State:
 
     tree: Any
     allow_pickle: bool = False
+    stem: str = STEM
+    """What the names of its files begin with."""
 
 
 Source = Directory | InPlace | State
@@ -109,10 +113,12 @@ class Uploader:
 
     def _held(self, source: Source) -> Directory | InPlace | Snapshot:
         if isinstance(source, State):
-            return snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle)
+            return snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
         return source
 
     def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:
+        if isinstance(held, Directory) and held.complete is not None:
+            held.complete()
         if isinstance(held, InPlace):
             return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)

@@ -198,12 +198,16 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[dict[str, Any]]:
-        """Batches as a dict of JAX arrays, on JAX's default device, another one, or laid out by a sharding."""
+        """Batches as a dict of JAX arrays, on JAX's default device, another one, or laid out by a sharding.
+
+        With a sharding over the devices of all workers, an array is made of the batches of all of them.
+        """
         from paceline.data.batches import jax as form
 
         form.check_dtypes(dtypes)
         self._check_columns("dtypes", dtypes)
         target = form.check_target(device, sharding)
+        form.check_even(target, drop_last)
         check_whole("prefetch_batches", prefetch_batches, 0)
 
         def made(block: Block) -> Batch:

@@ -8,6 +8,9 @@ On a disk a new directory appears, and an old one is replaced, in one step. File
 one after the other: a process killed in these last moments leaves some of them, which the next write to that directory
 removes. In an object store files are uploaded one by one at the end, and a process killed then leaves those it had
 uploaded.
+
+With `resume=True` what is written of a directory is kept when the process ends before its time, and the same write,
+called again, does the units that are left; see `sinks/progress.py`. It ends as if it had never been interrupted.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ def write_parquet(
     max_rows_per_file: int | None = None,
     mode: Mode = SaveMode.APPEND,
     concurrency: int | None = None,
+    resume: bool = False,
     arrow_parquet_args_fn: Callable[[], dict[str, Any]] | None = None,
     **arrow_parquet_args: Any,
 ) -> None:
@@ -78,7 +82,7 @@ def write_parquet(
 
     given = {**(arrow_parquet_args_fn() if arrow_parquet_args_fn is not None else {}), **arrow_parquet_args}
     sizes = _sizes(min_rows_per_file, max_rows_per_file, partition_cols)
-    _write(dataset, path, ParquetSink.checked(given), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, ParquetSink.checked(given), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_csv(
@@ -91,6 +95,7 @@ def write_csv(
     mode: Mode = SaveMode.APPEND,
     compression: str | None = None,
     concurrency: int | None = None,
+    resume: bool = False,
     **arrow_csv_args: Any,
 ) -> None:
     """Write CSV files, each with a header. Tensors and lists have no place in one: the error names the column.
@@ -101,7 +106,7 @@ def write_csv(
     from paceline.data.sinks.csv import CsvSink
 
     sizes = _sizes(min_rows_per_file, max_rows_per_file)
-    _write(dataset, path, CsvSink.checked(arrow_csv_args, compression), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, CsvSink.checked(arrow_csv_args, compression), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_json(
@@ -114,12 +119,13 @@ def write_json(
     mode: Mode = SaveMode.APPEND,
     compression: str | None = None,
     concurrency: int | None = None,
+    resume: bool = False,
 ) -> None:
     """Write files with one JSON object a line. Tensors become lists, bytes base64, nan and infinity null."""
     from paceline.data.sinks.json import JsonSink
 
     sizes = _sizes(min_rows_per_file, max_rows_per_file)
-    _write(dataset, path, JsonSink.checked(compression), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, JsonSink.checked(compression), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_numpy(
@@ -132,12 +138,13 @@ def write_numpy(
     max_rows_per_file: int | None = None,
     mode: Mode = SaveMode.APPEND,
     concurrency: int | None = None,
+    resume: bool = False,
 ) -> None:
     """Write one column as `.npy` files, in each of which the first dimension is the rows."""
     from paceline.data.sinks.numpy import NumpySink
 
     sizes = _sizes(min_rows_per_file, max_rows_per_file)
-    _write(dataset, path, NumpySink(_named("column", column)), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, NumpySink(_named("column", column)), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_images(
@@ -149,12 +156,13 @@ def write_images(
     filesystem: Any = None,
     mode: Mode = SaveMode.APPEND,
     concurrency: int | None = None,
+    resume: bool = False,
 ) -> None:
     """Write each row's image as a file of its own: arrays of bytes, (height, width) or (height, width, channels)."""
     from paceline.data.sinks.images import ImageSink
 
     sink = ImageSink.checked(_named("column", column), _named("file_format", file_format))
-    _write(dataset, path, sink, _sizes(None, None), filesystem, mode, concurrency)
+    _write(dataset, path, sink, _sizes(None, None), filesystem, mode, concurrency, resume)
 
 
 def write_tfrecords(
@@ -166,6 +174,7 @@ def write_tfrecords(
     max_rows_per_file: int | None = None,
     mode: Mode = SaveMode.APPEND,
     concurrency: int | None = None,
+    resume: bool = False,
 ) -> None:
     """Write TFRecord files of `tf.train.Example`; tensorflow is not needed for it.
 
@@ -175,7 +184,7 @@ def write_tfrecords(
     from paceline.data.sinks.tfrecords import TFRecordSink
 
     sizes = _sizes(min_rows_per_file, max_rows_per_file)
-    _write(dataset, path, TFRecordSink(), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, TFRecordSink(), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_webdataset(
@@ -188,6 +197,7 @@ def write_webdataset(
     mode: Mode = SaveMode.APPEND,
     encoder: bool | Callable[[dict[str, Any]], dict[str, Any]] = True,
     concurrency: int | None = None,
+    resume: bool = False,
 ) -> None:
     """Write tar files in the manner of WebDataset: of each row a member `key.column` for every column.
 
@@ -198,7 +208,7 @@ def write_webdataset(
     from paceline.data.sinks.webdataset import WebDatasetSink
 
     sizes = _sizes(min_rows_per_file, max_rows_per_file)
-    _write(dataset, path, WebDatasetSink(encoder), sizes, filesystem, mode, concurrency)
+    _write(dataset, path, WebDatasetSink(encoder), sizes, filesystem, mode, concurrency, resume)
 
 
 def _write(
@@ -209,19 +219,20 @@ def _write(
     filesystem: Any,
     mode: Mode,
     concurrency: int | None,
+    resume: bool,
 ) -> None:
     chosen = _mode(mode)
     pool = None if concurrency is None else Pool(1, _counted("concurrency", concurrency))
     place = place_at(path, filesystem)
     place.sweep()
+    if resume:
+        _resume(dataset, place, sink, sizes, chosen, pool)
+        return
     only_new = chosen in (SaveMode.ERROR, SaveMode.IGNORE)
     if place.holds_something() and only_new:
         if chosen is SaveMode.IGNORE:
             return
-        raise FileExistsError(
-            f"{sink.name}: there are files at {place.shown}, and mode='error' does not touch them\n\n"
-            "hint: mode='append' adds to them, mode='overwrite' replaces them, mode='ignore' leaves them"
-        )
+        raise _occupied(sink, place)
     overwrite = chosen is SaveMode.OVERWRITE
     with place.staging(overwrite) as directory:
         if sizes.least is None:
@@ -238,10 +249,52 @@ def _write(
                 raise
 
 
-def _delivered(plan: Node) -> Generator[Delivered, None, None]:
+def _resume(dataset: Dataset, place: Place, sink: Sink, sizes: Sizes, mode: SaveMode, pool: Pool | None) -> None:
+    """Go on with a write that another process began, or begin one that can be gone on with."""
+    from paceline.data.exec.lower import outline
+    from paceline.data.sinks.local import LocalPlace
+    from paceline.data.sinks.progress import is_finished, job_of, mark_of, progress_at
+
+    if not isinstance(place, LocalPlace):
+        raise ValueError(
+            f"{sink.name}(resume=True): {place.shown} is a store, and what is staged for one is not kept\n\n"
+            "hint: write to a directory of this machine, or of a filesystem mounted on it, and copy it when it is done"
+        )
+    if sizes.least is not None:
+        raise ValueError(f"{sink.name}(resume=True): with min_rows_per_file one process writes all, from the beginning")
+    job = job_of(dataset._plan, [task.unit for task in outline(dataset._plan).tasks], sink, sizes)
+    if is_finished(place, job):
+        return
+    if place.holds_something() and mode is not SaveMode.OVERWRITE:
+        if mode is SaveMode.IGNORE:
+            return
+        if mode is SaveMode.ERROR:
+            raise _occupied(sink, place)
+        raise ValueError(
+            f"{sink.name}(resume=True) makes a directory as a whole, and there are other files at {place.shown}\n\n"
+            "hint: mode='overwrite' replaces them when all is written; or name a directory that is not there yet"
+        )
+    with progress_at(place, job, sink.name) as progress:
+        plan = Map(dataset._plan, Write(sink, str(progress.directory / FILES), sizes, pool))
+        with contextlib.closing(_delivered(plan, progress.next_unit)) as rows:
+            progress.followed(rows)
+        overwrite = mode is SaveMode.OVERWRITE
+        place.publish(
+            progress.directory, progress.files, overwrite=overwrite, only_new=not overwrite, mark=mark_of(job)
+        )
+
+
+def _occupied(sink: Sink, place: Place) -> FileExistsError:
+    return FileExistsError(
+        f"{sink.name}: there are files at {place.shown}, and mode='error' does not touch them\n\n"
+        "hint: mode='append' adds to them, mode='overwrite' replaces them, mode='ignore' leaves them"
+    )
+
+
+def _delivered(plan: Node, unit: int = 0) -> Generator[Delivered, None, None]:
     from paceline.data.feeds import LocalFeeds
 
-    yield from LocalFeeds(plan).open(0, 0, 0)
+    yield from LocalFeeds(plan).open(0, unit, 0)
 
 
 def _with_ends(rows: Iterator[Delivered]) -> Iterator[Block | None]:

@@ -18,7 +18,7 @@ from paceline._storage.commit import encoded_manifest, problem_with
 from paceline._storage.depot import manifest_in
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import MANIFEST, METADATA
-from paceline._storage.state import holds_state, read_state, write_state
+from paceline._storage.state import STEM, holds_state, read_state, write_state
 from paceline._storage.transfer import download_all
 from paceline.train.older.portable import Portable
 
@@ -68,7 +68,7 @@ class Checkpoint(Portable):
         if self._path is None:
             directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
-            write_state(self.state, Path(directory), allow_pickle=self.allow_pickle)
+            self._written(Path(directory))
             self._path = directory
         return self._path
 
@@ -102,7 +102,7 @@ class Checkpoint(Portable):
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
         target.mkdir(parents=True, exist_ok=True)
         if self._path is None:
-            write_state(self.state, target, allow_pickle=self.allow_pickle)
+            self._written(target)
         elif self._is_local():
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         else:
@@ -155,6 +155,17 @@ class Checkpoint(Portable):
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Add to the notes."""
         self.set_metadata({**self.get_metadata(), **metadata})
+
+    def _taken(self) -> tuple[Any, str]:
+        """Of a state that is only in memory: the tree that this rank writes, and what its files are called."""
+        return self.state, STEM
+
+    def _written(self, directory: Path) -> None:
+        tree, stem = self._taken()
+        write_state(tree, directory, allow_pickle=self.allow_pickle, stem=stem)
+
+    def _complete(self) -> None:
+        """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""
 
     def _download(self, target: Path) -> None:
         """By the manifest where there is one, each file against its hash; else whatever lies there."""

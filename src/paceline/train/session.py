@@ -273,7 +273,8 @@ def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> S
     if not isinstance(checkpoint, Checkpoint):
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
     if checkpoint.state is not None:
-        return State(checkpoint.state, checkpoint.allow_pickle)
+        tree, stem = checkpoint._taken()
+        return State(tree, checkpoint.allow_pickle, stem)
     return _directory(context, checkpoint, delete)
 
 
@@ -285,7 +286,7 @@ def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Direct
         raise ValueError(f"checkpoint: {path} is not a directory")
     if context.layout.root.is_relative_to(path):
         raise ValueError(f"checkpoint: {path} holds the run's own directory {context.layout.root}")
-    return Directory(path, delete)
+    return Directory(path, delete, checkpoint._complete)
 
 
 def _uploaded(

@@ -34,6 +34,14 @@ def on_each(tmp_path):
     return on_each
 
 
+@pytest.fixture(scope="session")
+def compiler():
+    """Torch imports its compiler with the first optimizer of a process, which sets a variable: so not in a test."""
+    import torch
+
+    torch.optim.SGD([torch.ones(1)], lr=0.1).zero_grad()
+
+
 @pytest.fixture
 def as_worker():
     """Makes this process look like a worker that was given certain GPUs."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from paceline import train
 from paceline.train import CheckpointUploadMode, RunConfig, ScalingConfig
-from paceline.train.torch import TorchCheckpoint, TorchTrainer
+from paceline.train.torch import TorchCheckpoint, TorchTrainer, prepare_model
 
 
 @pytest.fixture
@@ -101,11 +101,8 @@ def test_a_reported_checkpoint_is_moved_into_the_run(tmp_path, mode):
     assert not (tmp_path / "run" / ".staging").exists()
 
 
-def test_a_wrapped_model_is_saved_and_loaded_unwrapped_and_a_shard_refused(on_each):
+def test_a_wrapped_model_is_saved_and_loaded_unwrapped(on_each):
     def function():
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import distribute_tensor
-
         wrapped = nn.parallel.DistributedDataParallel(net())
         checkpoint = TorchCheckpoint.from_model(wrapped)
         assert torch.load(Path(checkpoint.path, "model.pt"), weights_only=True).keys() == net().state_dict().keys()
@@ -114,8 +111,51 @@ def test_a_wrapped_model_is_saved_and_loaded_unwrapped_and_a_shard_refused(on_ea
         assert checkpoint.get_model(other) is other
         assert_same_weights(other, wrapped)
 
-        shard = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (1,)))
-        with pytest.raises(ValueError, match="'x' is only this rank's shard"):
-            TorchCheckpoint.from_state_dict({"x": shard})
+    on_each(function, 1)
 
+
+def test_a_compiled_model_is_saved_and_loaded_under_its_own_names(on_each):
+    """Compiled as a whole, in part, and wrapped on top of that."""
+
+    def function():
+        def compiled(module):
+            return torch.compile(module, backend="eager")
+
+        plain = net()
+        in_part = nn.Sequential(compiled(plain[0]), plain[1])
+        wrapped = nn.parallel.DistributedDataParallel(compiled(plain))
+        for model in (compiled(plain), in_part, wrapped, compiled(wrapped)):
+            checkpoint = TorchCheckpoint.from_model(model)
+            found = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)
+            assert found.keys() == net().state_dict().keys()
+            assert_same_weights(checkpoint.get_model(net(1)), net())
+        for seed, model in enumerate((compiled(plain), in_part, wrapped, compiled(wrapped)), start=2):
+            assert TorchCheckpoint.from_model(net(seed)).get_model(model) is model
+            assert_same_weights(plain, net(seed))
+        # What was saved without us has its prefixes still.
+        saved = {f"_orig_mod.module.{name}": value for name, value in net(9).state_dict().items()}
+        assert_same_weights(TorchCheckpoint.from_state_dict(saved).get_model(net(1)), net(9))
+
+    on_each(function, 1)
+
+
+def test_a_sharded_model_takes_whole_weights_and_gives_them_where_one_worker_has_all(on_each):
+    def function():
+        import torch.distributed as dist
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        sharded = prepare_model(net(dist.get_rank() + 1), parallel_strategy="fsdp")
+        assert TorchCheckpoint.from_model(net()).get_model(sharded) is sharded
+        # As the hint of the error below says.
+        gathered = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if dist.get_rank() == 0:
+            assert_same_weights(TorchCheckpoint.from_state_dict(gathered).get_model(net(1)), net())
+        if dist.get_world_size() == 1:
+            assert_same_weights(TorchCheckpoint.from_model(sharded).get_model(net(1)), net())
+        else:
+            refused = r"'0.weight' is only this rank's shard of a tensor(.|\n)*hint: let every rank report Sharded"
+            with pytest.raises(ValueError, match=refused):
+                TorchCheckpoint.from_model(sharded)
+
+    on_each(function, 2)
     on_each(function, 1)

@@ -1,9 +1,29 @@
 """The process group around a function, and its store, which is rank 0's."""
 
+import logging
 import time
+from pathlib import Path
 
-from paceline.train import RunConfig, ScalingConfig
+import pytest
+import torch
+
+from paceline.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, get_context
 from paceline.train.torch import TorchConfig, TorchTrainer
+
+
+def fit(path, function, config=None, workers=2, max_failures=0):
+    return (
+        TorchTrainer(
+            function,
+            torch_config=config or TorchConfig(),
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(
+                storage_path=str(path), name="run", failure_config=FailureConfig(max_failures=max_failures)
+            ),
+        )
+        .fit()
+        .return_value
+    )
 
 
 class SlowToSetUp(TorchConfig):
@@ -28,10 +48,90 @@ class SlowToSetUp(TorchConfig):
 
 
 def test_a_function_that_does_nothing_leaves_the_store_to_ranks_that_still_set_up(tmp_path):
-    result = TorchTrainer(
-        lambda: "done",
-        torch_config=SlowToSetUp(),
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
-    ).fit()
-    assert result.return_value == "done"
+    assert fit(tmp_path, lambda: "done", SlowToSetUp()) == "done"
+
+
+@pytest.mark.parametrize("init_method", ["env", "tcp"])
+def test_a_function_may_tear_the_group_down_itself(tmp_path, init_method):
+    def function():
+        import torch.distributed as dist
+
+        value = torch.ones(1)
+        dist.all_reduce(value)
+        dist.destroy_process_group()
+        return value.item()
+
+    assert fit(tmp_path, function, TorchConfig(init_method=init_method)) == 2
+
+
+def test_after_a_failure_in_this_process_the_next_attempt_has_a_group_of_its_own(tmp_path):
+    import torch.distributed as dist
+
+    threads = torch.get_num_threads()
+    attempts = []
+
+    def function():
+        attempts.append(dist.get_world_size())
+        torch.set_num_threads(1)
+        if len(attempts) == 1:
+            raise ValueError("planted")
+        return "done"
+
+    assert fit(tmp_path, function, workers=0, max_failures=1) == "done"
+    assert attempts == [1, 1]
+    assert not dist.is_initialized()
+    assert torch.get_num_threads() == threads
+
+
+def test_a_collective_that_times_out_names_the_ranks_that_had_not_come(tmp_path):
+    def function():
+        import torch.distributed as dist
+
+        if get_context().get_world_rank() != 1:
+            dist.all_reduce(torch.ones(1))
+        time.sleep(60)
+
+    with pytest.raises(TrainingFailedError) as told:
+        fit(tmp_path, function, TorchConfig(timeout_s=0.5), workers=3)
+    assert "a collective waited for longer than timeout_s=0.5: rank 1 had not come to it" in str(told.value)
+
+
+def test_a_rank_that_fails_waits_for_nobody(tmp_path):
+    def function():
+        import torch.distributed as dist
+
+        if get_context().get_world_rank() == 0:
+            raise ValueError("planted")
+        dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(TrainingFailedError, match=r"rank 0, .*ValueError: planted"):
+        fit(tmp_path, function)
+
+
+class QuickToLeave(TorchConfig):
+    teardown_s = 0.5
+
+
+def test_a_collective_still_under_way_does_not_keep_a_rank_from_ending(tmp_path):
+    told = tmp_path / "told"
+
+    class Telling(logging.Handler):
+        def emit(self, record):
+            told.with_suffix(".part").write_text(record.getMessage())
+            told.with_suffix(".part").rename(told)
+
+    def function():
+        import torch.distributed as dist
+
+        if get_context().get_world_rank() == 0:
+            logging.getLogger("paceline").addHandler(Telling())
+            function.pending = dist.all_reduce(torch.ones(1), async_op=True)
+            return "done"
+        # Still there, so that the other's collective neither ends nor fails.
+        deadline = time.monotonic() + 30
+        while not told.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return None
+
+    assert fit(tmp_path, function, QuickToLeave()) == "done"
+    assert "the process group was not torn down within 0.5 s" in Path(told).read_text()

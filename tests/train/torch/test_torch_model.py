@@ -53,15 +53,37 @@ def test_a_model_moves_to_the_device_it_is_told(as_worker):
     as_worker()
     assert prepare_model(linear(), torch.device("meta")).weight.device.type == "meta"
     assert prepare_model(linear().to("meta"), move_to_device=False).weight.device.type == "meta"
-    with pytest.raises(NotImplementedError, match="meta"):
-        prepare_model(linear().to("meta"), move_to_device=True)
 
 
 def test_other_strategies_are_refused(as_worker):
     as_worker()
     with pytest.raises(ValueError, match=r"parallel_strategy='dp' is none of 'ddp', 'fsdp' and None"):
         prepare_model(linear(), parallel_strategy="dp")
-    with pytest.raises(RuntimeError, match="'fsdp' needs GPUs"):
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"mixed_precision": "fp8"}, "mixed_precision='fp8' is none of 'bf16', 'fp16'"),
+        ({"mixed_precision": torch.float32}, r"mixed_precision=torch\.float32 is none of"),
+        ({"compile": "inductor"}, "compile='inductor' is neither a bool nor a dict"),
+        ({"shard_blocks": [nn.Linear]}, "shard_blocks is for parallel_strategy='fsdp', and that is 'ddp'"),
+        ({"parallel_strategy": "fsdp", "move_to_device": torch.device("cuda:3")}, "move_to_device=device"),
+        (
+            {"parallel_strategy": "fsdp", "mixed_precision": "bf16", "parallel_strategy_kwargs": {"mp_policy": None}},
+            "both say how precise to be",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(as_worker, arguments, told):
+    as_worker()
+    with pytest.raises(ValueError, match=told):
+        prepare_model(linear(), **arguments)
+
+
+def test_without_a_process_group_nothing_is_sharded(as_worker):
+    as_worker()
+    with pytest.raises(RuntimeError, match=r"needs a process group(.|\n)*hint: train with a TorchTrainer"):
         prepare_model(linear(), parallel_strategy="fsdp")
 
 
@@ -85,15 +107,6 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_whole_batch(on_each)
         assert (device, ids) == ("cuda:0", [0])
         for found, wanted in zip(gradients, expected, strict=True):
             torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
-
-
-@needs_gpu
-def test_one_worker_has_nothing_to_shard(on_each):
-    def function():
-        model = prepare_model(linear(), parallel_strategy="fsdp")
-        return [type(model).__name__, str(model.weight.device)]
-
-    assert on_each(function, 1, gpus_per_worker=1) == [["Linear", "cuda:0"]]
 
 
 @needs_two_gpus

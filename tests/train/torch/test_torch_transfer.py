@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 from paceline.data.batches.torch import moved
-from paceline.train.torch import prepare_data_loader
+from paceline.train.torch import enable_reproducibility, prepare_data_loader
 
 META = torch.device("meta")
 Pair = collections.namedtuple("Pair", "x y")
@@ -136,3 +136,62 @@ def test_an_epoch_that_is_left_early_on_a_gpu_leaves_the_next_one_whole(on_each)
 
     whole = torch.arange(12.0).reshape(4, 3).tolist()
     assert on_each(function, 1, gpus_per_worker=1) == [[whole[0], whole]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: that copies run beside the work was not checked")
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(on_each, pin_memory):
+    def function():
+        from paceline.data.batches import torch as batches
+
+        were_pinned, move = [], batches.moved
+
+        def moved(batch, device, **options):
+            were_pinned.append(batch["x"].is_pinned())
+            return move(batch, device, **options)
+
+        batches.moved = moved
+        rows = [{"x": torch.full((1 << 22,), float(index)), "there": torch.ones(1).cuda()} for index in range(4)]
+        prepared = prepare_data_loader(DataLoader(rows, batch_size=None, pin_memory=False))
+        if pin_memory:
+            rows = [{"x": row["x"].pin_memory(), "there": row["there"]} for row in rows]
+            prepared = prepare_data_loader(DataLoader(rows, batch_size=None))
+        beside, current = batches._stream_beside(torch.device("cuda:0")), torch.cuda.current_stream()
+        arrived_early, sums = [], []
+        for row in prepared:
+            torch.cuda._sleep(int(2e8))  # some 100 ms
+            sums.append(row["x"].mean())
+            while not beside.query() and not current.query():
+                pass
+            arrived_early.append(not current.query())
+        batches.moved = move
+        return [arrived_early, were_pinned, torch.stack(sums).tolist()]
+
+    assert on_each(function, 1, gpus_per_worker=1) == [[[True] * 4, [True] * 4, [0.0, 1.0, 2.0, 3.0]]]
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU: how batches copied ahead are counted was not checked"
+)
+def test_on_a_gpu_what_was_copied_ahead_does_not_count_as_used(on_each):
+    def function():
+        def made():
+            return prepare_data_loader(DataLoader(torch.arange(20.0), batch_size=2, shuffle=True, num_workers=1))
+
+        enable_reproducibility(3)
+        whole = [batch.tolist() for batch in made()]
+        enable_reproducibility(3)
+        loader, seen = made(), []
+        for batch in loader:
+            seen.append(batch.tolist())
+            if len(seen) == 3:
+                break
+        state = loader.state_dict()
+        assert state == {"epoch": 0, "num_batches": 3}
+        enable_reproducibility(3)
+        loader = made()
+        loader.load_state_dict(state)
+        assert seen + [batch.tolist() for batch in loader] == whole
+        assert loader.state_dict() == {"epoch": 1, "num_batches": 0}
+
+    on_each(function, 1, gpus_per_worker=1)

@@ -271,7 +271,9 @@ class LocalEngine:
             return Failure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
-            return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host)
+            # JAX's and NCCL's watches over their peers abort a process when another one is gone.
+            echo = ended.code == -signal.SIGABRT
+            return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=echo)
         message = f"exited with code {ended.code} before its function returned"
         return Failure(rank, "exited", message, at=ended.at, host=self._host)
 

@@ -31,6 +31,16 @@ def check_target(device: Any, sharding: Any) -> Any:
     return device if device is not None else sharding
 
 
+def check_even(target: Any, drop_last: bool) -> None:
+    """Where an array is made of the batches of several workers, all of these have to have as many rows."""
+    if _spans_workers(target) and not drop_last:
+        raise ValueError(
+            f"sharding={target!r} is over the devices of several workers, and drop_last=False: the last batch of one "
+            "worker may have a row more than that of another, and they make no array together\n\n"
+            "hint: pass drop_last=True"
+        )
+
+
 def travels(target: Any) -> bool:
     """Whether arrays leave the memory that the CPU sees."""
     jax = _jax()
@@ -41,14 +51,23 @@ def travels(target: Any) -> bool:
 
 
 def arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target: Any = None) -> dict[str, Any]:
-    """An array for each column; `dtypes` is for all of them, or for those it names."""
+    """An array for each column; `dtypes` is for all of them, or for those it names.
+
+    By a sharding over the devices of several workers it is one array, of which this batch is the part of this worker.
+    """
     jax = _jax()
     made = {
         name: _array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
         for name, values in batch.items()
     }
+    if _spans_workers(target):
+        return {name: jax.make_array_from_process_local_data(target, values) for name, values in made.items()}
     put: dict[str, Any] = jax.device_put(made, target)
     return put
+
+
+def _spans_workers(target: Any) -> bool:
+    return isinstance(target, _jax().sharding.Sharding) and not target.is_fully_addressable
 
 
 def _array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:

@@ -125,9 +125,14 @@ def pinned(batch: Any, device: torch.device) -> Any:
     """The batch in memory from which a GPU copies while the CPU does something else."""
     import torch
 
+    def pin(item: Any, _method: Callable[..., Any]) -> Any:
+        if isinstance(item, torch.Tensor) and (item.device.type != "cpu" or item.layout is not torch.strided):
+            return item  # On a GPU already, or of a kind that cannot be pinned.
+        return item.pin_memory()
+
     # In a thread of its own the current GPU is the first one, whichever the worker uses.
     with torch.cuda.device(device if device.type == "cuda" else None):
-        return _changed(batch, "pin_memory", lambda item, pin: item.pin_memory())
+        return _changed(batch, "pin_memory", pin)
 
 
 def staged(

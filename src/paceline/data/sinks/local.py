@@ -24,7 +24,10 @@ from paceline.data.sinks.sink import Written, synced
 from paceline.data.sinks.staging import abandoned, free_numbers, numbered, removed, staging, sync_dirs
 
 FILES = "files"
-_TREE, _OLD, _MOVES = "tree", "old", "moves.json"
+TREE = "tree"
+MARK = ".written"
+"""In a directory that was written with `resume=True`: by which write."""
+_OLD, _MOVES = "old", "moves.json"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _TRIES = 20
@@ -59,7 +62,7 @@ class LocalPlace:
         """Remove what writers that died have left here, and take back what they had begun to move."""
         for parent, prefix in ((self.target.parent, self._beside), (self.target, self._inside)):
             for path in abandoned(parent, prefix):
-                self._take_back(path)
+                self.take_back(path)
                 removed(path)
 
     @contextlib.contextmanager
@@ -76,7 +79,9 @@ class LocalPlace:
             (path / FILES).mkdir()
             yield path
 
-    def publish(self, path: Path, files: Sequence[Written], *, overwrite: bool, only_new: bool) -> None:
+    def publish(
+        self, path: Path, files: Sequence[Written], *, overwrite: bool, only_new: bool, mark: bytes = b""
+    ) -> None:
         """Bring staged files to their place. `FileExistsError` where it must be new and no longer is."""
         exists = self.target.is_dir() and bool(os.listdir(self.target))
         if exists and only_new and self.holds_something():
@@ -84,7 +89,7 @@ class LocalPlace:
         if exists and not overwrite:
             self._add(path, files)
             return
-        tree = self._tree(path, files)
+        tree = self._tree(path, files, mark)
         try:
             if exists:
                 self._exchange(tree, path / _OLD)
@@ -112,9 +117,9 @@ class LocalPlace:
         parent = self.target.parent
         return os.access(parent, os.W_OK | os.X_OK) and parent.stat().st_dev == self.target.stat().st_dev
 
-    def _tree(self, path: Path, files: Sequence[Written]) -> Path:
+    def _tree(self, path: Path, files: Sequence[Written], mark: bytes) -> Path:
         """The whole directory as it is to be."""
-        tree = path / _TREE
+        tree = path / TREE
         tree.mkdir()
         directories = {tree}
         for file, name in zip(files, names_of(files, {}), strict=True):
@@ -122,6 +127,9 @@ class LocalPlace:
             target.parent.mkdir(parents=True, exist_ok=True)
             directories |= {parent for parent in target.parents if tree in parent.parents}
             (path / FILES / file.file).rename(target)
+        if mark:
+            (tree / MARK).write_bytes(mark)
+            synced(tree / MARK)
         sync_dirs(directories)
         return tree
 
@@ -152,7 +160,7 @@ class LocalPlace:
                         (self.target / move.name).rename(path / FILES / file.file)
                 continue
             except BaseException:
-                self._take_back(path)
+                self.take_back(path)
                 raise
             listed.unlink()
             sync_dirs([path])
@@ -166,7 +174,7 @@ class LocalPlace:
             for name in names
         ]
 
-    def _take_back(self, path: Path) -> None:
+    def take_back(self, path: Path) -> None:
         """Undo what stands in the list of moves, or a replacement that stopped halfway."""
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a list cut short: nothing was moved yet
             for move in msgspec.json.decode((path / _MOVES).read_bytes(), type=list[Move]):

@@ -11,32 +11,47 @@ from paceline._engine.local.launch import prewarm
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
+    from paceline.train.torch.acceleration import accelerate, backward, prepare_optimizer, unscale_gradients
+    from paceline.train.torch.accumulation import accumulate_gradients
     from paceline.train.torch.checkpoint import TorchCheckpoint
     from paceline.train.torch.devices import get_device, get_devices
     from paceline.train.torch.loader import prepare_data_loader
     from paceline.train.torch.model import prepare_model
+    from paceline.train.torch.predictor import TorchPredictor
     from paceline.train.torch.reproducibility import enable_reproducibility
+    from paceline.train.torch.sharded import ShardedCheckpoint
     from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
+    "ShardedCheckpoint",
     "TorchCheckpoint",
     "TorchConfig",
+    "TorchPredictor",
     "TorchTrainer",
+    "accelerate",
+    "accumulate_gradients",
+    "backward",
     "enable_reproducibility",
     "get_device",
     "get_devices",
     "prepare_data_loader",
     "prepare_model",
+    "prepare_optimizer",
+    "unscale_gradients",
 ]
 
 __getattr__ = on_demand(
     __name__,
     {
+        "paceline.train.torch.acceleration": ("accelerate", "backward", "prepare_optimizer", "unscale_gradients"),
+        "paceline.train.torch.accumulation": ("accumulate_gradients",),
         "paceline.train.torch.checkpoint": ("TorchCheckpoint",),
         "paceline.train.torch.devices": ("get_device", "get_devices"),
         "paceline.train.torch.loader": ("prepare_data_loader",),
         "paceline.train.torch.model": ("prepare_model",),
+        "paceline.train.torch.predictor": ("TorchPredictor",),
         "paceline.train.torch.reproducibility": ("enable_reproducibility",),
+        "paceline.train.torch.sharded": ("ShardedCheckpoint",),
         "paceline.train.torch.trainer": ("TorchTrainer",),
     },
 )

@@ -21,6 +21,8 @@ M = TypeVar("M", bound="torch.nn.Module")
 
 _WRAPPED = "module."
 """What DistributedDataParallel puts before the names of its model's weights."""
+_COMPILED = "_orig_mod."
+"""What `torch.compile` puts into the names of the weights of the module that it was given."""
 
 
 class TorchCheckpoint(Checkpoint):
@@ -37,7 +39,11 @@ class TorchCheckpoint(Checkpoint):
 
     @classmethod
     def from_model(cls, model: torch.nn.Module) -> Self:
-        """The weights of a model as they are now; of one that `prepare_model` wrapped, those of the model inside."""
+        """The weights of a model as they are now; of one that was wrapped or compiled, those of the model inside.
+
+        Of a model that is sharded over several workers each has only a part: that is refused, and the error says what
+        to do instead.
+        """
         return cls.from_state_dict(_unwrapped(model).state_dict())
 
     @classmethod
@@ -45,7 +51,7 @@ class TorchCheckpoint(Checkpoint):
         """What `model.state_dict()` gave, as it is now."""
         import torch
 
-        _refuse_shards(state_dict)
+        state_dict = _whole(_renamed(state_dict))
         checkpoint = cls.from_directory(_new_directory())
         if worker_context.current() is None:
             weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
@@ -63,12 +69,26 @@ class TorchCheckpoint(Checkpoint):
 
         with self.as_directory() as directory:
             file = Path(directory) / self.MODEL_FILENAME
-            weights: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        bare = _unwrapped(model)
-        if weights and not weights.keys() & bare.state_dict().keys():
-            torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(weights, _WRAPPED)
-        bare.load_state_dict(weights)
+            weights = torch.load(file, map_location="cpu", weights_only=True)
+        _load(_unwrapped(model), weights)
         return model
+
+
+def _load(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
+    import torch
+
+    names = {name.replace(_COMPILED, ""): name for name in model.state_dict()}
+    weights = _renamed(weights)
+    if weights and not weights.keys() & names.keys():
+        torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(weights, _WRAPPED)
+    weights = _renamed(weights, names)
+    if any(_is_sharded(parameter) for parameter in model.parameters()):
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+        # Every worker has read the file, and keeps its part of it.
+        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+    else:
+        model.load_state_dict(weights)
 
 
 def _new_directory() -> Path:
@@ -81,16 +101,41 @@ def _new_directory() -> Path:
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-    return model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
+    while True:
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif "_orig_mod" in model._modules:
+            model = model._orig_mod
+        else:
+            return model
 
 
-def _refuse_shards(state_dict: Mapping[str, Any]) -> None:
+def _renamed(state_dict: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Under the names of the model before it was compiled, or under given ones."""
+    renamed = {name: names.get(name, name) if names is not None else name.replace(_COMPILED, "") for name in state_dict}
+    # Left as it is wherever that is possible: torch notes beside the weights which versions of modules they are of.
+    if all(name == other for name, other in renamed.items()):
+        return state_dict
+    return {renamed[name]: value for name, value in state_dict.items()}
+
+
+def _whole(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    shards = [name for name, value in state_dict.items() if _is_sharded(value)]
+    for name in shards:
+        if state_dict[name].device_mesh.size() > 1:
+            raise ValueError(
+                f"{name!r} is only this rank's shard of a tensor, and TorchCheckpoint holds whole models\n\n"
+                "hint: let every rank report ShardedCheckpoint.from_state({'model': model}); or let every rank gather "
+                "the weights with get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
+                "cpu_offload=True)) of torch.distributed.checkpoint.state_dict, and rank 0 report "
+                "TorchCheckpoint.from_state_dict of them"
+            )
+    if not shards:
+        return state_dict
+    return {name: value.to_local() if name in shards else value for name, value in state_dict.items()}
+
+
+def _is_sharded(value: Any) -> bool:
     # Looked up, not imported: that takes a second, and without it there is no sharded tensor.
     tensors = sys.modules.get("torch.distributed.tensor")
-    shards = [name for name, value in state_dict.items() if tensors and isinstance(value, tensors.DTensor)]
-    if shards:
-        raise ValueError(
-            f"{shards[0]!r} is only this rank's shard of a tensor, and TorchCheckpoint holds whole models\n\n"
-            "hint: let every rank call torch.distributed.checkpoint.save(...) on a directory from "
-            "train.staging_directory(), or gather the weights with get_model_state_dict first"
-        )
+    return tensors is not None and isinstance(value, tensors.DTensor)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline._core.settings import variables_set
 from paceline.train.backend import BackendConfig
+from paceline.train.torch.group import in_collective, say_so, torn_down
 
 if TYPE_CHECKING:
     from paceline._worker.context import Context
@@ -24,7 +25,9 @@ _NUM_SET_UP, _ALL_SET_UP = "paceline/num_set_up", "paceline/all_set_up"
 class TorchConfig(BackendConfig):
     """`backend`: `nccl`, `gloo` or a string such as `cpu:gloo,cuda:nccl`; by default nccl on GPUs, else gloo.
 
-    `timeout_s` is how long a collective may take.
+    `init_method`: `env` and `tcp` come to the same here, for rank 0 opens the port and tells the others; code that
+    calls `init_process_group` itself finds the variables either way. `timeout_s` is how long a collective may take,
+    and leaving the group takes no longer either.
     """
 
     backend: str | None = None
@@ -46,6 +49,9 @@ class TorchConfig(BackendConfig):
 
     # DDP and the optimizers import it when they are first made: two seconds that a restart does not have.
     preload_later: ClassVar[tuple[str, ...]] = ("torch._dynamo",)
+
+    teardown_s: ClassVar[float] = 30
+    """How long a worker tries to leave the group at its end, before it ends without."""
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
@@ -75,13 +81,27 @@ class TorchConfig(BackendConfig):
             )
             if store.add(_NUM_SET_UP, 1) == begin.world_size:
                 store.set(_ALL_SET_UP, b"")
-            yield
+            try:
+                yield
+            except Exception as error:
+                self._failed(error, store, begin.rank, begin.world_size)
+                raise
+            finally:
+                torch.set_num_threads(num_threads)
             if begin.rank == 0:
                 # The store goes with this rank: a function that does nothing may end while others still set up.
                 store.wait([_ALL_SET_UP])
-            # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
-            dist.destroy_process_group()
-        torch.set_num_threads(num_threads)
+            torn_down(min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None)
+
+    def _failed(self, error: Exception, store: Any, rank: int, world_size: int) -> None:
+        """After a failure the peers may be gone, and to wait for them would hide the cause: the group is left as it is.
+
+        One without peers may be in the driver's own process (`num_workers=0`), and the next attempt makes a new one.
+        """
+        if world_size == 1:
+            torn_down(min(self.timeout_s, self.teardown_s))
+        elif in_collective(error):
+            say_so(error, store, rank, world_size, self.timeout_s)
 
     def _rendezvous(self, context: Context) -> tuple[str, int, Any]:
         """Rank 0 opens a store on a port of the system's choice and the others are told: nobody guesses a port."""
@@ -113,6 +133,8 @@ def _environment(context: Context, host: str, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(begin.local_world_size),
         "NODE_RANK": str(begin.node_rank),
         "ACCELERATE_TORCH_DEVICE": f"cuda:{begin.devices[0]}" if begin.devices else "cpu",
+        # Without it Accelerate takes a worker on a CPU to be alone.
+        "ACCELERATE_USE_CPU": "false" if begin.devices else "true",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         # Named, as looking the host name up is the classic way to hang.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or _interface(context),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from paceline.data.batches.torch import moved, moved_ahead
+from paceline.data.batches.torch import moved, moved_ahead, pinned
 from paceline.train.session import _context
 from paceline.train.torch.devices import get_device
 from paceline.train.torch.reproducibility import enabled_seed, seed_for
@@ -48,7 +48,8 @@ def prepare_data_loader(
     the beginning of the epoch, unless the loader drops it. `loader.state_dict()` says where the loader stands, and
     `load_state_dict` goes on from there.
 
-    `auto_transfer`: on a GPU the next batch is copied while one is used; give the loader `pin_memory=True` for that.
+    `auto_transfer`: on a GPU the next batch is copied while one is used, on a stream of its own and from pinned memory.
+    With `pin_memory=True` the loader pins batches in a thread of its own, else this one does.
     """
     begin = _context("prepare_data_loader").begin
     from torch.utils.data import DataLoader
@@ -104,8 +105,7 @@ class _Prepared:
             for _ in itertools.islice(batches, first):
                 pass
         if feed.device is not None:
-            ahead = feed.ahead
-            batches = moved_ahead(batches, feed.device) if ahead else (moved(b, feed.device) for b in batches)
+            batches = _on_device(batches, feed.device, ahead=feed.ahead)
         return self._counted(batches, epoch, first)
 
     def _counted(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
@@ -127,6 +127,13 @@ class _Prepared:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Let the next iteration go on from where `state_dict` was taken."""
         self._position = Position(state["epoch"], state["num_batches"])
+
+
+def _on_device(batches: Iterator[Any], device: torch.device, *, ahead: bool) -> Iterator[Any]:
+    if not ahead:
+        return (moved(batch, device) for batch in batches)
+    # Costs nothing where the loader has pinned them; where it has not, the copy would hold up this thread.
+    return moved_ahead((pinned(batch, device) for batch in batches), device)
 
 
 class Position(NamedTuple):

@@ -1,0 +1,41 @@
+"""Training with LightGBM.
+
+To import this starts the process that workers fork from, and LightGBM is being imported there while the script goes on
+importing; LightGBM itself is not imported here.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+from paceline._engine.local.launch import prewarm
+from paceline.train.lightgbm.config import LightGBMConfig
+
+if TYPE_CHECKING:
+    from paceline.train.lightgbm.callback import RayTrainReportCallback, ReportCallback
+    from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
+    from paceline.train.lightgbm.network import get_network_params
+    from paceline.train.lightgbm.predictor import LightGBMPredictor
+    from paceline.train.lightgbm.trainer import LightGBMTrainer
+
+__all__ = [
+    "LightGBMCheckpoint",
+    "LightGBMConfig",
+    "LightGBMPredictor",
+    "LightGBMTrainer",
+    "RayTrainReportCallback",
+    "ReportCallback",
+    "get_network_params",
+]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.train.lightgbm.callback": ("RayTrainReportCallback", "ReportCallback"),
+        "paceline.train.lightgbm.checkpoint": ("LightGBMCheckpoint",),
+        "paceline.train.lightgbm.network": ("get_network_params",),
+        "paceline.train.lightgbm.predictor": ("LightGBMPredictor",),
+        "paceline.train.lightgbm.trainer": ("LightGBMTrainer",),
+    },
+)
+
+prewarm(*LightGBMConfig.preload)

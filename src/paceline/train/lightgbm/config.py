@@ -1,0 +1,56 @@
+"""The LightGBM backend: what its network is made with, and that it is closed when the function has returned."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from paceline.train.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline._worker.context import Context
+
+TreeLearner = Literal["data", "voting"]
+
+
+@dataclass(frozen=True)
+class LightGBMConfig(BackendConfig):
+    """`tree_learner`: how workers share the work on their own rows, `data` or, for very many features, `voting`.
+
+    `timeout_s` is how long a worker waits for the others: to connect, and in each exchange (LightGBM counts minutes).
+    Each worker listens on a port between those of `ports`. By default they lie below those that systems give away: as
+    LightGBM takes a port only when training begins, nobody else should have got it by then.
+    """
+
+    tree_learner: TreeLearner = "data"
+    timeout_s: float = 1800
+    ports: tuple[int, int] = (20000, 32000)
+
+    requires: ClassVar[tuple[str, ...]] = ("lightgbm",)
+    extra: ClassVar[str] = "lightgbm"
+    # To import it starts no thread and runs no parallel region, so workers may be forked after that.
+    preload: ClassVar[tuple[str, ...]] = (
+        "lightgbm",
+        "paceline.train.lightgbm.callback",
+        "paceline.train.lightgbm.boosting",
+    )
+
+    def __post_init__(self) -> None:
+        if self.tree_learner not in get_args(TreeLearner):
+            raise ValueError(f"tree_learner={self.tree_learner!r} is neither 'data' nor 'voting'")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
+        low, high = self.ports
+        if not 1 <= low <= high <= 65535:
+            raise ValueError(f"ports={self.ports!r} is not the first and the last of a range of ports, 1 to 65535")
+
+    @contextlib.contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        from paceline.train.lightgbm.network import configured, free_network
+
+        with configured(self):
+            yield
+        # Not in a `finally`: after a failure, closed connections would only give the other ranks one of their own.
+        free_network()

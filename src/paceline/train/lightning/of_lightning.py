@@ -1,0 +1,46 @@
+"""The classes for the package `lightning`."""
+
+from __future__ import annotations
+
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
+
+from paceline.train.lightning.environment import Environment
+from paceline.train.lightning.report import Reporting
+from paceline.train.lightning.strategy import InOurGroup, OnGpus
+
+
+class PacelineLightningEnvironment(Environment, ClusterEnvironment):  # type: ignore[misc]
+    __doc__ = Environment.__doc__
+
+
+class PacelineDDPStrategy(InOurGroup, DDPStrategy):  # type: ignore[misc]
+    """Lightning's `DDPStrategy` among the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+
+
+class PacelineFSDPStrategy(OnGpus, InOurGroup, FSDPStrategy):  # type: ignore[misc]
+    """Lightning's `FSDPStrategy` among the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+
+
+class PacelineDeepSpeedStrategy(OnGpus, InOurGroup, DeepSpeedStrategy):  # type: ignore[misc]
+    """Lightning's `DeepSpeedStrategy` among the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+    requires = ("deepspeed",)
+
+
+class ReportCallback(Reporting, Callback):  # type: ignore[misc]
+    __doc__ = Reporting.__doc__
+    called_last = Checkpoint
+
+
+RayDDPStrategy = PacelineDDPStrategy
+RayFSDPStrategy = PacelineFSDPStrategy
+RayDeepSpeedStrategy = PacelineDeepSpeedStrategy
+RayLightningEnvironment = PacelineLightningEnvironment
+RayTrainReportCallback = ReportCallback

@@ -1,0 +1,55 @@
+"""TensorflowTrainer: a data-parallel trainer whose workers are a TensorFlow cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from paceline.train.backend import BackendConfig
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.datasets import DataConfig
+from paceline.train.tensorflow.config import TensorflowConfig
+from paceline.train.trainer import DataParallelTrainer
+from paceline.train.validation import ValidationConfig
+
+
+class TensorflowTrainer(DataParallelTrainer):
+    """Trains with TensorFlow on many workers.
+
+    def train_func(config):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = build_model()
+        ...
+        train.report({"loss": loss}, checkpoint=checkpoint)
+
+    TensorflowTrainer(train_func, train_loop_config={...}, scaling_config=ScalingConfig(num_workers=4)).fit()
+    """
+
+    _default_backend: ClassVar[Callable[[], BackendConfig]] = TensorflowConfig
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        tensorflow_config: TensorflowConfig | None = None,
+        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
+        run_config: RunConfig | Mapping[str, Any] | None = None,
+        resume_from_checkpoint: Checkpoint | None = None,
+        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=tensorflow_config,
+            scaling_config=scaling_config,
+            run_config=run_config,
+            resume_from_checkpoint=resume_from_checkpoint,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+        )

@@ -1,0 +1,211 @@
+"""A state made of live objects, such as models and optimizers, as a tree of tensors and values; and back into them.
+
+Models go through `torch.distributed.checkpoint.state_dict`: names are those of the bare model, whatever wraps it.
+Optimizers name their state by the model's parameters, here: torch's own function makes an optimizer that has no state
+yet take a step, and a save must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
+
+from paceline.train.torch.outline import Outline, names_in, outlined, rebuilt
+from paceline.train.torch.shard_reader import Stored
+
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+"""What torch.compile, FullyShardedDataParallel and activation checkpointing put into names."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A state as a tree."""
+
+    outline: Outline
+    tensors: dict[str, torch.Tensor]
+    anywhere: frozenset[str]
+    """Tensors that are equal on all ranks, where they are not sharded: weights, and what an optimizer keeps of them."""
+
+
+def taken(state: Mapping[str, Any]) -> Taken:
+    """What is to be stored of a state; tensors are those of the live objects themselves."""
+    tensors: dict[str, torch.Tensor] = {}
+    outlines: dict[str, Outline] = {}
+    own: set[str] = set()
+    for key, value in state.items():
+        outlines[key] = outlined(_tree(key, value, state), (key,), into=tensors)
+        if isinstance(value, Optimizer):
+            own.update(names_in(outlines[key]))
+        elif isinstance(value, nn.Module):
+            own.update(f"{key}.{name}" for name in names_of_parameters(value).values())
+    return Taken({"dict": outlines}, tensors, frozenset(own & tensors.keys()))
+
+
+def names_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
+    """What the parameters are called in the bare model, whatever it is wrapped in."""
+    inside = [
+        f"{prefix}." if prefix else ""
+        for prefix, module in model.named_modules()
+        if isinstance(module, DistributedDataParallel | DataParallel)
+    ]
+    names = {}
+    for name, parameter in model.named_parameters():
+        bare = name
+        # The innermost first: what is cut out of a name must not shift what is still to be cut.
+        for prefix in sorted(inside, key=len, reverse=True):
+            if name.startswith(f"{prefix}module."):
+                bare = prefix + bare[len(prefix) + len("module.") :]
+        for wrapper in _WRAPPERS:
+            bare = bare.replace(wrapper, "")
+        names[parameter] = bare
+    return names
+
+
+def loading(
+    key: str, state: Mapping[str, Any], stored: Stored, strict: bool
+) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
+    """How one entry of a state is restored: the tensors to be read, by name, and what to call once they are.
+
+    That returns the entry's value where there is no object to restore it in.
+    """
+    value, outline = state[key], stored.outline["dict"][key]
+    if isinstance(value, nn.Module):
+        return _loading_model(key, value, outline, strict)
+    if isinstance(value, Optimizer):
+        return _loading_optimizer(key, value, _names_for(key, value, state), outline, stored)
+    wanted: dict[str, torch.Tensor] = {}
+    live: dict[str, torch.Tensor] = {}
+    outlined(_tree(key, value, state), (key,), into=live)
+
+    def target(name: str) -> torch.Tensor:
+        wanted[name] = live[name] if name in live else stored.room_for(name)
+        return wanted[name]
+
+    restored = rebuilt(outline, target)
+
+    def load() -> dict[str, Any]:
+        if not _keeps_state(value):
+            return {key: restored}
+        value.load_state_dict(restored)
+        return {}
+
+    return wanted, load
+
+
+def _loading_model(
+    key: str, model: nn.Module, outline: Outline, strict: bool
+) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
+    live: dict[str, torch.Tensor] = {}
+    outlined(get_model_state_dict(model), (key,), into=live)
+    names = set(names_in(outline))
+    _check_names(key, set(live), names, strict)
+    wanted = {name: tensor for name, tensor in live.items() if name in names}
+    kept = {name: below for name, below in outline["dict"].items() if "tensor" not in below or below["tensor"] in live}
+
+    def load() -> dict[str, Any]:
+        weights = rebuilt({"dict": kept}, lambda name: wanted[name])
+        set_model_state_dict(model, weights, options=StateDictOptions(strict=strict))
+        return {}
+
+    return wanted, load
+
+
+def _loading_optimizer(
+    key: str, optimizer: Optimizer, names: Mapping[nn.Parameter, str], outline: Outline, stored: Stored
+) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
+    by_name = {name: parameter for parameter, name in names.items()}
+    wanted: dict[str, torch.Tensor] = {}
+
+    def target(name: str) -> torch.Tensor:
+        """Divided as the parameter that it belongs to, if it has its shape."""
+        parameter = by_name.get(name.removeprefix(f"{key}.state.").rpartition(".")[0])
+        if parameter is None or parameter.shape != stored.shapes[name]:
+            wanted[name] = stored.room_for(name)
+        else:
+            wanted[name] = torch.empty_like(parameter, dtype=stored.dtypes[name], requires_grad=False)
+        return wanted[name]
+
+    tree = rebuilt(outline, target)
+
+    def load() -> dict[str, Any]:
+        _load_optimizer(key, optimizer, names, tree)
+        return {}
+
+    return wanted, load
+
+
+def _tree(key: str, value: Any, state: Mapping[str, Any]) -> Any:
+    if isinstance(value, nn.Module):
+        return get_model_state_dict(value)
+    if isinstance(value, Optimizer):
+        return _optimizer_tree(value, _names_for(key, value, state))
+    return value.state_dict() if _keeps_state(value) else value
+
+
+def _keeps_state(value: Any) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _names_for(key: str, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[nn.Parameter, str]:
+    """The names of an optimizer's parameters, in the model of the same state that they belong to."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    models = [value for value in state.values() if isinstance(value, nn.Module)]
+    for model in models:
+        names = names_of_parameters(model)
+        if all(parameter in names for parameter in parameters):
+            return {parameter: names[parameter] for parameter in parameters}
+    raise ValueError(
+        f"{key!r} is an optimizer, and no model of the state has all {len(parameters)} parameters of it: they have no "
+        'names\n\nhint: store it together with its model, as in {"model": model, "optimizer": optimizer}; an optimizer '
+        "that was made before fully_shard(model) still has the parameters of before"
+    )
+
+
+def _optimizer_tree(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
+    return {
+        "state": {names[parameter]: dict(kept) for parameter, kept in optimizer.state.items() if parameter in names},
+        "param_groups": [
+            {**group, "params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups
+        ],
+    }
+
+
+def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter, str], tree: dict[str, Any]) -> None:
+    numbers: dict[str, int] = {}
+    groups = []
+    stored = {frozenset(group["params"]): group for group in tree["param_groups"]}
+    for group in optimizer.param_groups:
+        members = [names[parameter] for parameter in group["params"]]
+        if frozenset(members) not in stored:
+            raise ValueError(
+                f"{key!r}: the checkpoint has no group of exactly the parameters {_some(members)}, as this optimizer "
+                f"has; its groups are {'; '.join(_some(sorted(each)) for each in stored)}\n\n"
+                "hint: divide the parameters into groups as they were divided when the checkpoint was saved"
+            )
+        for name in members:
+            numbers[name] = len(numbers)
+        groups.append({**stored[frozenset(members)], "params": [numbers[name] for name in members]})
+    state = {numbers[name]: kept for name, kept in tree["state"].items() if name in numbers}
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _check_names(key: str, live: set[str], stored: set[str], strict: bool) -> None:
+    missing, unknown = sorted(live - stored), sorted(stored - live)
+    if strict and (missing or unknown):
+        told = [f"the checkpoint lacks {_some(missing)}"] if missing else []
+        told += [f"the model has no {_some(unknown)}"] if unknown else []
+        raise ValueError(
+            f"{key!r} does not fit the checkpoint: {'; '.join(told)}\n\nhint: strict=False loads what both have"
+        )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:3]))
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -1,0 +1,146 @@
+"""TorchPredictor: a checkpoint's model over the batches of a dataset, on CPU or GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from paceline._storage.state import holds_state
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.predictor import Predictor, checkpoint_of
+from paceline.train.torch.checkpoint import TorchCheckpoint
+from paceline.train.torch.shards import stem_of
+
+if TYPE_CHECKING:
+    import torch
+
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class TorchPredictor(Predictor):
+    """A class for `Dataset.map_batches`: each of its processes loads the model once.
+
+        predicted = dataset.map_batches(
+            TorchPredictor,
+            fn_constructor_kwargs={"checkpoint": result.checkpoint, "model": Net, "feature_columns": "image"},
+            batch_size=256,
+            concurrency=4,
+        )
+        predicted.write_parquet(path, resume=True)
+
+    `model` is a module, or what makes one; the weights come from a `TorchCheckpoint`, a `ShardedCheckpoint` or a
+    `Checkpoint.from_dict`, in which the entry `state_key` holds them. `precision="bf16"` or `"fp16"` runs it under
+    autocast; floating-point inputs are given the type of the weights, or `dtype`. With `use_gpu=True`, and `num_gpus=1`
+    of `map_batches`, each process computes on a GPU of its own. For more see `Predictor`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | str | None,
+        model: torch.nn.Module | Callable[[], torch.nn.Module],
+        *,
+        feature_columns: str | Sequence[str] | None = None,
+        keep_columns: bool | Sequence[str] = True,
+        output_column: str = "predictions",
+        state_key: str = "model",
+        use_gpu: bool = False,
+        precision: str | None = None,
+        dtype: torch.dtype | None = None,
+        compile: bool = False,
+    ) -> None:
+        """`checkpoint=None` takes the model with the weights that it has."""
+        super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
+        import torch
+
+        if precision is not None and precision not in _PRECISIONS:
+            raise ValueError(f"precision={precision!r} is not one of None, {', '.join(map(repr, _PRECISIONS))}")
+        if use_gpu and not torch.cuda.is_available():
+            raise ValueError(
+                "use_gpu=True, and this process sees no GPU\n\nhint: map_batches(..., num_gpus=1) gives one to each"
+            )
+        made = model if isinstance(model, torch.nn.Module) else model()
+        if not isinstance(made, torch.nn.Module):
+            raise TypeError(f"model={model!r} made {type(made).__name__}, which is not a torch.nn.Module")
+        if checkpoint is not None:
+            load_weights(made, checkpoint_of(checkpoint), state_key)
+        self.device = torch.device("cuda" if use_gpu else "cpu")
+        self.model = made.to(self.device).eval()
+        self._run: Callable[..., Any] = torch.compile(self.model) if compile else self.model
+        self._autocast = getattr(torch, _PRECISIONS[precision]) if precision is not None else None
+        floating = (each.dtype for each in self.model.parameters() if each.is_floating_point())
+        self._dtype = dtype if dtype is not None else next(floating, None)
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint | str, model: torch.nn.Module | Callable[[], torch.nn.Module], **options: Any
+    ) -> Self:
+        """The same as the constructor."""
+        return cls(checkpoint, model, **options)
+
+    def call_model(self, inputs: Any) -> Any:
+        """What the model gives for a tensor, or a dict of them. Runs under `torch.inference_mode` and autocast."""
+        return self._run(inputs)
+
+    def predict(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, dtype=self._autocast, enabled=self._autocast is not None),
+        ):
+            return super().predict(batch)
+
+    def inputs(self, batch: Mapping[str, Any]) -> Any:
+        return self.tensor(super().inputs(batch))
+
+    def tensor(self, array: Any) -> torch.Tensor:
+        """An array as a tensor on the device; floating-point numbers in the type that the model computes with."""
+        import torch
+
+        # A copy where the rows are in memory that others read too: torch knows no tensor that must not be written to.
+        writable = array if array.flags.writeable else array.copy()
+        tensor = torch.from_numpy(np.ascontiguousarray(writable))
+        dtype = self._dtype if tensor.is_floating_point() else None
+        return tensor.to(self.device, dtype)
+
+    def columns(self, outputs: Any) -> dict[str, Any]:
+        if isinstance(outputs, Mapping):
+            return {str(name): _array(value) for name, value in outputs.items()}
+        if isinstance(outputs, tuple | list):
+            return {f"{self._output}_{number}": _array(value) for number, value in enumerate(outputs)}
+        return {self._output: _array(outputs)}
+
+
+def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str) -> None:
+    """Whatever kind of checkpoint it is."""
+    with checkpoint.as_directory() as directory:
+        if Path(directory, TorchCheckpoint.MODEL_FILENAME).is_file():
+            TorchCheckpoint(directory).get_model(model)
+        elif Path(directory, f"{stem_of(0)}.json").is_file():
+            from paceline.train.torch.sharded import ShardedCheckpoint
+
+            ShardedCheckpoint(directory).load_into({state_key: model})
+        elif holds_state(Path(directory)):
+            state = Checkpoint(directory).to_dict()
+            if state_key not in state:
+                raise ValueError(f"{checkpoint} has no {state_key!r}: it holds {', '.join(map(repr, state))}")
+            model.load_state_dict(state[state_key])
+        else:
+            raise ValueError(
+                f"{checkpoint} holds {', '.join(sorted(os.listdir(directory)))}, and none of it is a model's state\n\n"
+                "hint: checkpoint=None, and model=a function that loads the weights itself"
+            )
+
+
+def _array(value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    # numpy has no bfloat16, and few readers of files know float16.
+    plain = value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+    return plain.cpu().numpy()

@@ -1,0 +1,1 @@
+"""What the trainers of gradient-boosted trees share: no library is imported here, each has a folder of its own."""

@@ -1,0 +1,65 @@
+"""What the trainers of trees share: a train function of the caller's own, or one that is declared by its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from paceline.train.datasets import DataConfig
+from paceline.train.trainer import DataParallelTrainer
+from paceline.train.trees.declared import TRAIN, Boosting, Declared, Library, Rules, declared
+
+
+class TreesTrainer(DataParallelTrainer):
+    """Takes `train_loop_per_worker`, or `label_column`, `params` and `num_boost_round` in its place."""
+
+    _rules: ClassVar[Rules]
+    _library: ClassVar[Library]
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any] | None,
+        *,
+        label_column: str | None,
+        params: Mapping[str, Any] | None,
+        num_boost_round: int | None,
+        train_kwargs: Mapping[str, Any],
+        datasets: Mapping[str, Any] | None,
+        dataset_config: DataConfig | Mapping[str, Any] | None,
+        **others: Any,
+    ) -> None:
+        rules = type(self)._rules
+        self.declared: Declared | None = None
+        """What to train, where no function was given."""
+        given = {"label_column": label_column, "params": params, "num_boost_round": num_boost_round, **train_kwargs}
+        if train_loop_per_worker is not None:
+            for name, value in given.items():
+                if value is not None:
+                    raise TypeError(
+                        f"{rules.trainer} was given train_loop_per_worker and {name}: either a function trains, or "
+                        f"the arguments say what to train\n\nhint: pass {name} on in train_loop_config"
+                    )
+        else:
+            if others.get("train_loop_config") is not None:
+                raise TypeError(
+                    f"{rules.trainer} was given train_loop_config and no train_loop_per_worker to give it to"
+                )
+            if all(value is None for value in given.values()):
+                raise TypeError(
+                    f"{rules.trainer} was not told what to train\n\nhint: give it a train_loop_per_worker, or "
+                    "datasets={'train': ...}, label_column=, params= and num_boost_round="
+                )
+            self.declared = declared(
+                rules,
+                datasets=datasets,
+                label_column=label_column,
+                params=params,
+                num_boost_round=num_boost_round,
+                train_kwargs=train_kwargs,
+            )
+            train_loop_per_worker = Boosting(self.declared, type(self)._library)
+            if dataset_config is None:
+                # Every row is trained on. Evaluation sets are whole on each rank, so that all find the same metrics,
+                # and decide alike to stop early.
+                dataset_config = DataConfig(datasets_to_split=[TRAIN], exact=[TRAIN])
+        super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **others)

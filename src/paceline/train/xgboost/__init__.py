@@ -1,0 +1,31 @@
+"""Training with XGBoost, which is not imported here."""
+
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+from paceline.train.xgboost.config import XGBoostConfig
+
+if TYPE_CHECKING:
+    from paceline.train.xgboost.callback import RayTrainReportCallback, ReportCallback
+    from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
+    from paceline.train.xgboost.predictor import XGBoostPredictor
+    from paceline.train.xgboost.trainer import XGBoostTrainer
+
+__all__ = [
+    "RayTrainReportCallback",
+    "ReportCallback",
+    "XGBoostCheckpoint",
+    "XGBoostConfig",
+    "XGBoostPredictor",
+    "XGBoostTrainer",
+]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.train.xgboost.callback": ("RayTrainReportCallback", "ReportCallback"),
+        "paceline.train.xgboost.checkpoint": ("XGBoostCheckpoint",),
+        "paceline.train.xgboost.predictor": ("XGBoostPredictor",),
+        "paceline.train.xgboost.trainer": ("XGBoostTrainer",),
+    },
+)

@@ -1,0 +1,38 @@
+"""XGBoostCheckpoint: a booster in XGBoost's own binary JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.train.trees.model_file import ModelCheckpoint
+
+if TYPE_CHECKING:
+    import xgboost
+
+
+class XGBoostCheckpoint(ModelCheckpoint):
+    """A checkpoint with one file, `model.ubj`, that `xgboost.Booster(model_file=...)` reads.
+
+    train.report(metrics, checkpoint=XGBoostCheckpoint.from_model(booster))
+    booster = XGBoostCheckpoint(result.checkpoint.path).get_model()
+    """
+
+    MODEL_FILENAME: ClassVar[str] = "model.ubj"
+
+    def get_model(self) -> xgboost.Booster:
+        """The booster in it."""
+        return super().get_model()
+
+    @staticmethod
+    def _write(booster: Any, file: Path) -> None:
+        # The format follows from the ending of the name.
+        booster.save_model(str(file))
+
+    @staticmethod
+    def _read(file: Path) -> xgboost.Booster:
+        import xgboost
+
+        booster = xgboost.Booster()
+        booster.load_model(str(file))
+        return booster

@@ -1,0 +1,85 @@
+"""The XGBoost backend: a communicator around the user's function, and the tracker that brings its workers together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.train.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline._worker.context import Context
+
+
+@dataclass(frozen=True)
+class XGBoostConfig(BackendConfig):
+    """`xgboost_communicator`: `rabit`, the one that needs nothing else.
+
+    `timeout_s` is how long workers wait for each other: to connect, and in each collective.
+    """
+
+    xgboost_communicator: str = "rabit"
+    timeout_s: float = 1800
+
+    requires: ClassVar[tuple[str, ...]] = ("xgboost",)
+    extra: ClassVar[str] = "xgboost"
+    # Nothing is preloaded: forked workers import XGBoost for themselves, and no state of it is ever forked.
+
+    def __post_init__(self) -> None:
+        if self.xgboost_communicator != "rabit":
+            raise ValueError(
+                f"xgboost_communicator={self.xgboost_communicator!r} is not 'rabit', the only one there is"
+            )
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
+
+    @contextlib.contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        if context.begin.world_size == 1:
+            yield
+            return
+        from xgboost.collective import CommunicatorContext
+
+        tracker, arguments = self._rendezvous(context)
+        communicator = CommunicatorContext(**arguments)
+        communicator.__enter__()
+        yield
+        # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
+        communicator.__exit__(None, None, None)
+        if tracker is not None:
+            tracker.wait_for(timeout=self._seconds)
+            tracker.free()
+
+    def _rendezvous(self, context: Context) -> tuple[Any, dict[str, Any]]:
+        """Rank 0 starts the tracker, on a port of the system's choice, and the others are told where."""
+        begin = context.begin
+        tracker = None
+        if begin.rank == 0:
+            from xgboost.tracker import RabitTracker
+
+            host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
+            tracker = RabitTracker(
+                n_workers=begin.world_size, host_ip=host, port=0, sortby="task", timeout=self._seconds
+            )
+            tracker.start()
+        told = context.join(json.dumps(tracker.worker_args()).encode() if tracker is not None else b"")
+        return tracker, communicator_arguments(json.loads(told), begin.rank, self._seconds)
+
+    @property
+    def _seconds(self) -> int:
+        return math.ceil(self.timeout_s)
+
+
+def communicator_arguments(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:
+    """What one rank makes its communicator with."""
+    return {
+        **tracker_arguments,
+        "dmlc_communicator": "rabit",
+        # Ranks are given out in the order of these names, which are strings: so that ours and theirs agree.
+        "dmlc_task_id": f"{rank:08d}",
+        "dmlc_timeout": timeout_s,
+    }

@@ -1,0 +1,89 @@
+"""XGBoostTrainer: one model of XGBoost, trained by many workers on their own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.train.backend import BackendConfig
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.datasets import DataConfig
+from paceline.train.trees.declared import Library, Rules
+from paceline.train.trees.trainer import TreesTrainer
+from paceline.train.validation import ValidationConfig
+from paceline.train.xgboost.boosting import RULES, XGBoost
+from paceline.train.xgboost.callback import ReportCallback
+from paceline.train.xgboost.config import XGBoostConfig
+
+if TYPE_CHECKING:
+    import xgboost
+
+
+class XGBoostTrainer(TreesTrainer):
+    """Trains with XGBoost on many workers, which all end with the same model.
+
+    Either a function trains:
+
+        def train_func():
+            rows = train.get_dataset_shard("train").materialize().to_pandas()
+            matrix = xgboost.DMatrix(rows.drop("y", axis=1), label=rows["y"])
+            xgboost.train({"objective": "binary:logistic"}, matrix, callbacks=[ReportCallback(frequency=10)])
+
+        XGBoostTrainer(train_func, datasets={"train": ...}, scaling_config=ScalingConfig(num_workers=4)).fit()
+
+    or it is declared what to train, and a run that was interrupted goes on by itself:
+
+        XGBoostTrainer(
+            datasets={"train": ..., "valid": ...},
+            label_column="y",
+            params={"objective": "binary:logistic", "eval_metric": "auc"},
+            num_boost_round=100,
+            scaling_config=ScalingConfig(num_workers=4),
+        ).fit()
+
+    Of `xgboost.train` it then also takes `callbacks`, `custom_metric`, `early_stopping_rounds`, `maximize`, `obj` and
+    `verbose_eval`.
+    """
+
+    _default_backend: ClassVar[Callable[[], BackendConfig]] = XGBoostConfig
+    _rules: ClassVar[Rules] = RULES
+    _library: ClassVar[Library] = XGBoost()
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any] | None = None,
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        xgboost_config: XGBoostConfig | None = None,
+        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
+        run_config: RunConfig | Mapping[str, Any] | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
+        resume_from_checkpoint: Checkpoint | None = None,
+        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        label_column: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        num_boost_round: int | None = None,
+        **train_kwargs: Any,
+    ) -> None:
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=xgboost_config,
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            resume_from_checkpoint=resume_from_checkpoint,
+            validation_config=validation_config,
+            label_column=label_column,
+            params=params,
+            num_boost_round=num_boost_round,
+            train_kwargs=train_kwargs,
+        )
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint) -> xgboost.Booster:
+        """The model in a checkpoint of such a run."""
+        return ReportCallback.get_model(checkpoint)

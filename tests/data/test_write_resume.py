@@ -1,0 +1,216 @@
+"""A write with `resume=True` that is interrupted goes on with what is left, and ends like one that never was."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from rows_in_units import dataset_of
+
+import paceline.data
+from paceline.data.block import Block
+from paceline.data.dataset import Dataset
+from paceline.data.sinks import progress
+from paceline.data.write import write_csv, write_json, write_parquet
+
+NUM_UNITS = 5
+
+
+class Interrupted(BaseException):
+    """Not an error of the write, as little as Ctrl-C."""
+
+
+def _read(path: Path) -> list[list[int]]:
+    return [pq.ParquetFile(file).read().column("x").to_pylist() for file in sorted(path.glob("*.parquet"))]
+
+
+def _dataset(read: list[int], fail_at: int | None = None, scale: int = 10) -> Dataset:
+    """Notes the units that are read, and is interrupted in one of them."""
+
+    def unit(number: int) -> Iterator[Block]:
+        read.append(number)
+        if number == fail_at:
+            raise Interrupted
+        if number != 2:  # Which is empty.
+            yield Block({"x": np.array([scale * number, scale * number + 1])})
+
+    return dataset_of(*(lambda number=number: unit(number) for number in range(NUM_UNITS)))
+
+
+WHOLE = [[0, 1], [10, 11], [30, 31], [40, 41]]
+
+
+@pytest.mark.parametrize("fail_at", range(NUM_UNITS))
+def test_the_units_that_are_left_are_written_and_no_others(tmp_path: Path, fail_at: int) -> None:
+    read: list[int] = []
+    with pytest.raises(Interrupted):
+        write_parquet(_dataset(read, fail_at), tmp_path / "out", resume=True)
+    assert not (tmp_path / "out").exists()
+    read.clear()
+    write_parquet(_dataset(read), tmp_path / "out", resume=True)
+    # The unit before is done again where nothing told that it had ended.
+    assert read[0] in (fail_at, max(fail_at - 1, 0), max(fail_at - 2, 0))
+    assert read[-1] == NUM_UNITS - 1
+    assert _read(tmp_path / "out") == WHOLE
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_write_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    read: list[int] = []
+    write_parquet(_dataset(read), tmp_path / "out", resume=True)
+    inodes = {path.stat().st_ino for path in (tmp_path / "out").iterdir()}
+    read.clear()
+    write_parquet(_dataset(read), tmp_path / "out", resume=True)
+    assert read == []
+    assert {path.stat().st_ino for path in (tmp_path / "out").iterdir()} == inodes
+    assert len(paceline.data.read_parquet(str(tmp_path / "out")).take_all()) == 8
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_interrupted_at_any_rename_it_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    rename, made = Path.rename, 0
+    for crash_at in range(1, 100):
+        target = tmp_path / str(crash_at) / "out"
+        if mode == "overwrite":
+            write_parquet(dataset_of([{"x": [7]}]), target)
+        made = 0
+
+        def counted(self: Path, other: Any, crash_at: int = crash_at) -> Any:
+            nonlocal made
+            made += 1
+            if made == crash_at:
+                raise Interrupted
+            return rename(self, other)
+
+        monkeypatch.setattr(Path, "rename", counted)
+        try:
+            write_parquet(_dataset([]), target, resume=True, mode=mode)
+        except Interrupted:
+            assert not target.exists() or _read(target) == [[7]]
+        monkeypatch.setattr(Path, "rename", rename)
+        write_parquet(_dataset([]), target, resume=True, mode=mode)
+        assert _read(target) == WHOLE
+        assert os.listdir(target.parent) == ["out"]
+        if made < crash_at:
+            return
+    pytest.fail("it never came to an end")
+
+
+def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        write_parquet(_dataset([], 4), tmp_path / "out", resume=True)
+    staged = sorted((tmp_path / ".out.resuming" / "files").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    staged[1].write_bytes(b"cut")
+    with (tmp_path / ".out.resuming" / "done.jsonl").open("ab") as journal:
+        journal.write(b"00000000 torn")
+    read: list[int] = []
+    write_parquet(_dataset(read), tmp_path / "out", resume=True)
+    assert read == [1, 2, 3, 4]
+    assert _read(tmp_path / "out") == WHOLE
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda path: write_parquet(dataset_of([{"x": [1]}]), path, resume=True),
+        lambda path: write_parquet(_dataset([]).map_batches(lambda batch: batch), path, resume=True),
+        lambda path: write_parquet(_dataset([]), path, resume=True, compression="zstd"),
+        lambda path: write_json(_dataset([]), path, resume=True),
+    ],
+    ids=["other rows", "another step", "another option", "another format"],
+)
+def test_another_write_does_not_go_on_with_its_files(tmp_path: Path, again: Callable[[Path], None]) -> None:
+    with pytest.raises(Interrupted):
+        write_parquet(_dataset([], 3), tmp_path / "out", resume=True)
+    with pytest.raises(ValueError, match=r"an unfinished write to .*out was of other rows"):
+        again(tmp_path / "out")
+    write_parquet(_dataset([]), tmp_path / "out", resume=True)
+    assert _read(tmp_path / "out") == WHOLE
+
+
+def test_arguments_of_a_step_tell_one_write_from_another(tmp_path: Path) -> None:
+    def added(batch: dict[str, Any], number: int) -> dict[str, Any]:
+        return {"x": batch["x"] + number}
+
+    def dataset(number: int, fail_at: int | None = None) -> Dataset:
+        return _dataset([], fail_at).map_batches(added, fn_kwargs={"number": number})
+
+    with pytest.raises(Interrupted):
+        write_parquet(dataset(1, 3), tmp_path / "out", resume=True)
+    with pytest.raises(ValueError, match="other steps"):
+        write_parquet(dataset(2), tmp_path / "out", resume=True)
+    write_parquet(dataset(1), tmp_path / "out", resume=True)
+    assert _read(tmp_path / "out")[0] == [1, 2]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    def unit() -> Iterator[Block]:
+        with pytest.raises(RuntimeError, match="another process is writing to"):
+            write_parquet(dataset_of(unit), tmp_path / "out", resume=True)
+        yield Block({"x": np.array([1])})
+
+    write_parquet(dataset_of(unit), tmp_path / "out", resume=True)
+    assert _read(tmp_path / "out") == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True), "sort.* brings rows of all units"),
+        (lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3), "one process writes all"),
+        (lambda path: write_csv(_dataset([]), "memory://x", resume=True), "is a store"),
+        (lambda path: write_csv(_dataset([]), path.parent, resume=True), "there are other files at"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, write: Callable[[Path], None], told: str) -> None:
+    (tmp_path / "other").touch()
+    with pytest.raises(ValueError, match=told):
+        write(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["other"]
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import paceline.data
+
+def slow(batch):
+    time.sleep(0.05)
+    with open("done", "a") as file:
+        file.write(f"{batch['id'][0]}\\n")
+    return {"x": batch["id"] * 10}
+
+if __name__ == "__main__":
+    rows = paceline.data.range(24, override_num_blocks=24).map_batches(slow)
+    rows.write_parquet("out", resume=True)
+"""
+
+
+def test_killed_in_the_middle_it_goes_on_and_each_row_is_there_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    journal = tmp_path / ".out.resuming" / progress._DONE
+    with subprocess.Popen(command, cwd=tmp_path) as driver:
+        deadline = time.monotonic() + 60
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 7:
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        driver.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "done").rename(tmp_path / "done_first")
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert [x for file in _read(tmp_path / "out") for x in file] == [10 * number for number in range(24)]
+    again = [int(line) for line in (tmp_path / "done").read_text().split()]
+    assert min(again) >= 6, "what was written before is not done again"
+    assert len(again) == len(set(again))
+    assert sorted(os.listdir(tmp_path)) == ["done", "done_first", "out", "script.py"]

@@ -1,0 +1,233 @@
+"""A Transformers trainer on two workers: it finds ranks and device, reports what it logs and saves, and resumes."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline.data
+import paceline.train.huggingface.transformers
+from paceline import train
+from paceline.train import FailureConfig, RunConfig, ScalingConfig
+from paceline.train.torch import TorchTrainer
+
+# Looked for, not imported: that is for the workers to do.
+pytestmark = pytest.mark.skipif(
+    not (importlib.util.find_spec("transformers") and importlib.util.find_spec("accelerate")),
+    reason="transformers and accelerate are not installed",
+)
+
+NUM_ROWS = 128
+
+
+def sentences():
+    """Random sentences, labelled by their first word."""
+    words = np.random.default_rng(0).integers(2, 16, (NUM_ROWS, 6))
+    return [{"input_ids": row, "labels": int(row[0] > 8)} for row in words]
+
+
+def tiny_model():
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=16,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=8,
+        num_labels=2,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def made_trainer(path, train_dataset, eval_dataset, **arguments):
+    import transformers
+
+    return transformers.Trainer(
+        model=tiny_model(),
+        args=transformers.TrainingArguments(
+            output_dir=str(path),
+            per_device_train_batch_size=8,
+            learning_rate=1e-2,
+            logging_steps=2,
+            save_steps=4,
+            save_total_limit=1,
+            eval_strategy="steps",
+            eval_steps=4,
+            report_to=[],
+            disable_tqdm=True,
+            **arguments,
+        ),
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        compute_metrics=lambda said: {
+            "accuracy": float((said.predictions.argmax(-1) == said.label_ids).mean()),
+            "rows": len(said.label_ids),
+        },
+    )
+
+
+def weights(model):
+    return [parameter.double().sum().item() for parameter in model.parameters()]
+
+
+def from_all(value):
+    import torch.distributed as dist
+
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def on_shards(kill_at=None):
+    """A train function that reads its part of a dataset; on the first attempt rank 1 is killed after a step."""
+
+    def train_func():
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import torch.distributed as dist
+        import transformers
+
+        from paceline.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
+
+        class Kill(transformers.TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if (state.global_step, args.process_index, checkpoint) == (kill_at, 1, None):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        checkpoint = train.get_checkpoint()
+        path = Path(train.get_context().get_storage().experiment_fs_path).parent / "transformers"
+        batches = train.get_dataset_shard("train").iter_torch_batches(batch_size=8)
+        trainer = made_trainer(path, batches, train.get_dataset_shard("eval"), max_steps=20)
+        trainer.add_callback(RayTrainReportCallback())
+        trainer.add_callback(Kill())
+        trainer = prepare_trainer(trainer)
+        group = dist.group.WORLD
+        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as directory:
+            trainer.train(resume_from_checkpoint=os.path.join(directory, "checkpoint") if directory else None)
+        return from_all(
+            {
+                "rank": trainer.args.process_index,
+                "world_size": trainer.args.world_size,
+                "device": str(trainer.args.device),
+                "wrapped": type(trainer.model_wrapped).__name__,
+                "same_group": dist.group.WORLD is group,
+                "weights": weights(trainer.model),
+            }
+        )
+
+    return train_func
+
+
+def fitted(function, path, **trainer):
+    return TorchTrainer(
+        function,
+        scaling_config=ScalingConfig(2),
+        run_config=RunConfig(name="run", storage_path=path, failure_config=FailureConfig(1)),
+        **trainer,
+    ).fit()
+
+
+def datasets():
+    rows = sentences()
+    return {"train": paceline.data.from_items(rows), "eval": paceline.data.from_items(rows[:32])}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return fitted(on_shards(), tmp_path_factory.mktemp("undisturbed"), datasets=datasets())
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    # Its newest checkpoint is from the very end of an epoch, of which nothing is left.
+    return fitted(on_shards(kill_at=9), tmp_path_factory.mktemp("killed"), datasets=datasets())
+
+
+def test_two_workers_learn_the_labels(undisturbed):
+    assert undisturbed.metrics["eval_accuracy"] >= 0.95
+
+
+def test_ranks_and_device_are_those_of_the_run_and_the_process_group_stays(undisturbed):
+    ranks = undisturbed.return_value
+    assert [one["rank"] for one in ranks] == [0, 1]
+    found = {(one["world_size"], one["device"], one["wrapped"], one["same_group"]) for one in ranks}
+    assert found == {(2, "cpu", "DistributedDataParallel", True)}
+
+
+def test_gradients_are_shared(undisturbed):
+    first, second = (one["weights"] for one in undisturbed.return_value)
+    assert first == second
+
+
+def test_an_evaluation_sees_the_rows_of_all_workers(undisturbed):
+    assert undisturbed.metrics["eval_rows"] == 32
+
+
+def test_what_is_logged_is_reported_and_a_step_that_is_saved_makes_one_report(undisturbed):
+    table = undisturbed.metrics_dataframe
+    # The last one is what the trainer logs when it is done.
+    assert list(table["step"]) == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 20]
+    assert list(table["eval_accuracy"].notna()) == [False] + [True] * 10
+    assert undisturbed.metrics["train_loss"] > 0
+    saved = [checkpoint.path[-2:] for checkpoint, _ in undisturbed.best_checkpoints]
+    assert sorted(saved) == ["02", "04", "06", "08", "10"]
+
+
+def test_a_checkpoint_has_the_trainers_own_with_the_random_states_of_all_ranks(undisturbed):
+    checkpoint = Path(undisturbed.checkpoint.path) / "checkpoint"
+    files = {path.name for path in checkpoint.iterdir()}
+    assert files >= {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"}
+    assert {name for name in files if name.startswith("rng")} == {"rng_state_0.pth", "rng_state_1.pth"}
+
+
+def test_after_a_kill_the_very_same_training_goes_on(undisturbed, killed):
+    assert list(killed.metrics_dataframe["step"]) == list(undisturbed.metrics_dataframe["step"])
+    assert list(killed.metrics_dataframe["loss"]) == list(undisturbed.metrics_dataframe["loss"])
+    assert killed.return_value[0]["weights"] == undisturbed.return_value[0]["weights"]
+
+
+def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
+    def train_func():
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        from paceline.train.huggingface.transformers import ReportCallback, prepare_trainer
+
+        class Noted(list):
+            def __getitem__(self, index):
+                seen.append(index)
+                return super().__getitem__(index)
+
+        def refusal(value):
+            try:
+                prepare_trainer(value)
+            except (TypeError, ValueError) as error:
+                return str(error)
+            return "accepted"
+
+        seen, rows = [], sentences()
+        trainer = made_trainer(tmp_path / "a", Noted(rows), rows[:32], num_train_epochs=2)
+        trainer.add_callback(ReportCallback())
+        trainer = prepare_trainer(trainer)
+        trainer.train()
+        del os.environ["ACCELERATE_USE_CPU"]
+        alone = made_trainer(tmp_path / "b", rows, rows, num_train_epochs=1)
+        return from_all(
+            {"seen": seen, "weights": weights(trainer.model), "refused": [refusal("trainer"), refusal(alone)]}
+        )
+
+    result = fitted(train_func, tmp_path)
+    first, second = result.return_value
+    # Of two epochs; the accelerator looks one batch ahead, never beyond its part.
+    assert set(first["seen"]) | set(second["seen"]) == set(range(NUM_ROWS))
+    assert len(first["seen"]) == len(second["seen"]) == NUM_ROWS
+    assert first["weights"] == second["weights"]
+    no_trainer, lost = second["refused"]
+    assert no_trainer == "trainer='trainer' is not a transformers.Trainer"
+    assert lost.startswith("the trainer takes itself for rank 0 of 1 on cpu; this worker is rank 1 of 2 on cpu")
+    assert result.metrics["step"] == 16

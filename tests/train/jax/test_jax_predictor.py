@@ -1,0 +1,69 @@
+"""JaxPredictor: a checkpoint applied to a dataset."""
+
+import numpy as np
+import pytest
+
+import paceline.data
+from paceline.data.context import DataContext
+from paceline.data.exec.processes import shutdown
+from paceline.train import Checkpoint
+from paceline.train.jax import JaxPredictor, OrbaxCheckpoint
+
+jax = pytest.importorskip("jax", reason="jax is not installed: JaxPredictor was not checked")
+pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: JaxPredictor was not checked")
+
+
+@pytest.fixture
+def data_processes(tmp_path):
+    """Processes of this test's own, that spill to its own directory."""
+    before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
+    yield
+    shutdown()
+    DataContext._current = before
+
+
+def double(params, batch):
+    return batch["id"] * params["factor"]
+
+
+def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(data_processes):
+    checkpoint = OrbaxCheckpoint.from_pytree({"model": {"params": {"factor": np.int32(2)}}, "step": 1})
+    predicted = paceline.data.range(50).map_batches(
+        JaxPredictor,
+        fn_constructor_kwargs={"checkpoint": checkpoint, "apply": double, "params": "model/params"},
+        batch_size=8,
+        concurrency=2,
+    )
+    assert predicted.take_all() == [{"id": i, "predictions": 2 * i} for i in range(50)]
+
+
+def test_a_batch_that_is_shorter_is_not_compiled_for_again():
+    traced = []
+
+    def apply(params, batch):
+        traced.append(batch["x"].shape)
+        return {"sum": batch["x"].sum(axis=1) + params["b"], "x2": batch["x"] * 2}
+
+    predictor = JaxPredictor(Checkpoint.from_dict({"b": np.float32(1)}), apply, keep_columns=False, columns=["x"])
+    names = np.array(["a", "b", "c", "d"], object)
+    whole = predictor({"x": np.ones((4, 3), np.float32), "name": names})
+    part = predictor({"x": np.ones((2, 3), np.float32), "name": names[:2]})
+    assert traced == [(4, 3)]
+    assert whole["sum"].tolist() == [4.0] * 4
+    assert (part["sum"].tolist(), part["x2"].shape) == ([4.0] * 2, (2, 3))
+    assert part.keys() == {"sum", "x2"}
+
+
+def test_what_does_not_fit_is_told_by_name():
+    checkpoint = Checkpoint.from_dict({"w": np.ones(2)})
+    rows = {"x": np.ones((2, 2), np.float32)}
+    with pytest.raises(ValueError, match="params='a/b': the checkpoint has no 'a' there, but 'w'"):
+        JaxPredictor(checkpoint, double, params="a/b")
+    with pytest.raises(TypeError, match=r"checkpoint='path' is not a paceline.train.Checkpoint"):
+        JaxPredictor("path", double)
+    with pytest.raises(TypeError, match="apply=None is not a function"):
+        JaxPredictor(checkpoint, None)
+    with pytest.raises(TypeError, match=r"the column 'name' is of type object[\s\S]*hint: name the columns"):
+        JaxPredictor(checkpoint, double)({**rows, "name": np.array(["a", "b"], object)})
+    with pytest.raises(ValueError, match=r"apply returned 'predictions' of shape \(\) for a batch of 2 rows"):
+        JaxPredictor(checkpoint, lambda params, batch: batch["x"].sum())(rows)

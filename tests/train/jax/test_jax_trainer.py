@@ -1,0 +1,321 @@
+"""JaxTrainer on two real processes: one JAX program, that learns, is killed, and goes on from its checkpoint."""
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline.data
+from paceline import train
+from paceline._control import journal
+from paceline._control.events import WorkerFailed
+from paceline._worker.main import _is_echo
+from paceline.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    PreemptionError,
+    ReportMismatchError,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+)
+from paceline.train.jax import JaxConfig, JaxTrainer, OrbaxCheckpoint
+from paceline.train.jax.config import _held_port
+
+pytest.importorskip("jax", reason="jax is not installed: nothing of JaxTrainer was checked")
+pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing of JaxTrainer was checked")
+pytest.importorskip("optax", reason="optax is not installed: nothing of JaxTrainer was checked")
+
+WEIGHTS = np.array([2.0, -3.0, 0.5, 4.0], np.float32)
+NUM_EPOCHS, KILLED_IN_EPOCH = 4, 2
+NUM_ROWS, BATCH = 256, 32
+
+
+def rows():
+    x = np.random.default_rng(0).normal(size=(NUM_ROWS, len(WEIGHTS))).astype(np.float32)
+    return paceline.data.from_items([{"x": row, "y": y} for row, y in zip(x, x @ WEIGHTS, strict=True)])
+
+
+def learn(config):
+    """Linear regression: the rows are spread over the workers, and the gradient is that of all rows."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    spread, everywhere = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("data",), ()))
+    optimizer = optax.sgd(0.2, momentum=0.3)
+
+    @jax.jit
+    def first():
+        # The weights are held in parts, as those of a large model are.
+        params = {"w": jax.lax.with_sharding_constraint(jnp.zeros(len(WEIGHTS)), spread), "b": jnp.zeros(())}
+        return {"params": params, "optimizer": optimizer.init(params)}
+
+    @jax.jit
+    def step(state, batch):
+        def loss_of(params):
+            return jnp.mean((batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2)
+
+        loss, gradient = jax.value_and_grad(loss_of)(state["params"])
+        updates, optimizer_state = optimizer.update(gradient, state["optimizer"])
+        params = optax.apply_updates(state["params"], updates)
+        return {"params": params, "optimizer": optimizer_state}, loss
+
+    shard = train.get_dataset_shard("train")
+    try:
+        shard.iter_jax_batches(batch_size=BATCH, sharding=spread)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
+    state, last = first(), train.get_checkpoint()
+    restored, done = None, 0
+    if last is not None:
+        saved = OrbaxCheckpoint.from_checkpoint(last).get_pytree(like={**state, "epoch": 0})
+        done = saved.pop("epoch")
+        state = saved
+        restored = np.asarray(jax.jit(lambda w: w, out_shardings=everywhere)(state["params"]["w"])).tolist()
+    num_rows = 0
+    for epoch in range(done, NUM_EPOCHS):
+        for batch in shard.iter_jax_batches(batch_size=BATCH, sharding=spread, drop_last=True):
+            num_rows += len(batch["y"])
+            state, loss = step(state, batch)
+        # An array that each worker has for itself, among those that are spread over them.
+        saved = {**state, "epoch": jnp.asarray(epoch + 1)}
+        train.report({"loss": loss, "epoch": saved["epoch"]}, checkpoint=OrbaxCheckpoint.from_pytree(saved))
+        if epoch + 1 == KILLED_IN_EPOCH and last is None and jax.process_index() == config["dies"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+    train.collective.barrier()
+    return {
+        "processes": jax.process_count(),
+        "devices": [device.platform for device in jax.devices()],
+        "restored": restored,
+        "refused": refused,
+        "num_rows": num_rows,
+        "threads": os.environ["PJRT_NPROC"],
+        "whole_on_each": state["params"]["w"].is_fully_addressable,
+    }
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A run of two workers, one of which is killed."""
+    config = RunConfig(
+        name="learned",
+        storage_path=str(tmp_path_factory.mktemp("learned")),
+        failure_config=FailureConfig(max_failures=1),
+    )
+    return JaxTrainer(
+        learn,
+        train_loop_config={"dies": 1},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=config,
+        datasets={"train": rows()},
+    ).fit()
+
+
+def checkpoint_after(result, epoch):
+    found = [checkpoint for checkpoint, metrics in result.best_checkpoints if metrics["epoch"] == epoch]
+    return OrbaxCheckpoint.from_checkpoint(found[0])
+
+
+def test_two_workers_are_one_program_that_learns_from_the_rows_of_both(learned):
+    assert learned.return_value["processes"] == 2
+    assert learned.return_value["devices"] == ["cpu", "cpu"]
+    assert learned.return_value["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert learned.metrics["loss"] < 1e-4
+    params = OrbaxCheckpoint.from_checkpoint(learned.checkpoint).get_pytree()["params"]
+    np.testing.assert_allclose(params["w"], WEIGHTS, atol=0.01)
+
+
+def test_batches_of_both_workers_make_one_array(learned):
+    assert learned.return_value["num_rows"] == (NUM_EPOCHS - KILLED_IN_EPOCH) * NUM_ROWS
+    assert "drop_last=False" in learned.return_value["refused"]
+    assert "hint: pass drop_last=True" in learned.return_value["refused"]
+
+
+def test_after_a_kill_it_goes_on_from_the_arrays_that_were_saved_in_parts(learned):
+    assert not learned.return_value["whole_on_each"]
+    saved = checkpoint_after(learned, KILLED_IN_EPOCH).get_pytree()
+    assert learned.return_value["restored"] == saved["params"]["w"].tolist()
+    assert saved["epoch"] == KILLED_IN_EPOCH
+    epochs = [int(epoch) for epoch in learned.metrics_dataframe["epoch"]]
+    assert epochs == list(range(1, NUM_EPOCHS + 1)), "no epoch was lost or done twice"
+
+
+def test_metrics_may_be_arrays_of_one_number(learned):
+    assert type(learned.metrics["loss"]) is float
+    assert learned.metrics["epoch"] == NUM_EPOCHS
+
+
+def computing(config):
+    """Both workers compute together until one is gone."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jax.make_array_from_process_local_data(
+        jax.NamedSharding(jax.make_mesh((2,), ("data",)), jax.P("data")), np.ones(4, np.float32)
+    )
+    train.report({"sum": jnp.sum(x)})
+    while True:
+        if jax.process_index() == config["rank"]:
+            if config["how"] == "raises":
+                raise ZeroDivisionError("of my own")
+            os.kill(os.getpid(), config["how"])
+        jnp.sum(x).block_until_ready()
+
+
+@pytest.mark.parametrize(
+    ("rank", "how", "told"),
+    [
+        (0, signal.SIGKILL, "rank 0, host .*: killed by SIGKILL"),
+        (1, "raises", "rank 1, host .*: ZeroDivisionError: of my own"),
+    ],
+)
+def test_the_first_failure_is_told_and_not_that_jax_ends_the_others(tmp_path, rank, how, told):
+    """With rank 0 goes JAX's coordination service, and every other process aborts."""
+    started = time.monotonic()
+    with pytest.raises(TrainingFailedError, match=told) as caught:
+        JaxTrainer(
+            computing,
+            train_loop_config={"rank": rank, "how": how},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+        ).fit()
+    assert time.monotonic() - started < 60, "the others were not waited for"
+    assert caught.value.result.metrics == {"sum": 8.0}
+    assert {failure.rank for failure in failures_in(tmp_path / "run") if not failure.collateral} == {rank}
+
+
+def failures_in(root):
+    return [event.failure for event in journal.read(root / "journal.jsonl") if isinstance(event, WorkerFailed)]
+
+
+def test_an_abort_may_be_the_echo_of_another_end(tmp_path):
+    """The cause is told in its stead where there is one; here there is none."""
+    with pytest.raises(TrainingFailedError, match="killed by SIGABRT"):
+        DataParallelTrainer(lambda: os.abort(), run_config=RunConfig(name="run", storage_path=str(tmp_path))).fit()
+    assert [failure.collateral for failure in failures_in(tmp_path / "run")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_echo"),
+    [
+        ("UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died", True),
+        ("UNKNOWN: Gloo all-reduce failed: Read error [127.0.0.1]:4484: Connection reset by peer", True),
+        ("INVALID_ARGUMENT: shapes do not match", False),
+    ],
+)
+def test_what_jax_says_of_a_lost_peer_is_told_from_errors_of_the_users_own(text, is_echo):
+    assert _is_echo(ValueError(text)) is is_echo
+
+
+def until_told(config):
+    import jax
+
+    if jax.process_index() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    for step in range(100_000):
+        told = train.get_preemption_info()
+        train.report({"step": step, "ranks": told.preempted_ranks if told else []})
+
+
+def test_a_sigterm_is_a_notice_to_the_run_though_jax_would_take_it(tmp_path):
+    with pytest.raises(PreemptionError) as caught:
+        JaxTrainer(
+            until_told,
+            train_loop_config={},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+        ).fit()
+    assert caught.value.result.metrics["ranks"] == [1]
+
+
+def one_reports_more():
+    import jax
+
+    if jax.process_index() == 0:
+        train.report({"a": 1}, checkpoint=Checkpoint.from_dict({"a": 1}))
+
+
+def test_a_worker_that_returns_while_another_waits_for_it_is_told_at_once(tmp_path):
+    """JAX's own end would have it wait for the other one."""
+    config = JaxConfig(shutdown_timeout_s=600)
+    with pytest.raises(TrainingFailedError) as caught:
+        JaxTrainer(
+            one_reports_more,
+            jax_config=config,
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+        ).fit()
+    assert isinstance(caught.value.worker_failures[0], ReportMismatchError)
+
+
+def test_without_processes_the_function_finds_jax_as_the_script_has_it(tmp_path):
+    import jax
+
+    def function():
+        return jax.process_count(), os.getpid()
+
+    before = jax.config.jax_platforms
+    result = JaxTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+    ).fit()
+    assert list(result.return_value) == [1, os.getpid()]
+    assert jax.config.jax_platforms == before
+
+
+def test_gpu_workers_see_the_gpus_they_were_given(tmp_path):
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("no GPU: which of them JAX sees in a worker was not checked")
+
+    def function():
+        import jax
+
+        x = jax.numpy.ones((8, 8))
+        return [device.platform for device in jax.local_devices()], float((x @ x).sum())
+
+    result = JaxTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
+        run_config=RunConfig(name="run", storage_path=str(tmp_path)),
+    ).fit()
+    assert list(result.return_value) == [["gpu"], 512.0]
+
+
+def test_nobody_else_gets_the_port_that_is_held_for_jax():
+    with _held_port("127.0.0.1") as port, socket.socket() as other, socket.socket() as like_jax:
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+        like_jax.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        like_jax.bind(("127.0.0.1", port))
+        like_jax.listen()
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            like_jax.accept()[0].close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"platform": "abacus"}, "platform='abacus' is none of 'cpu', 'cuda', 'rocm', 'tpu' and None"),
+        ({"initialization_timeout_s": 0}, "initialization_timeout_s=0 is not a whole number of seconds of 1 or more"),
+        ({"shutdown_timeout_s": 1.5}, "shutdown_timeout_s=1.5 is not a whole number"),
+        ({"heartbeat_timeout_s": True}, "heartbeat_timeout_s=True is not a whole number"),
+    ],
+)
+def test_a_wrong_setting_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        JaxConfig(**arguments)
+
+
+def test_a_platform_that_has_no_use_for_the_gpus_is_refused():
+    with pytest.raises(ValueError, match=r"platform='cpu', and ScalingConfig\(use_gpu=True\) gives workers GPUs"):
+        JaxTrainer(computing, jax_config=JaxConfig(platform="cpu"), scaling_config=ScalingConfig(1, use_gpu=True))

@@ -1,0 +1,346 @@
+"""Lightning on two workers: one process group, ranks and devices of the run, and reports that it resumes from."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import paceline.data
+import paceline.train.lightning
+from paceline import train
+from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
+from paceline.train.torch import TorchTrainer
+
+# Looked for, not imported: that is for the workers to do.
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("lightning"), reason="lightning is not installed")
+
+NUM_ROWS = 64
+SLOPES = [1.0, 2.0, -1.0, 0.5]
+
+
+def fitted(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
+    return TorchTrainer(
+        function,
+        scaling_config=trainer.pop("scaling_config", ScalingConfig(num_workers)),
+        run_config=RunConfig(name=name, storage_path=path, failure_config=FailureConfig(max_failures)),
+        **trainer,
+    ).fit()
+
+
+def regression(pl):
+    """A model that notes which rows it is given and with which learning rate, and the rows."""
+    import torch
+
+    class Line(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(len(SLOPES), 1)
+            self.rows = {}
+            self.rates = {}
+
+        def error(self, batch):
+            return ((self.layer(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
+
+        def training_step(self, batch, index):
+            self.rows.setdefault(self.current_epoch, []).extend(batch["row"].tolist())
+            loss = self.error(batch)
+            self.log("loss", loss, on_epoch=True, on_step=False, sync_dist=True)
+            return loss
+
+        def validation_step(self, batch, index):
+            self.log("val_loss", self.error(batch), sync_dist=True)
+
+        def on_train_epoch_start(self):
+            self.rates[self.current_epoch] = self.optimizers().param_groups[0]["lr"]
+
+        def on_train_epoch_end(self):
+            self.log("logged_last", float(self.current_epoch), sync_dist=True)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.Adam(self.parameters(), lr=0.3)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)]
+
+    torch.manual_seed(0)
+    x = torch.randn(NUM_ROWS, len(SLOPES), generator=torch.Generator().manual_seed(0))
+    rows = [{"x": x[row], "y": x[row] @ torch.tensor(SLOPES), "row": row} for row in range(NUM_ROWS)]
+    return Line(), rows
+
+
+def from_all(value):
+    import torch.distributed as dist
+
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoch_end"):
+    """A train function that goes on from its checkpoint; on the first attempt rank 1 is killed within an epoch."""
+
+    def train_func():
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+
+        pl = importlib.import_module(package)
+        from paceline.train.lightning import (
+            RayDDPStrategy,
+            RayLightningEnvironment,
+            RayTrainReportCallback,
+            prepare_trainer,
+        )
+
+        class Kill(pl.Callback):
+            def on_train_batch_end(self, trainer, model, outputs, batch, batch_idx):
+                here = (trainer.current_epoch, batch_idx, trainer.global_rank, checkpoint)
+                if here == (kill_in_epoch, 1, 1, None):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        checkpoint = train.get_checkpoint()
+        model, rows = regression(pl)
+        group = dist.group.WORLD
+        trainer = prepare_trainer(
+            pl.Trainer(
+                max_epochs=6,
+                devices="auto",
+                accelerator="auto",
+                strategy=RayDDPStrategy(),
+                plugins=[RayLightningEnvironment()],
+                callbacks=[RayTrainReportCallback(moment), Kill()],
+                enable_checkpointing=False,
+                logger=False,
+                default_root_dir=train.get_context().get_storage().experiment_fs_path,
+            )
+        )
+        loaders = DataLoader(rows, batch_size=8, shuffle=True), DataLoader(rows, batch_size=8)
+        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as directory:
+            trainer.fit(model, *loaders, ckpt_path=os.path.join(directory, "checkpoint.ckpt") if directory else None)
+        return from_all(
+            {
+                "rank": trainer.global_rank,
+                "world_size": trainer.world_size,
+                "device": str(trainer.strategy.root_device),
+                "same_group": dist.group.WORLD is group,
+                "weights": model.layer.weight.tolist(),
+                "rows": list(model.rows.items()),
+                "rates": list(model.rates.items()),
+            }
+        )
+
+    return train_func
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return fitted(resuming(), tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    return fitted(resuming(kill_in_epoch=3), tmp_path_factory.mktemp("killed"), max_failures=1)
+
+
+def test_two_workers_learn_the_line(undisturbed):
+    assert undisturbed.metrics["val_loss"] < 0.2
+    assert undisturbed.return_value[0]["weights"][0] == pytest.approx(SLOPES, abs=0.4)
+
+
+def test_ranks_and_device_are_those_of_the_run_and_the_process_group_stays(undisturbed):
+    ranks = undisturbed.return_value
+    assert [one["rank"] for one in ranks] == [0, 1]
+    assert {(one["world_size"], one["device"], one["same_group"]) for one in ranks} == {(2, "cpu", True)}
+
+
+def test_rows_are_divided_once_and_anew_in_every_epoch(undisturbed):
+    parts = [dict(one["rows"]) for one in undisturbed.return_value]
+    for epoch in range(6):
+        assert len(parts[0][epoch]) == len(parts[1][epoch]) == NUM_ROWS // 2
+        assert sorted(parts[0][epoch] + parts[1][epoch]) == list(range(NUM_ROWS))
+    assert parts[0][0] != parts[0][1]
+
+
+def test_gradients_are_shared(undisturbed):
+    first, second = (one["weights"] for one in undisturbed.return_value)
+    assert first == second
+
+
+def test_every_epoch_is_reported_with_what_was_logged_in_it(undisturbed):
+    table = undisturbed.metrics_dataframe
+    assert list(table["epoch"]) == list(table["logged_last"]) == list(range(6))
+    assert list(table["step"]) == [4, 8, 12, 16, 20, 24]
+    assert table["loss"].iloc[-1] < table["loss"].iloc[0]
+    assert all(type(value) in (int, float) for value in undisturbed.metrics.values())
+
+
+def test_a_checkpoint_is_one_file_of_lightnings_from_rank_0(undisturbed):
+    files = [path.name for path in Path(undisturbed.checkpoint.path).iterdir() if not path.name.startswith(".")]
+    assert files == ["checkpoint.ckpt"]
+
+
+def test_rank_0_alone_says_what_lightning_has_to_say(undisturbed):
+    first, second = (
+        (Path(undisturbed.path) / "logs" / "attempt_1" / f"rank_{rank}.log").read_text() for rank in range(2)
+    )
+    noise = r"Tip:|GPU available|Epoch \d|num_workers|Total params|is deprecated"
+    assert re.search(noise, first)
+    assert not re.search(noise, second)
+
+
+def test_after_a_kill_the_very_same_run_goes_on(undisturbed, killed):
+    before, after = undisturbed.return_value[0], killed.return_value[0]
+    assert [epoch for epoch, _ in after["rows"]] == [3, 4, 5], "it began where the newest checkpoint was"
+    assert after["rows"] == before["rows"][3:]
+    assert after["rates"] == before["rates"][3:]
+    assert after["weights"] == before["weights"]
+    assert killed.metrics == undisturbed.metrics
+
+
+def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the_next_report(tmp_path):
+    if not importlib.util.find_spec("pytorch_lightning"):
+        pytest.skip("pytorch_lightning is not installed")
+    ordinary = resuming(package="pytorch_lightning", moment="validation_end")
+
+    def train_func():
+        import pytorch_lightning as pl
+
+        if train.get_checkpoint() is None:
+            at_start = pl.LightningModule.on_train_batch_start
+
+            def noticed(self, batch, batch_idx):
+                if (self.current_epoch, batch_idx, self.global_rank) == (1, 2, 0):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return at_start(self, batch, batch_idx)
+
+            pl.LightningModule.on_train_batch_start = noticed
+        return ordinary()
+
+    with pytest.raises(PreemptionError):
+        fitted(train_func, tmp_path)
+    result = fitted(train_func, tmp_path)
+    assert [[epoch for epoch, _ in one["rows"]] for one in result.return_value] == [[2, 3, 4, 5]] * 2
+    assert list(result.metrics_dataframe["epoch"]) == list(range(6))
+    assert result.metrics["val_loss"] < 0.2
+
+
+def test_loaders_that_are_divided_already_are_left_as_they_are(tmp_path):
+    def train_func():
+        import lightning.pytorch as pl
+        from torch.utils.data import DataLoader
+
+        from paceline.train.lightning import PacelineDDPStrategy
+        from paceline.train.torch import prepare_data_loader
+
+        seen = []
+        _, rows = regression(pl)
+        prepared = prepare_data_loader(DataLoader(rows, batch_size=8, shuffle=True))
+        for batches in (prepared, train.get_dataset_shard("train").iter_torch_batches(batch_size=8)):
+            model, _ = regression(pl)
+            pl.Trainer(max_epochs=2, strategy=PacelineDDPStrategy(), enable_checkpointing=False, logger=False).fit(
+                model, batches
+            )
+            seen.append(list(model.rows.values()))
+        return from_all(seen)
+
+    import numpy as np
+
+    rows = [{"x": np.ones(len(SLOPES), "float32"), "y": np.float32(1), "row": row} for row in range(NUM_ROWS)]
+    data = paceline.data.from_items(rows)
+    first, second = fitted(train_func, tmp_path, datasets={"train": data}).return_value
+    for of_first, of_second in zip(first, second, strict=True):
+        for epoch in range(2):
+            assert sorted(of_first[epoch] + of_second[epoch]) == list(range(NUM_ROWS))
+
+
+def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path):
+    def train_func():
+        import lightning.pytorch as pl
+        from lightning.pytorch.plugins.environments import LightningEnvironment
+        from lightning.pytorch.strategies import DDPStrategy
+
+        from paceline.train.lightning import (
+            PacelineDDPStrategy,
+            PacelineDeepSpeedStrategy,
+            PacelineFSDPStrategy,
+            ReportCallback,
+            prepare_trainer,
+        )
+
+        class OfACluster(LightningEnvironment):
+            pass
+
+        def made(**arguments):
+            return pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", **arguments)
+
+        def refusal(act):
+            try:
+                act()
+            except (ValueError, TypeError, RuntimeError, ImportError) as error:
+                return f"{type(error).__name__}: {error}"
+            return "accepted"
+
+        attempts = {
+            "ours": lambda: prepare_trainer(made(strategy=PacelineDDPStrategy())),
+            "strategy": lambda: prepare_trainer(made(strategy=DDPStrategy(), devices=1)),
+            "devices": lambda: prepare_trainer(made(strategy=PacelineDDPStrategy(), devices=7)),
+            "num_nodes": lambda: prepare_trainer(made(strategy=PacelineDDPStrategy(), num_nodes=3)),
+            "environment": lambda: made(strategy=PacelineDDPStrategy(), plugins=[OfACluster()]),
+            "no trainer": lambda: prepare_trainer("trainer"),
+            "moment": lambda: ReportCallback(on="never"),
+            "fsdp": PacelineFSDPStrategy,
+            "deepspeed": PacelineDeepSpeedStrategy,
+        }
+        return {name: refusal(act) for name, act in attempts.items()}
+
+    told = fitted(train_func, tmp_path, num_workers=1).return_value
+    assert told["ours"] == "accepted"
+    assert told["strategy"].startswith("ValueError: strategy=DDPStrategy is Lightning's own")
+    assert "hint: Trainer(strategy=PacelineDDPStrategy(), plugins=[PacelineLightningEnvironment()]" in told["strategy"]
+    assert told["devices"].startswith("ValueError: devices=7, but each worker is one process with one device, cpu")
+    assert told["num_nodes"].startswith("ValueError: num_nodes=3, and the workers of this run are on 1")
+    assert told["environment"].startswith("ValueError: OfACluster does not know the workers of this run")
+    assert told["no trainer"] == "TypeError: trainer='trainer' is not a Trainer of lightning.pytorch"
+    assert told["moment"] == "ValueError: on='never' is neither 'train_epoch_end' nor 'validation_end'"
+    assert told["fsdp"].startswith("RuntimeError: PacelineFSDPStrategy needs GPUs")
+    if not importlib.util.find_spec("deepspeed"):
+        assert 'pip install "paceline[deepspeed]"' in told["deepspeed"]
+
+
+@pytest.mark.parametrize("strategy", ["PacelineDDPStrategy", "PacelineFSDPStrategy"])
+def test_lightning_trains_on_a_gpu_and_resumes(tmp_path, strategy):
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip(f"no GPU: {strategy} on one, its device and its checkpoint were not checked")
+
+    def train_func():
+        import lightning.pytorch as pl
+        from torch.utils.data import DataLoader
+
+        import paceline.train.lightning as ours
+
+        model, rows = regression(pl)
+        model.configure_optimizers = lambda: torch.optim.Adam(model.trainer.model.parameters(), lr=0.3)
+        checkpoint = train.get_checkpoint()
+        sharded = {"state_dict_type": "sharded"} if "FSDP" in strategy else {}
+        trainer = pl.Trainer(
+            max_epochs=8 if checkpoint else 4,
+            strategy=getattr(ours, strategy)(**sharded),
+            callbacks=[ours.ReportCallback()],
+            enable_checkpointing=False,
+            logger=False,
+        )
+        ours.prepare_trainer(trainer)
+        with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as directory:
+            path = os.path.join(directory, "checkpoint.ckpt") if directory else None
+            trainer.fit(model, DataLoader(rows, batch_size=8), ckpt_path=path)
+        return str(trainer.strategy.root_device), sorted(model.rows)
+
+    gpus = ScalingConfig(1, use_gpu=True)
+    first = fitted(train_func, tmp_path, name="first", scaling_config=gpus)
+    assert first.return_value == ["cuda:0", [0, 1, 2, 3]]
+    second = fitted(train_func, tmp_path, name="second", scaling_config=gpus, resume_from_checkpoint=first.checkpoint)
+    assert second.return_value == ["cuda:0", [4, 5, 6, 7]]
+    assert second.metrics["loss"] < 0.2

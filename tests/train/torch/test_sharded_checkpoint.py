@@ -1,0 +1,443 @@
+"""ShardedCheckpoint: what two ranks saved together, any number of ranks restores to the last bit."""
+
+import os
+import pickle
+import shutil
+import signal
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import train
+from paceline.train import (
+    CheckpointCorruptError,
+    CheckpointUploadMode,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+)
+from paceline.train.torch import ShardedCheckpoint, TorchTrainer
+from paceline.train.torch.shards import Kept, writers
+from servers import BUCKET
+
+ASYNC = CheckpointUploadMode.ASYNC
+
+
+def net(seed=0):
+    """Sizes that two and three ranks cannot divide evenly, and a layer of which some ranks hold nothing."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+
+
+def sharded(seed=0, device="cpu"):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    model = net(seed).to(device)
+    fully_shard(model[0], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def replicated(seed=0):
+    return nn.parallel.DistributedDataParallel(net(seed))
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def steps(model, optimizer, number=2, seed=0, device="cpu"):
+    torch.manual_seed(seed)
+    for _ in range(number):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3).to(device)).square().mean().backward()
+        optimizer.step()
+
+
+def whole(model, optimizer):
+    """All values, put together by torch's own means."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    weights, state = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+    found = {name: value.clone() for name, value in weights.items()}
+    for name, kept in state["state"].items():
+        found |= {f"{name}/{key}": value.clone() for key, value in kept.items()}
+    return found | {"lr": torch.tensor(state["param_groups"][0]["lr"])}
+
+
+def assert_same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def fit(path, function, workers=2, name="run", **config):
+    config.setdefault("run_config", RunConfig(storage_path=str(path), name=name))
+    return TorchTrainer(function, scaling_config=ScalingConfig(num_workers=workers), **config).fit()
+
+
+@pytest.fixture(autouse=True)
+def where_torch_caches(tmp_path, monkeypatch):
+    """The optimizers set this variable when they are first used in a process."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+def writing_waits_for(event):
+    """In a worker: nothing of a checkpoint is written before the event."""
+    from paceline._storage.files import LocalFiles
+
+    write = LocalFiles.write_parts
+
+    def late(self, path, parts):
+        assert event.wait(60)
+        return write(self, path, parts)
+
+    LocalFiles.write_parts = late
+
+
+MAKERS = {"sharded": sharded, "replicated": replicated}
+
+
+@pytest.fixture(scope="module", params=["sharded", "replicated"])
+def saved(request, tmp_path_factory):
+    """A checkpoint that two ranks saved in the background, and the values at the moment of the call."""
+    make = MAKERS[request.param]
+
+    def function():
+        changed = threading.Event()
+        writing_waits_for(changed)
+        model = make()
+        optimizer = adam(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        steps(model, optimizer)
+        scheduler.step()
+        values = whole(model, optimizer)
+        state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "epoch": 3, "losses": [0.5, 0.25]}
+        state["seed"] = torch.arange(4)
+        train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
+        steps(model, optimizer, 3)
+        changed.set()
+        return values
+
+    result = fit(tmp_path_factory.mktemp("saved"), function)
+    return result.checkpoint, result.return_value
+
+
+def restored(checkpoint, make):
+    """Run on each worker: load into fresh objects and tell all values."""
+    model = make(7)
+    optimizer = adam(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+    seed = torch.zeros(4, dtype=torch.int64)
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "seed": seed}
+    rest = ShardedCheckpoint(checkpoint).load_into(state)
+    assert rest == {"epoch": 3, "losses": [0.5, 0.25], "seed": seed}
+    assert scheduler.last_epoch == 1
+    assert scheduler.gamma == 0.5
+    assert seed.tolist() == [0, 1, 2, 3]
+    return whole(model, optimizer)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("how", ["sharded", "replicated"])
+def test_any_number_of_ranks_has_the_values_of_the_moment_of_the_call(saved, tmp_path, how, workers):
+    checkpoint, values = saved
+    make = MAKERS[how]
+    path = checkpoint.path
+    assert_same(fit(tmp_path, lambda: restored(path, make), workers).return_value, values)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU: shards that are copied off one while training goes on, not checked"
+)
+def test_from_a_gpu_come_the_values_of_the_moment_of_the_call(tmp_path):
+    def function():
+        changed = threading.Event()
+        writing_waits_for(changed)
+        model = sharded(device="cuda")
+        optimizer = adam(model)
+        steps(model, optimizer, device="cuda")
+        values = {name: value.cpu() for name, value in whole(model, optimizer).items()}
+        state = {"model": model, "optimizer": optimizer}
+        train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+        steps(model, optimizer, 3, device="cuda")
+        changed.set()
+        train.get_all_reported_checkpoints()
+        ShardedCheckpoint(train.get_checkpoint()).load_into(state)
+        assert_same({name: value.cpu() for name, value in whole(model, optimizer).items()}, values)
+        return values
+
+    scaling = ScalingConfig(num_workers=1, use_gpu=True)
+    config = RunConfig(storage_path=str(tmp_path), name="run")
+    result = TorchTrainer(function, scaling_config=scaling, run_config=config).fit()
+    model = net(5)
+    optimizer = adam(model)
+    ShardedCheckpoint(result.checkpoint).load_into({"model": model, "optimizer": optimizer})
+    assert_same(whole(model, optimizer), result.return_value)
+
+
+def test_a_script_without_ranks_has_them_too(saved):
+    checkpoint, values = saved
+    assert_same(restored(checkpoint, net), values)
+    state = ShardedCheckpoint(checkpoint).to_dict()
+    assert state["epoch"] == 3
+    assert_same(state["model"], {name: value for name, value in values.items() if name in state["model"]})
+
+
+def test_each_rank_wrote_its_part_and_nobody_the_same(saved):
+    directory = Path(saved[0].path)
+    sizes = [(directory / f"shards-{rank:05d}.bin").stat().st_size for rank in (0, 1)]
+    assert all(sizes)
+    assert sorted(path.name for path in directory.glob("*.bin")) == ["shards-00000.bin", "shards-00001.bin"]
+    stored = ShardedCheckpoint(saved[0]).storage_reader().read_metadata().state_dict_metadata
+    weight = stored["model.0.weight"]
+    assert sum(chunk.sizes.numel() for chunk in weight.chunks) == 15
+
+
+def test_torchs_own_load_reads_it(saved):
+    import torch.distributed.checkpoint as dcp
+
+    checkpoint, values = saved
+    model = net(5)
+    with pytest.warns(UserWarning, match="assuming the intent is to load in a single process"):
+        dcp.load({"model": model}, storage_reader=ShardedCheckpoint(checkpoint).storage_reader())
+    assert_same(dict(model.state_dict()), {name: values[name] for name in model.state_dict()})
+
+
+def test_nothing_is_unpickled(saved, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("unpickled")
+
+    for module, names in ((pickle, ("load", "loads", "Unpickler")), (torch, ("load",))):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    model = net(5)
+    assert ShardedCheckpoint(saved[0]).load_into({"model": model})["epoch"] == 3
+    assert_same(model[0].weight.detach(), saved[1]["0.weight"])
+
+
+def test_files_that_are_not_all_there_are_no_checkpoint(saved, tmp_path):
+    directory = saved[0].to_directory(tmp_path / "copy")
+    Path(directory, "shards-00001.json").unlink()
+    with pytest.raises(CheckpointCorruptError, match="written by 2 ranks, and has the files of 1: shards-00001"):
+        ShardedCheckpoint(directory).to_dict()
+    shutil.rmtree(directory)
+    with pytest.raises(ValueError, match="holds no sharded checkpoint"):
+        ShardedCheckpoint(tmp_path).load_into({})
+
+
+def test_a_rank_killed_in_the_middle_of_a_save_leaves_the_one_before_and_the_run_goes_on(tmp_path):
+    once = tmp_path / "killed"
+
+    def function():
+        model = sharded()
+        optimizer = adam(model)
+        start = 0
+        if train.get_checkpoint() is not None:
+            last = ShardedCheckpoint(train.get_checkpoint())
+            last.verify()
+            start = last.load_into({"model": model, "optimizer": optimizer})["step"] + 1
+        for step in range(start, 5):
+            steps(model, optimizer, 1, seed=step)
+            state = {"model": model, "optimizer": optimizer, "step": step}
+            if step == 3 and train.get_context().get_world_rank() == 1 and not once.exists():
+                die_while_writing()
+            mode = ASYNC if step > 2 else CheckpointUploadMode.SYNC
+            train.report({"start": start}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=mode)
+        return whole(model, optimizer)
+
+    def die_while_writing():
+        from paceline._storage.files import LocalFiles
+
+        def write(self, path, parts):
+            path.write_bytes(bytes(next(iter(parts))[:10]))
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        LocalFiles.write_parts = write
+
+    config = RunConfig(storage_path=str(tmp_path), name="run", failure_config=FailureConfig(max_failures=1))
+    result = fit(tmp_path, function, run_config=config)
+    assert once.exists()
+    assert result.metrics["start"] == 3
+    undisturbed = fit(tmp_path, function, name="undisturbed")
+    assert undisturbed.metrics["start"] == 0
+    assert_same(result.return_value, undisturbed.return_value)
+
+
+def test_a_write_that_fails_in_the_background_is_told_as_any_failed_save(tmp_path):
+    def function():
+        from paceline._storage.files import LocalFiles
+
+        def write(self, path, parts):
+            raise OSError(28, "No space left on device", str(path))
+
+        if train.get_context().get_world_rank() == 1:
+            LocalFiles.write_parts = write
+        checkpoint = ShardedCheckpoint.from_state({"model": sharded()})
+        train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=ASYNC)
+
+    with pytest.raises(TrainingFailedError, match=r"could not be staged by this rank: .*No space left") as told:
+        fit(tmp_path, function)
+    assert told.value.result.checkpoint is None
+
+
+def test_in_a_store_and_without_workers(s3_environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
+
+    def function():
+        model = sharded()
+        optimizer = adam(model)
+        state = {"model": model, "optimizer": optimizer}
+        if first is not None:
+            ShardedCheckpoint(first.checkpoint).load_into(state)
+        else:
+            steps(model, optimizer)
+        train.report({}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=ASYNC)
+        return whole(model, optimizer)
+
+    path = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
+    first = None
+    first = fit(path, function)
+    again = fit(path, function, workers=0, name="again")
+    assert_same(again.return_value, first.return_value)
+    weights = [ShardedCheckpoint(each.checkpoint).to_dict()["model"] for each in (first, again)]
+    assert_same(*weights)
+
+
+def test_ranks_that_hold_different_things_make_one_checkpoint(on_each):
+    """As with pipelines: a stage each; and of replicas, one writes."""
+
+    def function():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        rank = train.get_context().get_world_rank()
+        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+        model = fully_shard(net(), mesh=mesh)
+        state = {"model": model, f"stage_{rank}": nn.Linear(2, rank + 1), "who": rank, "stages": {rank: "mine"}}
+        train.report({}, checkpoint=ShardedCheckpoint.from_state(state))
+        reader = ShardedCheckpoint(train.get_checkpoint()).storage_reader()
+        assert len(reader.read_metadata().state_dict_metadata["model.0.weight"].chunks) == 1
+        found = ShardedCheckpoint(train.get_checkpoint()).to_dict()
+        assert_same(found["model"], {**net().state_dict()})
+        assert found["stage_0"]["weight"].shape == (1, 2)
+        assert found["stage_1"]["weight"].shape == (2, 2)
+        assert (found["who"], found["stages"]) == (0, {0: "mine", 1: "mine"})
+        differing = ShardedCheckpoint.from_state({"x": torch.ones(rank + 1)})
+        with pytest.raises(ValueError, match=r"'x' has the shape \[1\] on rank 0 and \[2\] on rank 1"):
+            train.report({}, checkpoint=differing)
+
+    on_each(function)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Stores a state without ranks and returns the checkpoint."""
+    return lambda state: ShardedCheckpoint(ShardedCheckpoint.from_state(state).to_directory(tmp_path / "alone"))
+
+
+def test_an_optimizer_that_took_no_step_takes_none_when_it_is_saved_or_loaded(alone):
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    checkpoint = alone({"model": model, "optimizer": optimizer})
+    assert not optimizer.state
+    other = torch.optim.AdamW(model.parameters(), lr=0.1)
+    assert checkpoint.load_into({"model": model, "optimizer": other}) == {}
+    assert not other.state
+    assert other.param_groups[0]["lr"] == 0.5
+
+
+def test_parameters_without_state_and_groups_in_another_order_come_back(alone):
+    def optimizer(model, *order):
+        groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters(), "lr": 0.2}]
+        return torch.optim.SGD([groups[number] for number in order], momentum=0.9)
+
+    model = net()
+    model[2].requires_grad_(False)
+    saved = optimizer(model, 0, 1)
+    steps(model, saved)
+    checkpoint = alone({"model": model, "optimizer": saved})
+    fresh = net(1)
+    loaded = optimizer(fresh, 1, 0)
+    checkpoint.load_into({"model": fresh, "optimizer": loaded})
+    assert [group["lr"] for group in loaded.param_groups] == [0.2, 0.1]
+    assert list(loaded.state) == list(fresh[0].parameters())
+    assert_same(
+        [loaded.state[parameter]["momentum_buffer"] for parameter in fresh[0].parameters()],
+        [saved.state[parameter]["momentum_buffer"] for parameter in model[0].parameters()],
+    )
+    with pytest.raises(ValueError, match=r"no group of exactly the parameters '0\.weight'"):
+        checkpoint.load_into({"model": fresh, "optimizer": torch.optim.SGD(fresh.parameters(), lr=1)})
+
+
+def test_a_compiled_model_has_the_names_of_the_plain_one(alone):
+    model = net()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = adam(compiled)
+    steps(model, optimizer, 1)
+    checkpoint = alone({"model": compiled, "optimizer": optimizer})
+    plain = net(1)
+    other = adam(plain)
+    checkpoint.load_into({"model": plain, "optimizer": other})
+    assert_same(whole(plain, other), whole(model, optimizer))
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (lambda: {"optimizer": adam(net())}, "'optimizer' is an optimizer, and no model of the state has all 6"),
+        (lambda: {"config": {"hook": print}}, r"state\['config'\]\['hook'\] is a builtin_function_or_method"),
+        (lambda: {"a": {"b.c": torch.ones(1)}, "a.b": {"c": torch.ones(1)}}, "two tensors .* 'a.b.c'"),
+        (lambda: {1: 2}, "the key 1 is not a string"),
+        (lambda: [1], "state=list is not a dict"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_by_name(alone, state, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        alone(state())
+
+
+@pytest.mark.parametrize(
+    ("into", "told"),
+    [
+        (lambda: {"other": net()}, "has no 'other': it holds 'model', 'x'"),
+        (lambda: {"model": net()[:2]}, "'model' does not fit the checkpoint: the model has no 'model.2.bias'"),
+        (lambda: {"model": net().append(nn.Linear(1, 1))}, "the checkpoint lacks 'model.3.bias', 'model.3.weight'"),
+        (lambda: {"x": torch.zeros(3)}, r"'x' has the shape \[3\], and \[2\] in"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(alone, into, told):
+    checkpoint = alone({"model": net(), "x": torch.ones(2)})
+    with pytest.raises(ValueError, match=told):
+        checkpoint.load_into(into())
+
+
+def test_not_strictly_a_model_takes_what_both_have(alone):
+    checkpoint = alone({"model": net()})
+    smaller, larger = net(1)[:2], net(1).append(nn.Linear(1, 1))
+    for model in (smaller, larger):
+        checkpoint.load_into({"model": model}, strict=False)
+        assert_same(model[0].weight, net()[0].weight)
+
+
+def test_a_state_in_memory_is_not_read():
+    with pytest.raises(ValueError, match="only in memory"):
+        ShardedCheckpoint.from_state({"x": 1}).to_dict()
+
+
+def test_what_all_ranks_have_alike_is_spread_by_bytes_and_the_rest_is_the_lowest_ranks():
+    def kept(name, nbytes, *, sharded=False, anywhere=True):
+        return Kept(name, (nbytes,), nbytes, sharded, anywhere)
+
+    held = [kept("a", 8), kept("b", 4), kept("c", 4), kept("d", 100, anywhere=False), kept("e", 9, sharded=True)]
+    assert writers([held, held]) == {"d": 0, "a": 1, "b": 1, "c": 1}
+    assert writers([held[:3], held[:3]]) == {"a": 0, "b": 1, "c": 1}
+    assert writers([held[:1], held[1:4]]) == {"a": 0, "b": 1, "c": 1, "d": 1}

@@ -1,0 +1,175 @@
+"""Trainings that are declared by arguments: what is refused at once, and how rows become a matrix."""
+
+import numpy as np
+import pytest
+
+import paceline.data
+from paceline.train.lightgbm import LightGBMTrainer
+from paceline.train.trees.declared import Rules, declared
+from paceline.train.trees.predictor import TreePredictor
+from paceline.train.trees.tables import table_of
+
+RULES = Rules("SomeTrainer", "some.train", ("callbacks", "feval"), {"machines": "we know them"})
+
+
+def asked(**changes):
+    arguments = {
+        "datasets": {"valid": 1, "train": 2},
+        "label_column": "y",
+        "params": {"eta": 1},
+        "num_boost_round": 30,
+        "train_kwargs": {},
+    }
+    return declared(RULES, **{**arguments, **changes})
+
+
+def test_what_is_declared_is_kept_with_the_rows_to_train_on_first():
+    kept = asked()
+    assert (kept.datasets, kept.num_boost_round, kept.frequency) == (("train", "valid"), 30, 3)
+    assert asked(num_boost_round=None).num_boost_round == 10
+    assert asked(num_boost_round=3).frequency == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "named"),
+    [
+        ({"datasets": None}, ValueError, "datasets= has no 'train' to train on; there are: none"),
+        ({"datasets": {"valid": 1}}, ValueError, "there are: 'valid'"),
+        ({"label_column": None}, ValueError, "label_column=None"),
+        ({"params": None}, ValueError, "params=None is not a dict of parameters for some.train"),
+        ({"params": {3: 4}}, ValueError, "params={3: 4}"),
+        (
+            {"params": {"machines": ""}},
+            ValueError,
+            r"'machines'\] cannot be set with SomeTrainer: we know them",
+        ),
+        ({"num_boost_round": 0}, ValueError, "num_boost_round=0"),
+        ({"num_boost_round": True}, ValueError, "num_boost_round=True"),
+        ({"num_boost_round": 2.5}, ValueError, "num_boost_round=2.5"),
+        ({"train_kwargs": {"init_model": 1}}, TypeError, "no argument 'init_model'.*callbacks, feval"),
+        ({"train_kwargs": {"callbacks": print}}, ValueError, "callbacks=<built-in"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_by_name(changes, error, named):
+    with pytest.raises(error, match=named):
+        asked(**changes)
+
+
+ROWS = {"train": paceline.data.from_items([{"x": 1.0, "y": 0}])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "was not told what to train"),
+        ({"train_loop_per_worker": print, "params": {}}, "train_loop_per_worker and params"),
+        ({"train_loop_per_worker": print, "feval": print}, "train_loop_per_worker and feval"),
+        ({"train_loop_config": {}, "params": {}}, "train_loop_config and no train_loop_per_worker"),
+        ({"datasets": ROWS, "label_column": "y", "params": {}, "epochs": 3}, "takes no argument 'epochs'"),
+    ],
+)
+def test_a_function_and_a_declaration_do_not_mix(arguments, named):
+    pytest.importorskip("lightgbm")
+    with pytest.raises(TypeError, match=named):
+        LightGBMTrainer(**arguments)
+
+
+@pytest.mark.parametrize("name", ["machines", "num_machines", "tree_learner", "n_estimators", "local_listen_port"])
+def test_what_lightgbm_is_told_by_us_cannot_be_set_in_params(name):
+    with pytest.raises(ValueError, match=rf"params\['{name}'\] cannot be set with LightGBMTrainer"):
+        LightGBMTrainer(datasets=ROWS, label_column="y", params={name: 1})
+
+
+def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out():
+    pytest.importorskip("lightgbm")
+    made = LightGBMTrainer(datasets={**ROWS, "valid": ROWS["train"]}, label_column="y", params={})
+    assert [(shard.name, shard.mode) for shard in made.dataset_config.shards(("train", "valid"))] == [
+        ("train", "exact"),
+        ("valid", "all"),
+    ]
+
+
+def batch(**columns):
+    return {name: np.asarray(values) for name, values in columns.items()}
+
+
+def test_rows_become_one_matrix_with_the_names_of_its_columns():
+    batches = [
+        batch(a=np.float32([1, 2]), y=[0, 1], image=np.uint8([[[1, 2]], [[3, 4]]])),
+        batch(a=np.float32([]), y=[], image=np.zeros((0, 1, 2), np.uint8)),
+        batch(a=np.float32([5]), y=[1], image=np.uint8([[[6, 7]]])),
+    ]
+    table = table_of(batches, "y", "it")
+    assert table.names == ("a", "image_0", "image_1")
+    assert table.features.tolist() == [[1, 1, 2], [2, 3, 4], [5, 6, 7]]
+    assert table.features.dtype == np.float32
+    assert table.labels.tolist() == [0, 1, 1]
+
+
+def test_whole_numbers_that_float32_cannot_hold_are_kept():
+    table = table_of([batch(id=[16777217], y=[0])], "y", "it")
+    assert table.features.tolist() == [[16777217]]
+
+
+@pytest.mark.parametrize(
+    ("batches", "error", "named"),
+    [
+        ([], ValueError, "it has no rows: every worker needs some"),
+        ([batch(a=[], y=[])], ValueError, "it has no rows"),
+        ([batch(a=[1], z=[1])], KeyError, "it has no column 'y', which label_column names; there are: 'a', 'z'"),
+        ([batch(y=[1])], ValueError, "no column but the labels 'y'"),
+        ([batch(a=["red"], y=[1])], ValueError, "it: the column 'a' holds values of type <U3"),
+        ([batch(a=np.array([None], object), y=[1])], ValueError, "'a' holds values of type NoneType"),
+        ([batch(a=[1], y=["no"])], ValueError, "the column 'y' holds"),
+    ],
+)
+def test_rows_that_trees_cannot_be_grown_from_are_told(batches, error, named):
+    with pytest.raises(error, match=named):
+        table_of(batches, "y", "it")
+
+
+class Sums(TreePredictor):
+    """A model that adds its features up, each with a weight by its place."""
+
+    names: tuple[str, ...] | None = None
+
+    def _read(self, checkpoint, filename):
+        return (checkpoint, filename)
+
+    def _feature_names(self):
+        return list(self.names) if self.names else None
+
+    def _predicted(self, matrix):
+        return matrix @ 10.0 ** np.arange(matrix.shape[1])
+
+
+class NamedSums(Sums):
+    names = ("b", "image_1", "image_0", "a")
+
+
+def test_a_predictor_finds_features_by_name_in_any_order_and_within_arrays():
+    rows = batch(image=[[3, 2]], other=[9], a=[4], b=[1])
+    assert NamedSums(None, keep_columns=["other"])(rows) == {"other": [9], "predictions": [4321]}
+
+
+def test_a_predictor_takes_the_columns_that_it_is_told():
+    rows = batch(a=[1], b=[2], c=[3])
+    assert Sums(None, feature_columns=["c", "a"]).predict(rows).tolist() == [13]
+    assert Sums.from_checkpoint(None).predict(rows).tolist() == [321]
+
+
+def test_a_predictor_gives_no_predictions_for_no_rows():
+    class Refuses(Sums):
+        def _predicted(self, matrix):
+            assert len(matrix)
+            return np.tile(np.float32([1, 2, 3]), (len(matrix), 1))
+
+    empty = Refuses(None).predict(batch(a=np.float32([]), image=np.zeros((0, 2))))
+    assert (empty.shape, empty.dtype) == ((0, 3), np.float32)
+
+
+def test_a_predictor_names_a_column_that_is_not_there():
+    with pytest.raises(KeyError, match="no column 'a', which the model was trained with; there are: 'b', 'image'"):
+        NamedSums(None).predict(batch(b=[1], image=[[1, 2]]))
+    with pytest.raises(KeyError, match="keep_columns names 'id'"):
+        Sums(None, keep_columns=["id"])(batch(a=[1]))
