@@ -14,6 +14,7 @@ import pytest
 
 from paceline import data, train
 from paceline.train import (
+    Backend,
     BackendConfig,
     Checkpoint,
     FailureConfig,
@@ -393,6 +394,47 @@ class Spawned(BackendConfig):
 def test_workers_that_are_spawned_stay_too(tmp_path):
     with Trainer(backend=Spawned(), num_workers=2, logdir=tmp_path / "run") as trainer:
         assert pids(trainer) == pids(trainer)
+
+
+class Touching(Backend):
+    """Leaves a file when it begins and when it ends."""
+
+    def on_start(self, worker_group, backend_config):
+        worker_group.execute(Path(backend_config.directory, "began").touch)
+
+    def on_shutdown(self, worker_group, backend_config):
+        worker_group.execute(Path(backend_config.directory, "ended").touch)
+
+
+class TouchingConfig(BackendConfig):
+    def __init__(self, directory):
+        self.directory = directory
+
+    @property
+    def backend_cls(self):
+        return Touching
+
+
+def test_a_framework_is_set_up_once_around_all_runs(tmp_path):
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    with Trainer(backend=TouchingConfig(str(tmp_path)), num_workers=2, logdir=tmp_path / "run") as trainer:
+        assert began.exists()
+        began.unlink()
+        trainer.run(train.world_rank)
+        trainer.run(train.world_rank)
+        assert not ended.exists()
+    assert ended.exists()
+    assert not began.exists()
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "xgboost", "lightgbm"])
+def test_a_framework_is_named_or_its_extra_is(name):
+    try:
+        config = Trainer(backend=name, num_workers=2).backend_config
+    except ImportError as missing:
+        assert f"paceline[{name}]" in str(missing)  # noqa: PT017  which of the two depends on what is installed
+    else:
+        assert type(config).__name__.lower() == f"{name}config"
 
 
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
