@@ -79,8 +79,9 @@ def require(who: str, modules: tuple[str, ...], extra: str) -> None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module could be imported; nothing is."""
+    """Whether a module could be imported; nothing is. A mere directory of that name, as one may lie about, is none."""
     try:
-        return importlib.util.find_spec(module) is not None
+        found = importlib.util.find_spec(module)
+        return found is not None and found.origin is not None
     except (ImportError, ValueError):  # A package around it is missing, or a test has blocked it.
         return False

@@ -157,6 +157,8 @@ def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(
             rows = [{"x": row["x"].pin_memory(), "there": row["there"]} for row in rows]
             prepared = prepare_data_loader(DataLoader(rows, batch_size=None))
         beside, current = batches._stream_beside(torch.device("cuda:0")), torch.cuda.current_stream()
+        torch.ones(8, device="cuda").mean()  # Loads the kernel, which waits for all streams the first time.
+        torch.cuda.synchronize()
         arrived_early, sums = [], []
         for row in prepared:
             torch.cuda._sleep(int(2e8))  # some 100 ms
