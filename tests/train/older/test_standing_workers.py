@@ -14,6 +14,7 @@ import pytest
 
 from paceline import data, train
 from paceline.train import (
+    Backend,
     BackendConfig,
     Checkpoint,
     FailureConfig,
@@ -131,6 +132,36 @@ def test_a_worker_that_dies_between_runs_is_replaced(trainer):
     after = pids(trainer)
     assert len(set(after)) == 2
     assert not set(after) & set(before)
+
+
+def test_workers_lost_between_runs_beyond_the_budget_are_told_by_the_next_run_once(tmp_path):
+    trainer = Trainer(num_workers=2, logdir=tmp_path / "run", max_retries=0)
+    before = [psutil.Process(pid) for pid in pids(trainer)]
+    before[0].kill()
+    assert psutil.wait_procs(before, timeout=10)[1] == []
+    with pytest.raises(TrainingFailedError, match="killed by SIGKILL"):
+        trainer.run(os.getpid)
+    assert len(pids(trainer)) == 2
+    trainer.shutdown()
+
+
+def test_a_notice_to_a_worker_that_stands_by_ends_them_at_once(tmp_path):
+    trainer = Trainer(num_workers=2, logdir=tmp_path / "run")
+    before = [psutil.Process(pid) for pid in pids(trainer)]
+    before[1].terminate()
+    assert psutil.wait_procs(before, timeout=10)[1] == []
+    with pytest.raises(train.PreemptionError):
+        trainer.shutdown()
+
+
+def test_a_barrier_of_a_later_run_waits_for_all_ranks(trainer):
+    def function():
+        if train.world_rank() == 1:
+            time.sleep(0.3)  # The others stand at the barrier, and are seen there, before this one comes.
+        train.collective.barrier()
+        return train.world_rank()
+
+    assert trainer.run(function) == trainer.run(function) == [0, 1]
 
 
 def test_an_exception_is_raised_to_the_caller_and_the_next_run_has_new_workers(tmp_path):
@@ -365,6 +396,47 @@ def test_workers_that_are_spawned_stay_too(tmp_path):
         assert pids(trainer) == pids(trainer)
 
 
+class Touching(Backend):
+    """Leaves a file when it begins and when it ends."""
+
+    def on_start(self, worker_group, backend_config):
+        worker_group.execute(Path(backend_config.directory, "began").touch)
+
+    def on_shutdown(self, worker_group, backend_config):
+        worker_group.execute(Path(backend_config.directory, "ended").touch)
+
+
+class TouchingConfig(BackendConfig):
+    def __init__(self, directory):
+        self.directory = directory
+
+    @property
+    def backend_cls(self):
+        return Touching
+
+
+def test_a_framework_is_set_up_once_around_all_runs(tmp_path):
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    with Trainer(backend=TouchingConfig(str(tmp_path)), num_workers=2, logdir=tmp_path / "run") as trainer:
+        assert began.exists()
+        began.unlink()
+        trainer.run(train.world_rank)
+        trainer.run(train.world_rank)
+        assert not ended.exists()
+    assert ended.exists()
+    assert not began.exists()
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "xgboost", "lightgbm"])
+def test_a_framework_is_named_or_its_extra_is(name):
+    try:
+        config = Trainer(backend=name, num_workers=2).backend_config
+    except ImportError as missing:
+        assert f"paceline[{name}]" in str(missing)  # noqa: PT017  which of the two depends on what is installed
+    else:
+        assert type(config).__name__.lower() == f"{name}config"
+
+
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
     assert isinstance(Trainer("torch").backend_config, TorchConfig)
     assert isinstance(Trainer(Spawned(), num_workers=2).backend_config, Spawned)
@@ -383,13 +455,20 @@ def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
 
 
 LEFT = """
+import atexit
 import os
 import sys
+from pathlib import Path
+from paceline import train
 from paceline.train import Trainer
+
+def function():
+    atexit.register(Path(f"left-{train.world_rank()}").touch)
+    return os.getpid()
 
 trainer = Trainer(num_workers=2, logdir="run")
 trainer.start()
-print(*trainer.run(os.getpid), flush=True)
+print(*trainer.run(function), flush=True)
 if "raise" in sys.argv:
     raise ValueError("a bug in the script")
 if "kill" in sys.argv:
@@ -405,6 +484,8 @@ def test_a_script_that_ends_without_shutdown_leaves_nothing(run_script, tmp_path
     assert psutil.wait_procs(left, timeout=2)[1] == []
     assert ("a bug in the script" in ended.stderr) == (how == "raise")
     assert "Exception ignored" not in ended.stderr
+    # Unless it was killed, the workers have left in good order.
+    assert len(list(tmp_path.glob("left-*"))) == (0 if how == "kill" else 2)
 
 
 INTERRUPTED = """

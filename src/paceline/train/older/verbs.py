@@ -57,8 +57,10 @@ class Verbs:
 
     def start(self) -> None:
         """Start the workers, and return once they are ready. Where they are already, nothing is done."""
-        if self._workers is not None and self._workers.alive:
-            return
+        if self._workers is not None:
+            if self._workers.alive:
+                return
+            self._workers.raise_untold()
         _check(self.scaling_config, self.run_config)
         site = site_of(self.scaling_config, self.run_config)
         site.check()
@@ -118,6 +120,7 @@ class Verbs:
         """End the workers, and free all that was theirs. May be called again."""
         if self._workers is not None:
             self._workers.close()
+            self._workers.raise_untold()
 
     def __enter__(self) -> Self:
         self.start()

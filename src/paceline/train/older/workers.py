@@ -46,6 +46,7 @@ class Workers:
         """The workers are at an order."""
         self._waited_for = False
         self._outcome: Result | BaseException | None = None
+        self._is_told = False
         self._attempt = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._rows: deque[tuple[Reported, ...]] | None = None
@@ -113,6 +114,16 @@ class Workers:
         answers = self._answers
         assert answers is not None
         return [pickle.loads(each.value) for each in answers]  # noqa: S301  from our workers' memory, not storage
+
+    def raise_untold(self) -> None:
+        """Raise what ended the workers between two runs, or at their end, if nobody was told of it yet."""
+        if self._outcome is None:
+            return
+        self._thread.join()
+        atexit.unregister(self.close)
+        was_told, self._is_told = self._is_told, True
+        if isinstance(self._outcome, BaseException) and not was_told:
+            raise self._outcome
 
     def close(self) -> None:
         """Let the workers go, and wait until they are gone. Those that are still at an order are ended."""
@@ -220,13 +231,10 @@ class Workers:
     def _raise_outcome(self) -> None:
         if self._outcome is None or self._answers is not None:
             return
-        self._thread.join()
-        atexit.unregister(self.close)
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
+        self.raise_untold()
         if self.count:
             raise KeyboardInterrupt
-        raise RuntimeError(f"the workers of {self._outcome.path} have ended\n\nhint: start() them again")
+        raise RuntimeError("the workers were ended while they ran a function\n\nhint: start() others")
 
 
 class StandingTerminal(Terminal):
