@@ -75,7 +75,6 @@ OTHERS_VARIABLES = {
         "_storage/address.py",
         "all variables",
     ): "the clouds' own: where a store is, and for whom",
-    ("train/torch/config.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/torch/store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/tensorflow/quiet.py", "TF_CPP_MIN_LOG_LEVEL"): "TensorFlow's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline._core.settings import variables_set
 from paceline.train.backend import BackendConfig
 from paceline.train.torch.group import in_collective, say_so, torn_down
+from paceline.train.torch.store import interface, opened
 
 if TYPE_CHECKING:
     from paceline._worker.context import Context
@@ -112,7 +111,7 @@ class TorchConfig(BackendConfig):
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
         store = None
         if begin.rank == 0:
-            store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
+            store, _ = opened(host, timeout)
         told = context.join(f"{host} {store.port}".encode() if store is not None else b"")
         host, number = told.decode().split()
         port = int(number)
@@ -137,17 +136,5 @@ def _environment(context: Context, host: str, port: int) -> dict[str, str]:
         "ACCELERATE_USE_CPU": "false" if begin.devices else "true",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         # Named, as looking the host name up is the classic way to hang.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or _interface(context),
+        "GLOO_SOCKET_IFNAME": interface(begin),
     }
-
-
-def _interface(context: Context) -> str:
-    """The network interface at which the other workers reach this one; the loopback where all are on one machine."""
-    begin = context.begin
-    if begin.num_nodes > 1:
-        import psutil
-
-        for name, addresses in psutil.net_if_addrs().items():
-            if any(each.address == begin.node_address for each in addresses):
-                return str(name)
-    return "lo" if sys.platform == "linux" else "lo0"

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 _TIMEOUT = datetime.timedelta(minutes=30)
 
 
-def opened(host: str) -> tuple[Any, int]:
+def opened(host: str, timeout: datetime.timedelta = _TIMEOUT) -> tuple[Any, int]:
     """A store that this process serves, for as long as the object lives, and the port that the system chose for it."""
     import torch.distributed as dist
 
-    store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
+    store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
     return store, store.port
 
 
