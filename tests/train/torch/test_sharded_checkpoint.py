@@ -296,9 +296,10 @@ def test_in_a_store_each_rank_fetches_what_it_needs_and_so_does_a_run_without_wo
 
     def function():
         import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         model = fully_shard(nn.Linear(3, 5), mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)
         state = {"model": model, "optimizer": optimizer}
