@@ -82,7 +82,15 @@ def test_a_server_that_shares_the_port_can_listen_beside_its_holder():
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.1\r\n\r\n\n", b'["guess", 1, "198.51.100.1:1"]\n', b"[1]\n", b"\xff\n"]
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n\n",
+        b'["guess", 1, "198.51.100.1:1"]\n',
+        b"[1]\n",
+        b"\xff\n",
+        '["ö", 1, ""]\n'.encode(),
+    ],
 )
 def test_who_does_not_know_the_word_is_passed_over(said):
     strangers = contextlib.ExitStack()

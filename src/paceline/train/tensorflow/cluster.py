@@ -76,7 +76,7 @@ def _collected(server: socket.socket, word: str, world_size: int, mine: str) -> 
             end.settimeout(_LINE_S)
             said = _received(end)
             # Whoever does not know the word is no worker of this run.
-            if isinstance(said, list) and len(said) == 3 and hmac.compare_digest(str(said[0]), word):
+            if isinstance(said, list) and len(said) == 3 and hmac.compare_digest(str(said[0]).encode(), word.encode()):
                 found[said[1]] = said[2]
                 lines.append(end)
         whole = [found[rank] for rank in range(world_size)]
