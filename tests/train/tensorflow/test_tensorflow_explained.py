@@ -49,6 +49,21 @@ def test_a_collective_that_was_broken_off_is_an_echo(tf):
     assert not is_echo(ValueError("Collective ops is aborted"))
 
 
+@pytest.mark.parametrize(("kind", "folds"), [("UnavailableError", True), ("InvalidArgumentError", False)])
+def test_an_echo_folds_beneath_its_cause_and_says_its_reason(tf, kind, folds):
+    context = SimpleNamespace(begin=begin(world_size=1, num_nodes=1, num_threads=1), echo=None)
+    error = getattr(tf.errors, kind)(None, None, GRAPH)
+
+    def fails():
+        with TensorflowConfig().around(context):
+            raise error
+
+    with pytest.raises(tf.errors.OpError):
+        fails()
+    assert (context.echo is error) == folds
+    assert error.__notes__ == ["Collective ops is aborted by: failed to connect to all addresses"]
+
+
 def test_the_hint_at_tf_keras_comes_only_with_keras_3_and_several_workers(tf):
     def failing(message):
         def loss(true, predicted):

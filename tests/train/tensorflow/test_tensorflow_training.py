@@ -214,6 +214,7 @@ def test_what_workers_print_is_what_the_function_prints(refused):
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
     def train_func():

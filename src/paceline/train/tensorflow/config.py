@@ -42,7 +42,7 @@ class TensorflowConfig(BackendConfig):
 
         begin = context.begin
         _give_gpus(begin)
-        _give_threads(begin.num_threads)
+        give_threads(begin.num_threads)
         logger = tf.get_logger()
         level = logger.level
         # It says at length how it sets out; its warnings stay.
@@ -99,7 +99,8 @@ def _give_gpus(begin: Begin) -> None:
         ) from error
 
 
-def _give_threads(num_threads: int) -> None:
+def give_threads(num_threads: int) -> None:
+    """Let TensorFlow compute with so many; it has to be said before it computes anything."""
     import tensorflow as tf
 
     threads = tf.config.threading

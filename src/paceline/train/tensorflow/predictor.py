@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core import settings
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
+from paceline.train.tensorflow.config import give_threads
 
 
 class TensorflowPredictor:
@@ -34,6 +36,10 @@ class TensorflowPredictor:
     ) -> None:
         from paceline.train.tensorflow import quiet  # noqa: F401  TensorFlow without its greeting
 
+        # Each of many processes would otherwise compute with all cores.
+        threads = settings.load().omp_num_threads or ""
+        if threads.isdigit() and int(threads) > 0:
+            give_threads(int(threads))
         given = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
         if not isinstance(given, Checkpoint):
             raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
