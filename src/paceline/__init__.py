@@ -24,16 +24,19 @@ __version__ = "0.1.0"
 
 _SUBMODULES = ("air", "data", "testing", "train")
 
-__all__ = ["__version__", "init", *_SUBMODULES]
+__all__ = ["__version__", "init", "is_initialized", "shutdown", *_SUBMODULES]
 
 
-def init(engine: str | None = None, address: str | None = None) -> None:
+def init(engine: str | None = None, address: str | None = None, **options: Any) -> None:
     """Say where the runs of this script live: `engine="local"`, this machine, or `engine="ray"`, a Ray cluster.
 
     `address` is that of the cluster, as `ray.init` takes it. It is connected to at once, so that a wrong one is told
-    here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already.
+    here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already. On this machine
+    other arguments of `ray.init`, such as `num_cpus`, are taken and mean nothing: there is no cluster to be started.
     """
-    from paceline._core.choice import remember
+    from paceline._core.choice import check_options, remember
+
+    check_options(engine, address, options)
 
     def connect(address: str | None) -> object:
         from paceline._engine.ray.connect import connected
@@ -41,6 +44,22 @@ def init(engine: str | None = None, address: str | None = None) -> None:
         return connected(address)
 
     remember(engine, address, connect)
+
+
+def is_initialized() -> bool:
+    """Whether `init()` was called, and `shutdown()` not since."""
+    from paceline._core.choice import is_told
+
+    return is_told()
+
+
+def shutdown() -> None:
+    """Take `init()` back, and end the processes that wait for further runs. Runs that are under way are not touched."""
+    from paceline._core.choice import forget
+    from paceline._engine.local.launch import end_waiting
+
+    forget()
+    end_waiting()
 
 
 def __getattr__(name: str) -> Any:

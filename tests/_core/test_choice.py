@@ -93,3 +93,21 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r'pip install "paceline\[ray\]"'):
         paceline.init(engine="ray")
     assert chosen().engine == "local"
+
+
+def test_what_init_of_ray_takes_is_taken_and_shutdown_takes_it_back():
+    assert not paceline.is_initialized()
+    paceline.init(num_cpus=4, ignore_reinit_error=True)
+    assert paceline.is_initialized()
+    assert chosen().engine == "local"
+    paceline.shutdown()
+    paceline.shutdown()
+    assert not paceline.is_initialized()
+
+
+def test_arguments_of_nobody_and_those_for_ray_itself_are_refused():
+    with pytest.raises(TypeError, match="no argument 'num_cpu'"):
+        paceline.init(num_cpu=4)
+    with pytest.raises(ValueError, match=r"num_gpus=\.\.\. is for Ray itself"):
+        paceline.init(engine="ray", num_gpus=1)
+    assert not paceline.is_initialized()

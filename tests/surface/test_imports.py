@@ -344,7 +344,7 @@ BREACHES = {
     "environ imported by name": {"train/config.py": "from os import environ"},
     "the environment copied": {"train/trainer.py": "import os\nx = {**os.environ}"},
     "a variable read where copies are made": {"_engine/local/engine.py": "import os\nx = os.environ['A']"},
-    "another variable than the excepted": {"train/torch/config.py": "import os\nos.getenv('PACELINE_A')"},
+    "another variable than the excepted": {"train/torch/store.py": "import os\nos.getenv('PACELINE_A')"},
 }
 
 PLACED = dict.fromkeys(("_engine/messages.py", "_engine/base.py", "_core/clock.py", "_worker/main.py"), "")
@@ -375,7 +375,7 @@ ALLOWED = {
     "variables merged in": {"_worker/main.py": "import os\nos.environ |= {'A': '1'}"},
     "variables of others": {
         "_engine/local/devices.py": "import os\nx = 'OMP_NUM_THREADS' in os.environ",
-        "train/torch/config.py": "import os\nx = os.environ.get('GLOO_SOCKET_IFNAME', 'lo')",
+        "train/torch/store.py": "import os\nx = os.environ.get('GLOO_SOCKET_IFNAME', 'lo')",
     },
     "the environment copied for workers": {"_engine/local/engine.py": "import os\nx = {**os.environ, 'A': '1'}"},
 }

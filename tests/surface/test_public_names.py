@@ -8,7 +8,7 @@ from collections.abc import Callable
 from subprocess import CompletedProcess
 
 PUBLIC = {
-    "paceline": ["__version__", "air", "data", "init", "testing", "train"],
+    "paceline": ["__version__", "air", "data", "init", "is_initialized", "shutdown", "testing", "train"],
     "paceline.train": [
         "Backend",
         "BackendConfig",

@@ -7,7 +7,7 @@ either it is Ray where Ray is already in use, or where `RAY_ADDRESS` names a clu
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,14 @@ class Choice:
     """Of the cluster; None: the one in use, or that of `RAY_ADDRESS`, or a new one."""
 
 
-_init = Choice(engine="")
+_OPTIONS_OF_RAY = frozenset(
+    "num_cpus num_gpus resources labels object_store_memory local_mode ignore_reinit_error include_dashboard "
+    "dashboard_host dashboard_port job_config configure_logging logging_level logging_config logging_format "
+    "log_to_driver namespace runtime_env enable_resource_isolation".split()
+)
+
+_UNTOLD = Choice(engine="")
+_init = _UNTOLD
 
 
 def check_engine(argument: str, engine: Any) -> None:
@@ -49,6 +56,28 @@ def remember(engine: str | None, address: str | None, connect: Callable[[str | N
     except BaseException:
         _init = before
         raise
+
+
+def check_options(engine: Any, address: Any, options: Mapping[str, Any]) -> None:
+    """Refuse what is no argument of `ray.init` either, and what only Ray itself can be told."""
+    unknown = [name for name in options if name not in _OPTIONS_OF_RAY]
+    if unknown:
+        raise TypeError(f"init() has no argument {unknown[0]!r}: it takes engine, address, and those of ray.init()")
+    if options and (engine == "ray" or address is not None):
+        raise ValueError(
+            f"{next(iter(options))}=... is for Ray itself\n\n"
+            "hint: call ray.init(...) with it first; a Ray that is initialised is used as it is"
+        )
+
+
+def is_told() -> bool:
+    return _init != _UNTOLD
+
+
+def forget() -> None:
+    """What `paceline.init` was told."""
+    global _init
+    _init = _UNTOLD
 
 
 def chosen(asked: str | None = None) -> Choice:

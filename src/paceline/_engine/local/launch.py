@@ -246,6 +246,14 @@ def close_shared_zygote() -> None:
         zygote.close()
 
 
+def end_waiting() -> None:
+    """End what waits for runs to come: the zygote, and interpreters. The next run starts its own."""
+    close_shared_zygote()
+    spares = sys.modules.get("paceline._engine.local.spares")
+    if spares is not None:
+        spares.end_all()
+
+
 def launcher(preload: tuple[str, ...], start_method: str = "fork") -> Launcher:
     """As processes are to be started: forked where that is wanted, and safe here."""
     if start_method == "fork" and settings.load().start_method == "fork" and system.fork_is_safe():

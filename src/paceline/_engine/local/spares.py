@@ -134,6 +134,11 @@ class Spares:
 _spares = Spares()
 
 
+def end_all() -> None:
+    """End all that wait."""
+    _spares.close()
+
+
 class SpawnLauncher:
     """Has a fresh interpreter for every worker: one that waits already, or a new one."""
 
