@@ -30,6 +30,7 @@ class TensorflowConfig(BackendConfig):
         "paceline.train.tensorflow.cluster",
         "paceline.train.tensorflow.explained",
         "paceline.train.tensorflow.keras",
+        "paceline.train.tensorflow.signals",
     )
     start_method: ClassVar[str] = "spawn"
 
