@@ -287,10 +287,13 @@ def test_every_exception_is_still_needed(
     package = _package()
     needless = []
     for (path, name), reason in [*exceptions.items()]:
-        if any(file.startswith(path) for file in package):
+        # All rules that have exceptions look at one file at a time; the whole package would take long.
+        concerned = {file: source for file, source in package.items() if file.startswith(path)}
+        if concerned:
             with monkeypatch.context() as patch:
+                before = violations(concerned)
                 patch.delitem(exceptions, (path, name))
-                if not violations(package):
+                if violations(concerned) == before:
                     needless.append(f"{path}: {name} ({reason})")
     assert needless == []
 

@@ -24,29 +24,27 @@ class Choice:
     """Of the cluster; None: the one in use, or that of `RAY_ADDRESS`, or a new one."""
 
 
-_OPTIONS_OF_RAY = frozenset(
-    [
-        "num_cpus",
-        "num_gpus",
-        "resources",
-        "labels",
-        "object_store_memory",
-        "local_mode",
-        "ignore_reinit_error",
-        "include_dashboard",
-        "dashboard_host",
-        "dashboard_port",
-        "job_config",
-        "configure_logging",
-        "logging_level",
-        "logging_config",
-        "logging_format",
-        "log_to_driver",
-        "namespace",
-        "runtime_env",
-        "enable_resource_isolation",
-    ]
-)
+_OPTIONS_OF_RAY = {
+    "num_cpus",
+    "num_gpus",
+    "resources",
+    "labels",
+    "object_store_memory",
+    "local_mode",
+    "ignore_reinit_error",
+    "include_dashboard",
+    "dashboard_host",
+    "dashboard_port",
+    "job_config",
+    "configure_logging",
+    "logging_level",
+    "logging_config",
+    "logging_format",
+    "log_to_driver",
+    "namespace",
+    "runtime_env",
+    "enable_resource_isolation",
+}
 
 _UNTOLD = Choice(engine="")
 _init = _UNTOLD

@@ -190,7 +190,7 @@ class Conversation:
             self._over(now)
 
     async def _placed(self, group: Group) -> list[Seat]:
-        return await self.crew.placed(len(group.workers), group.preload, self._listen)
+        return await self.crew.placed(len(group.workers), _ahead(group), self._listen)
 
     def _launch(self, now: _Attempt, seats: list[Seat], job: Any) -> None:
         places = [seat.where for seat in seats]
@@ -400,3 +400,8 @@ def _with_nodes(message: ToWorker, seats: list[Seat]) -> ToWorker:
         ranks_on.setdefault(seats[rank].where.node_id, []).append(rank)
     nodes = tuple((node, tuple(ranks)) for node, ranks in ranks_on.items())
     return replace(message, preemption=replace(message.preemption, nodes=nodes))
+
+
+def _ahead(group: Group) -> tuple[str, ...]:
+    """What is imported before workers are asked for, in the process they fork from; those that are spawned do it."""
+    return group.preload if group.start_method == "fork" else ()
