@@ -39,6 +39,7 @@ from paceline._engine.messages import (
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining
 from paceline._worker.link import Link
+from paceline._worker.script import stand_for_script
 from paceline._worker.signals import noticing
 from paceline._worker.stacks import sampled
 
@@ -87,6 +88,7 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
     try:
         try:
             function, config, backend = load()
+            stand_for_script(function)
             context.config = config
             with backend.around(context):
                 link.send(WorkerReady(begin.attempt, begin.rank, os.getpid()))

@@ -16,6 +16,7 @@ from paceline._engine.messages import Shard
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining
 from paceline._worker.main import pickled_value
+from paceline._worker.script import stand_for_script
 from paceline.train.checkpoint import Checkpoint
 
 
@@ -54,6 +55,7 @@ def _done(context: Context, task: Task) -> Any:
         since=task.since, first=task.first, given=task.checkpoint, shards=task.shards, data_address=task.data_address
     )
     context.config = task.config
+    stand_for_script(task.function)
     value = task.function() if task.config is None else task.function(task.config)
     context.finish()
     context.put_down()

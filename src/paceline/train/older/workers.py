@@ -234,6 +234,11 @@ class Workers:
         self.raise_untold()
         if self.count:
             raise KeyboardInterrupt
+        if not self.num_given:
+            raise RuntimeError(
+                "no workers were started: the run of this trainer is complete\n\n"
+                "hint: RunConfig(name=...) with another name, or a trainer of its own, for workers that stay"
+            )
         raise RuntimeError("the workers were ended while they ran a function\n\nhint: start() others")
 
 

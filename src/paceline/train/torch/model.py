@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.train.session import _context
 from paceline.train.torch import fsdp
 from paceline.train.torch.acceleration import expect_half, half_by_default
-from paceline.train.torch.compiled import find_script, may_compile
+from paceline.train.torch.compiled import may_compile
 from paceline.train.torch.devices import get_device
 from paceline.train.torch.materialize import children_first, materialize
 from paceline.train.torch.precision import compute_in, half_type
@@ -54,7 +54,6 @@ def prepare_model(
     compiled = _compiler_options(compile)
     if half is not None:
         expect_half(half)
-    find_script(model)
     if parallel_strategy == "fsdp":
         device = _sharding_device(move_to_device)
         return fsdp.shard(model, device, kwargs, blocks=shard_blocks, half=half, compiled=compiled)
