@@ -377,3 +377,21 @@ def test_checkpoints_in_a_store_are_validated_and_a_notice_makes_the_last_one(s3
     found = {metrics["step"]: metrics.get("found") for _, metrics in result.best_checkpoints}
     assert (found[1], found[499]) == (10, 4990)
     assert result.metrics_dataframe["step"].tolist() == list(range(500))
+
+
+def test_a_run_begins_from_a_checkpoint_that_is_in_a_store(s3_path: str, tmp_path: Path) -> None:
+    def first() -> None:
+        train.report({}, checkpoint=Checkpoint.from_dict({"from": "the store"}))
+
+    def second() -> None:
+        given = train.get_checkpoint()
+        train.report({"given": given.to_dict() if given is not None else None})
+
+    before = DataParallelTrainer(first, run_config=RunConfig(name="first", storage_path=s3_path)).fit()
+    assert before.checkpoint is not None
+    after = DataParallelTrainer(
+        second,
+        run_config=RunConfig(name="second", storage_path=tmp_path),
+        resume_from_checkpoint=before.checkpoint,
+    ).fit()
+    assert after.metrics == {"given": {"from": "the store"}}

@@ -284,6 +284,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     checkpoints: tuple[CheckpointRecord, ...] = ()
     initial: str | None = None
     """A checkpoint from outside the run, to begin from while the run has none of its own."""
+    initial_filesystem: bytes | None = None
+    """A pickle of the one that it is on, where that is not this machine's."""
     resume: CheckpointRecord | None = None
     score_attribute: str | None = None
     score_order: str = "max"

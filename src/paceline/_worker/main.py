@@ -44,6 +44,8 @@ from paceline._worker.signals import noticing
 from paceline._worker.stacks import sampled
 
 _MAX_TEXT = 100_000
+_OF_TIME = ("timed out", "timing out", "timeout")
+"""In the words of gloo and NCCL: a collective that others never came to is no echo of their end."""
 
 Job = tuple[Callable[..., Any], Any, Any]
 """The user's function, its configuration (None: it is called without), and the backend around it."""
@@ -170,7 +172,7 @@ def _is_echo(error: BaseException) -> bool:
         "coordination service" in text,  # JAX's
         type(error).__name__.startswith("Dist"),
     )
-    return any(sign in text for sign in signs) or (any(distributed) and "timed out" not in text)
+    return any(sign in text for sign in signs) or (any(distributed) and not any(word in text for word in _OF_TIME))
 
 
 def _one_line(error: BaseException) -> str:

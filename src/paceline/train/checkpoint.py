@@ -103,7 +103,7 @@ class Checkpoint(Portable):
         target.mkdir(parents=True, exist_ok=True)
         if self._path is None:
             self._written(target)
-        elif self._is_local():
+        elif self.is_local:
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         else:
             self._download(target)
@@ -112,7 +112,7 @@ class Checkpoint(Portable):
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
         """The files as a directory on this machine, for as long as the `with` lasts. Do not change them."""
-        if self._path is not None and self._is_local():
+        if self._path is not None and self.is_local:
             if not os.path.isdir(self._path):
                 raise StorageError(f"{self._path} is not a directory: the checkpoint is gone")
             yield self._path
@@ -144,7 +144,7 @@ class Checkpoint(Portable):
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the notes with a dict of JSON values."""
         text = json.dumps(metadata)
-        if not self._is_local():
+        if not self.is_local:
             with self.filesystem.open_output_stream(f"{self.path}/{METADATA}") as stream:
                 stream.write(text.encode())
             return
@@ -191,7 +191,9 @@ class Checkpoint(Portable):
         with contextlib.suppress(FileNotFoundError):
             (target / METADATA).write_bytes(store.read(manifest.keys.get(METADATA, METADATA)))
 
-    def _is_local(self) -> bool:
+    @property
+    def is_local(self) -> bool:
+        """Whether its path is on this machine."""
         return self._filesystem is None or self._filesystem.type_name == "local"
 
     def __fspath__(self) -> str:

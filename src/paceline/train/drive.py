@@ -43,7 +43,7 @@ from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData
 from paceline.train.failures import Collector, LoggerObserver, exception_of, observers_of, training_error
 from paceline.train.inline import run_inline
-from paceline.train.job import pickled_job
+from paceline.train.job import pickled_filesystem, pickled_job
 from paceline.train.result import Result, ended, result_of
 from paceline.train.site import Site
 from paceline.train.terminal import Terminal, counted
@@ -275,6 +275,7 @@ def _watch(asked: Asked, layout: Layout) -> Watch:
 
 def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_address: str) -> Group:
     _, _, backend = asked.parts
+    initial_filesystem = _filesystem_of(asked.initial)
     workers = []
     for rank, share in enumerate(asked.site.shares(command.size)):
         begin = Begin(
@@ -291,6 +292,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             devices=share.devices,
             checkpoints=run.checkpoints,
             initial=run.initial,
+            initial_filesystem=initial_filesystem,
             resume=command.resume,
             score_attribute=run.retention.score_attribute,
             score_order=run.retention.score_order,
@@ -305,6 +307,10 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     preload = backend.preload + (asked.site.preload if asked.data is not None else ())
     return Group(command.attempt, tuple(workers), asked.job, preload, backend.preload_later, backend.start_method)
+
+
+def _filesystem_of(initial: Checkpoint | None) -> bytes | None:
+    return pickled_filesystem(initial.filesystem) if initial is not None and not initial.is_local else None
 
 
 def _engine(

@@ -43,13 +43,13 @@ class Predictor:
         """What the model is called with: an array with a row for each of the batch."""
         names = self._features if self._features is not None else list(batch)
         if isinstance(names, str):
-            return np.asarray(_column(batch, names))
+            return np.asarray(column_of(batch, names))
         if self._features is None and len(names) > 1:
             raise ValueError(
                 f"the batch has the columns {', '.join(map(repr, names))}, and nothing says which the model takes\n\n"
                 "hint: name them with feature_columns"
             )
-        columns = [np.asarray(_column(batch, name)) for name in names]
+        columns = [np.asarray(column_of(batch, name)) for name in names]
         if len(columns) == 1:
             return columns[0]
         return np.concatenate([_flat(name, column) for name, column in zip(names, columns, strict=True)], axis=1)
@@ -76,7 +76,7 @@ class Predictor:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         names = list(batch) if self._kept is True else list(self._kept or ())
-        return {**{name: _column(batch, name) for name in names}, **self.predict(batch)}
+        return {**{name: column_of(batch, name) for name in names}, **self.predict(batch)}
 
 
 def checkpoint_of(given: Any) -> Checkpoint:
@@ -88,7 +88,8 @@ def checkpoint_of(given: Any) -> Checkpoint:
     raise TypeError(f"checkpoint={given!r} is not a paceline.train.Checkpoint")
 
 
-def _column(batch: Mapping[str, Any], name: str) -> Any:
+def column_of(batch: Mapping[str, Any], name: str) -> Any:
+    """A column of a batch; one that is not there is named, with those that are."""
     if name not in batch:
         raise ValueError(f"there is no column {name!r} in the batch, which has {', '.join(map(repr, batch))}")
     return batch[name]

@@ -103,7 +103,7 @@ def num_to_come(num_to_keep: int | None, num_kept: int) -> int:
 
 def check_initial(initial: Checkpoint | None, layout: Layout) -> None:
     """The checkpoint that the run begins from is there, unless it has one of its own to continue from."""
-    if initial is None or not initial._is_local() or os.path.isdir(initial.path) or any(manifests(layout)):
+    if initial is None or not initial.is_local or os.path.isdir(initial.path) or any(manifests(layout)):
         return
     raise StorageError(
         f"resume_from_checkpoint: {initial.path} is not a directory\n\n"

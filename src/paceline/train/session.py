@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import msgspec
 
 from paceline._core.plain import unplain
@@ -196,7 +197,11 @@ def get_checkpoint() -> Checkpoint | None:
     if context.given is not None:
         given: Checkpoint = context.given
         return given
-    return Checkpoint(context.begin.initial) if context.begin.initial else None
+    begin = context.begin
+    if begin.initial is None:
+        return None
+    filesystem = cloudpickle.loads(begin.initial_filesystem) if begin.initial_filesystem is not None else None
+    return Checkpoint(begin.initial, filesystem)
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:

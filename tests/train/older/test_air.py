@@ -142,7 +142,8 @@ def test_a_worker_knows_who_it_is(tmp_path):
     assert metrics["names"] == ["run", "run"]
     assert metrics["same"] == metrics["trial_id"]
     assert metrics["dir"] == str(tmp_path / "run")
-    assert metrics["resources"] == {"CPU": 1.0, "GPU": 0.0}
+    assert metrics["resources"]["CPU"] >= 1
+    assert metrics["resources"]["GPU"] == 0
     assert metrics["checkpoint"] is True
     with pytest.raises(RuntimeError, match="outside of a Paceline training function"):
         session.report({})

@@ -1,5 +1,6 @@
 """On a GPU: sharded models, both half precisions, and the real compiler train what one process would."""
 
+import gc
 import shutil
 
 import pytest
@@ -165,10 +166,11 @@ def test_on_a_gpu_no_more_than_a_block_is_there_at_a_time_when_a_model_is_sharde
     def function():
         from torch.distributed.fsdp import CPUOffloadPolicy
 
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
         peaks = []
         for meta in (False, True):
+            gc.collect()  # What is sharded refers to itself.
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
             with torch.device("meta" if meta else "cpu"):
                 net = Net(dim=1024, num_blocks=16)
             size = sum(one.numel() * one.element_size() for one in net.parameters())
@@ -183,7 +185,6 @@ def test_on_a_gpu_no_more_than_a_block_is_there_at_a_time_when_a_model_is_sharde
             assert loss.isfinite()
             del model, net, loss
             torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
         return peaks
 
     [peaks] = on_each(function, 1, gpus_per_worker=1)

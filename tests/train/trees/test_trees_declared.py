@@ -134,6 +134,9 @@ def test_rows_that_trees_cannot_be_grown_from_are_told(batches, error, named):
         table_of(batches, "y", "it")
 
 
+NOWHERE = "no checkpoint is read here"
+
+
 class Sums(TreePredictor):
     """A model that adds its features up, each with a weight by its place."""
 
@@ -155,13 +158,15 @@ class NamedSums(Sums):
 
 def test_a_predictor_finds_features_by_name_in_any_order_and_within_arrays():
     rows = batch(image=[[3, 2]], other=[9], a=[4], b=[1])
-    assert NamedSums(None, keep_columns=["other"])(rows) == {"other": [9], "predictions": [4321]}
+    assert NamedSums(NOWHERE, keep_columns=["other"])(rows) == {"other": [9], "predictions": [4321]}
 
 
 def test_a_predictor_takes_the_columns_that_it_is_told():
     rows = batch(a=[1], b=[2], c=[3])
-    assert Sums(None, feature_columns=["c", "a"]).predict(rows).tolist() == [13]
-    assert Sums.from_checkpoint(None).predict(rows).tolist() == [321]
+    assert Sums(NOWHERE, feature_columns=["c", "a"]).predict(rows)["predictions"].tolist() == [13]
+    assert Sums.from_checkpoint(NOWHERE).predict(rows)["predictions"].tolist() == [321]
+    assert list(Sums(NOWHERE, feature_columns="c", keep_columns=False)(rows)) == ["predictions"]
+    assert list(Sums(NOWHERE)(rows)) == ["a", "b", "c", "predictions"]
 
 
 def test_a_predictor_gives_no_predictions_for_no_rows():
@@ -170,12 +175,12 @@ def test_a_predictor_gives_no_predictions_for_no_rows():
             assert len(matrix)
             return np.tile(np.float32([1, 2, 3]), (len(matrix), 1))
 
-    empty = Refuses(None).predict(batch(a=np.float32([]), image=np.zeros((0, 2))))
+    empty = Refuses(NOWHERE).predict(batch(a=np.float32([]), image=np.zeros((0, 2))))["predictions"]
     assert (empty.shape, empty.dtype) == ((0, 3), np.float32)
 
 
 def test_a_predictor_names_a_column_that_is_not_there():
-    with pytest.raises(KeyError, match="no column 'a', which the model was trained with; there are: 'b', 'image'"):
-        NamedSums(None).predict(batch(b=[1], image=[[1, 2]]))
-    with pytest.raises(KeyError, match="keep_columns names 'id'"):
-        Sums(None, keep_columns=["id"])(batch(a=[1]))
+    with pytest.raises(ValueError, match="no column 'a' in the batch, which the model was trained with: it has"):
+        NamedSums(NOWHERE).predict(batch(b=[1], image=[[1, 2]]))
+    with pytest.raises(ValueError, match="no column 'id'"):
+        Sums(NOWHERE, keep_columns=["id"])(batch(a=[1]))

@@ -166,7 +166,7 @@ def test_a_predictor_gives_what_the_model_gives(model):
     predicted = predictor(batch)
     assert predicted.keys() == {"x", "id", "predictions"}
     np.testing.assert_allclose(predicted["predictions"], model(FEATURES), rtol=1e-6)
-    with pytest.raises(ValueError, match="column 'z', but the columns are: x"):
+    with pytest.raises(ValueError, match="no column 'z' in the batch, which has 'x'"):
         TensorflowPredictor(checkpoint.path, feature_columns=["z", "x"]).predict({"x": FEATURES})
 
 

@@ -75,7 +75,7 @@ class Portable:
         """Where the files lie, as an address; None of a state that is only in memory."""
         if self._path is None:
             return None
-        if self._is_local():
+        if self.is_local:
             return Path(self._path).absolute().as_uri()
         name = self.filesystem.type_name
         return f"{name}://{self._path}"
@@ -84,4 +84,4 @@ class Portable:
         """What it is made of: `("dict", state)`, `("local_path", path)`, or `("uri", address)`."""
         if self.state is not None:
             return "dict", dict(self.state)
-        return ("local_path", self._path) if self._is_local() else ("uri", self.uri)
+        return ("local_path", self._path) if self.is_local else ("uri", self.uri)

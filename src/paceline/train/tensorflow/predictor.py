@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Self
 
 from paceline._core import settings
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.predictor import Predictor, checkpoint_of, column_of
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 from paceline.train.tensorflow.config import give_threads
 
 
-class TensorflowPredictor:
+class TensorflowPredictor(Predictor):
     """Adds what a model predicts to each batch. The model is loaded once in each process.
 
         predicted = dataset.map_batches(
@@ -22,7 +21,7 @@ class TensorflowPredictor:
 
     `feature_columns`: one name, whose column is what the model is called with, or several, which go as a dict; by
     default the only column, or all. What the model gives is the column `output_column`, or one for each name where it
-    gives a dict. The columns of the batch are kept, unless `keep_columns=False`.
+    gives a dict. `keep_columns`: True keeps those of the batch, False none, a list those it names.
     """
 
     def __init__(
@@ -31,36 +30,31 @@ class TensorflowPredictor:
         *,
         feature_columns: str | Sequence[str] | None = None,
         output_column: str = "predictions",
-        keep_columns: bool = True,
+        keep_columns: bool | Sequence[str] = True,
         custom_objects: Mapping[str, Any] | None = None,
     ) -> None:
         from paceline.train.tensorflow import quiet  # noqa: F401  TensorFlow without its greeting
 
+        super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
         # Each of many processes would otherwise compute with all cores.
         threads = settings.load().omp_num_threads or ""
         if threads.isdigit() and int(threads) > 0:
             give_threads(int(threads))
-        given = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
-        if not isinstance(given, Checkpoint):
-            raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+        given = checkpoint_of(checkpoint)
         self.model = TensorflowCheckpoint(given.path, given.filesystem).get_model(
             custom_objects=custom_objects, compile=False
         )
-        self._features = feature_columns
-        self._output = output_column
-        self._keeps = keep_columns
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint | str, **kwargs: Any) -> TensorflowPredictor:
+    def from_checkpoint(cls, checkpoint: Checkpoint | str, **kwargs: Any) -> Self:
         """The same as the constructor."""
         return cls(checkpoint, **kwargs)
 
-    def predict(self, data: Mapping[str, Any] | Any) -> dict[str, Any]:
-        """What the model gives for a batch: a dict of arrays, or one array."""
-        predicted = self.call_model(self._picked(data) if isinstance(data, Mapping) else data)
-        if isinstance(predicted, Mapping):
-            return {str(name): np.asarray(value) for name, value in predicted.items()}
-        return {self._output: np.asarray(predicted)}
+    def inputs(self, batch: Mapping[str, Any]) -> Any:
+        names = self._features if self._features is not None else [*batch]
+        if isinstance(names, str) or len(names) == 1:
+            return column_of(batch, names if isinstance(names, str) else names[0])
+        return {name: column_of(batch, name) for name in names}
 
     def call_model(self, inputs: Any) -> Any:
         """Where a model needs more than to be called with its input, override this."""
@@ -69,18 +63,6 @@ class TensorflowPredictor:
             call = self.model.signatures["serving_default"]
         return call(inputs)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        predicted = self.predict(batch)
-        return {**batch, **predicted} if self._keeps else predicted
-
-    def _picked(self, batch: Mapping[str, Any]) -> Any:
-        names = self._features if self._features is not None else [*batch]
-        if isinstance(names, str) or len(names) == 1:
-            return _column(batch, names if isinstance(names, str) else names[0])
-        return {name: _column(batch, name) for name in names}
-
-
-def _column(batch: Mapping[str, Any], name: str) -> Any:
-    if name not in batch:
-        raise ValueError(f"feature_columns names the column {name!r}, but the columns are: {', '.join(batch)}")
-    return batch[name]
+    def predict(self, batch: Mapping[str, Any] | Any) -> dict[str, Any]:
+        """What the model gives for a batch: a dict of arrays, or one array."""
+        return super().predict(batch) if isinstance(batch, Mapping) else self.columns(self.call_model(batch))

@@ -111,7 +111,7 @@ class ShardedCheckpoint(Checkpoint):
         from paceline.train.torch.shard_reader import ShardReader, Stored
 
         self._refuse_in_memory()
-        if self._is_local():
+        if self.is_local:
             return ShardReader(Stored(Path(self.path), Path(self.path).joinpath))
         directory = Path(self.to_directory())
         reader = ShardReader(Stored(directory, directory.joinpath))
@@ -137,7 +137,7 @@ class ShardedCheckpoint(Checkpoint):
         from paceline.train.torch.shard_reader import Stored
 
         self._refuse_in_memory()
-        if self._is_local():
+        if self.is_local:
             with self.as_directory() as directory:
                 yield Stored(Path(directory), Path(directory).joinpath)
             return

@@ -8,59 +8,61 @@ from typing import Any, Self
 import numpy as np
 
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.predictor import Predictor, checkpoint_of
 from paceline.train.trees.tables import matrix_of
 
 
-class TreePredictor:
+class TreePredictor(Predictor):
     """A class for `Dataset.map_batches`: the model is read once in each process.
 
-    A batch comes back as its `keep_columns` and the column `predictions`. `feature_columns` are by default those that
-    the model was trained with, by name, where it knows them; more arguments are for the library's own `predict`.
+    A batch comes back with the column `predictions`. `feature_columns` are by default those that the model was trained
+    with, by name, where it knows them. `keep_columns`: True keeps all columns of the batch, False none, a list those it
+    names. More arguments are for the library's own `predict`.
     """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | str,
         *,
-        feature_columns: Sequence[str] | None = None,
-        keep_columns: Sequence[str] = (),
+        feature_columns: str | Sequence[str] | None = None,
+        keep_columns: bool | Sequence[str] = True,
+        output_column: str = "predictions",
         filename: str | None = None,
         **predict_kwargs: Any,
     ) -> None:
-        self.model = self._read(checkpoint, filename)
-        self._columns = list(feature_columns) if feature_columns is not None else None
-        self._kept = list(keep_columns)
+        super().__init__(
+            feature_columns=[feature_columns] if isinstance(feature_columns, str) else feature_columns,
+            keep_columns=keep_columns,
+            output_column=output_column,
+        )
+        self.model = self._read(checkpoint_of(checkpoint), filename)
         self._predict_kwargs = predict_kwargs
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, **options: Any) -> Self:
+    def from_checkpoint(cls, checkpoint: Checkpoint | str, **options: Any) -> Self:
         return cls(checkpoint, **options)
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        missing = [name for name in self._kept if name not in batch]
-        if missing:
-            raise KeyError(f"keep_columns names {missing[0]!r}; the batch has: {', '.join(map(repr, batch))}")
-        return {**{name: batch[name] for name in self._kept}, "predictions": self.predict(batch)}
-
-    def predict(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """A prediction for each row of a batch: a dict of arrays, or a DataFrame."""
+    def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         known = self._feature_names()
-        columns = self._columns if self._columns is not None else _holding(known, list(batch))
+        columns = self._features if self._features is not None else _holding(known, list(batch))
         missing = [name for name in columns if name not in batch]
         if missing:
-            raise KeyError(
-                f"the batch has no column {missing[0]!r}, which the model was trained with; there are: "
+            raise ValueError(
+                f"there is no column {missing[0]!r} in the batch, which the model was trained with: it has "
                 f"{', '.join(map(repr, batch))}\n\n"
                 "hint: a model that was trained without names needs feature_columns=[...], in the order of training"
             )
         matrix, names = matrix_of(batch, columns, "the batch")
-        if known is not None and self._columns is None:
+        if known is not None and self._features is None:
             places = {name: number for number, name in enumerate(names)}
             matrix = matrix[:, [places[name] for name in known]]
-        if not len(matrix):
+        return matrix
+
+    def call_model(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if not len(inputs):
             # Libraries refuse it; what one row would give has the right shape and type.
-            return self._predicted(np.zeros((1, matrix.shape[1]), matrix.dtype))[:0]
-        return self._predicted(matrix)
+            return self._predicted(np.zeros((1, inputs.shape[1]), inputs.dtype))[:0]
+        return self._predicted(inputs)
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
         raise NotImplementedError
