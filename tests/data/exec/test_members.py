@@ -42,7 +42,8 @@ def start():
 
     def begin(service, member, members, *more, epochs=1, shared="split"):
         arguments = [service.address, "train", str(member), str(members), shared, str(epochs), *more]
-        started.append(subprocess.Popen([sys.executable, MEMBER, *arguments], stdout=subprocess.PIPE, text=True))
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(subprocess.Popen([sys.executable, MEMBER, *arguments], **ends, text=True))
         return started[-1]
 
     yield begin
@@ -54,8 +55,14 @@ def start():
 def test_members_in_processes_of_their_own_read_each_unit_once_for_all(service, start, tmp_path):
     units = numbers(12, (100, 50), notes=str(tmp_path))
     service.add("train", dataset(units, Scaled(by=2)))
-    members = [start(service, rank, 2, epochs=2) for rank in range(2)]
+    # One that came when the other is through would find nothing of the first epoch kept, and have it read again.
+    members = [start(service, rank, 2, "together", epochs=2) for rank in range(2)]
     rows = expected(numbers(12, (100, 50)))
+    for member in members:
+        assert member.stdout.readline() == "ready\n"
+    for member in members:
+        member.stdin.write("\n")
+        member.stdin.flush()
     for member in members:
         assert member.communicate(timeout=60)[0] == f"{len(rows)} {sum(rows)}\n" * 2
     assert len(list(tmp_path.iterdir())) == 24

@@ -51,7 +51,8 @@ def test_a_collective_that_was_broken_off_is_an_echo(tf):
 
 @pytest.mark.parametrize(("kind", "folds"), [("UnavailableError", True), ("InvalidArgumentError", False)])
 def test_an_echo_folds_beneath_its_cause_and_says_its_reason(tf, kind, folds):
-    context = SimpleNamespace(begin=begin(world_size=1, num_nodes=1, num_threads=1), echo=None)
+    alone = begin(world_size=1, num_nodes=1, num_threads=1)
+    context = SimpleNamespace(begin=alone, echo=None, gather=lambda address: (address,))
     error = getattr(tf.errors, kind)(None, None, GRAPH)
 
     def fails():

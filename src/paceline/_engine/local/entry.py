@@ -27,9 +27,13 @@ def spawned() -> None:
     system.in_worker = True
     fd, driver, modules, path = sys.argv[1:]
     sys.path[:] = json.loads(path)
+    # Before the imports take their time: of a driver that has ended meanwhile the system knows nothing any more.
+    gone = system.exit_watch(int(driver))
+    if os.getppid() != int(driver):
+        return
     import_ahead(json.loads(modules))
     with socket.socket(fileno=int(fd)) as line:
-        given = _order(line, int(driver))
+        given = _order(line, gone)
     if given is None:
         return
     order, (control, log, job) = given
@@ -44,9 +48,8 @@ def spawned() -> None:
     os._exit(main.run(control_fd=control, log_fd=log, job_fd=job))
 
 
-def _order(line: socket.socket, driver: int) -> tuple[dict[str, Any], list[int]] | None:
+def _order(line: socket.socket, gone: int | None) -> tuple[dict[str, Any], list[int]] | None:
     """What to be, and the descriptors for it; None once the driver is gone."""
-    gone = system.exit_watch(driver)
     poll = select.poll()
     poll.register(line, select.POLLIN)
     if gone is not None:
