@@ -70,7 +70,7 @@ def get_experiment_name() -> str:
 
 def get_trial_name() -> str:
     """A run is one trial: its name."""
-    return get_experiment_name()
+    return session.get_context().get_trial_name()
 
 
 def get_trial_id() -> str:
@@ -80,13 +80,12 @@ def get_trial_id() -> str:
 
 def get_trial_dir() -> str:
     """The run's directory, or its address in a store."""
-    return session.get_context().get_storage().experiment_fs_path
+    return session.get_context().get_trial_dir()
 
 
 def get_trial_resources() -> dict[str, float]:
     """What this worker has: its threads and its accelerators."""
-    begin = _context().begin
-    return {"CPU": float(begin.num_threads), "GPU": float(len(begin.devices))}
+    return session.get_context().get_trial_resources()
 
 
 def _context() -> Context:

@@ -111,6 +111,18 @@ class TrainContext:
         """What `ScalingConfig(global_batch_size=...)` says."""
         return self._begin.global_batch_size
 
+    def get_trial_name(self) -> str:
+        """A run is one trial: its name."""
+        return self._begin.run_name
+
+    def get_trial_dir(self) -> str:
+        """The run's directory, or its address in a store."""
+        return self.get_storage().experiment_fs_path
+
+    def get_trial_resources(self) -> dict[str, float]:
+        """What this worker has: its threads and its accelerators."""
+        return {"CPU": float(self._begin.num_threads), "GPU": float(len(self._begin.devices))}
+
     def get_storage(self) -> StorageContext:
         path, filesystem = self._depot.root()
         return StorageContext(path, filesystem)
