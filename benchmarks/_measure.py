@@ -222,6 +222,15 @@ def python(script: str, *arguments: object) -> list[str]:
     return [sys.executable, str(HERE / script), *map(str, arguments)]
 
 
+def times_in(directory: Path, fits: int) -> list[float]:
+    """What a script of several fits wrote: how long each took."""
+    path = directory / "took.json"
+    check(path.exists(), f"{directory.name}: no times were written, so it did not run to its end")
+    took: list[float] = json.loads(path.read_text())
+    check(len(took) == fits, f"{directory.name}: {len(took)} fits instead of {fits}")
+    return took
+
+
 def torchrun(script: str, *arguments: object, options: Sequence[str] = ()) -> list[str]:
     launcher = Path(sys.executable).with_name("torchrun")
     if not launcher.exists():

@@ -18,6 +18,7 @@ from _measure import HERE, OUT, Measure, circumstances
 BENCHMARKS = (
     "cold_start",
     "second_fit",
+    "spawned_fit",
     "report_rate",
     "checkpoint_stall",
     "recovery",
@@ -36,6 +37,7 @@ BENCHMARKS = (
 )
 QUICK = {
     "second_fit": ("--fits", "3"),
+    "spawned_fit": ("--fits", "2"),
     "report_rate": ("--seconds", "1"),
     "checkpoint_stall": ("--megabytes", "16"),
     "recovery": ("--after", "1"),

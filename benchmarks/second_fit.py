@@ -6,10 +6,8 @@ Two workers, one all-reduce, one report, with the process that workers fork from
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
-from _measure import Bar, Bench, Measure, Report, check, main, note, python
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, times_in
 
 from paceline.train import Result
 
@@ -21,7 +19,7 @@ def measured(bench: Bench) -> Report:
     for number in bench.rounds():
         directory = bench.directory("ours")
         bench.run(python("ours/second_fit.py", directory, bench.options.fits), directory)
-        took = _took(directory, bench.options.fits)
+        took = times_in(directory, bench.options.fits)
         for fit in range(bench.options.fits):
             metrics = Result.from_path(directory / f"run-{fit}").metrics
             check(metrics == {"total": 2.0}, f"fit {fit + 1} reported {metrics}")
@@ -30,17 +28,9 @@ def measured(bench: Bench) -> Report:
         if bench.ray_runs(number):
             directory = bench.directory("ray")
             bench.run(bench.ray_python("peers/ray_second_fit.py", directory, 2), directory)
-            ray += _took(directory, 2)[1:]
+            ray += times_in(directory, 2)[1:]
     peers = {"Ray Train": ray} if ray else {}
     return Report([Measure("second fit", "s", later, peers, Bar("<", 0.15))], {"first fit": note(first, "s")})
-
-
-def _took(directory: Path, fits: int) -> list[float]:
-    path = directory / "took.json"
-    check(path.exists(), f"{directory.name}: no times were written, so it did not run to its end")
-    took: list[float] = json.loads(path.read_text())
-    check(len(took) == fits, f"{directory.name}: {len(took)} fits instead of {fits}")
-    return took
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,17 @@ def test_the_next_run_gets_the_interpreters_that_wait_and_each_serves_once(tmp_p
     assert not waiting() & there
 
 
+def test_a_run_too_short_to_have_others_started_leaves_as_many_waiting_as_it_took(tmp_path, monkeypatch):
+    fit(tmp_path, "a")
+    there = waiting()
+    monkeypatch.setattr(engine, "_RIPEN_AFTER_S", 1000.0)
+    assert set(fit(tmp_path, "b").metrics["pids"]) == there
+    assert len(waiting()) == 2
+    spares._spares.close()
+    fit(tmp_path, "c")
+    assert not waiting()
+
+
 def test_another_environment_gets_interpreters_of_its_own(tmp_path, monkeypatch):
     fit(tmp_path, "a")
     there = waiting()

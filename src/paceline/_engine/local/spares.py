@@ -147,11 +147,16 @@ class SpawnLauncher:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._watches: dict[int, int] = {}
         self._kinds: list[Kind] = []
+        self._has_taken = False
+        """Some were waiting, and others should in their place."""
+        self._has_ripened = False
 
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER) -> None:
         kind = Kind(tuple(sorted(env.items())), tuple(sys.path), self._preload)
         self._kinds.append(kind)
-        fresh = _spares.take(kind) or interpreter(kind, log=fds[1])
+        waited = _spares.take(kind)
+        self._has_taken = self._has_taken or waited is not None
+        fresh = waited or interpreter(kind, log=fds[1])
         fresh.order(fds, module)
         self._processes[token] = fresh.process
         watch = system.exit_watch(fresh.process.pid)
@@ -165,6 +170,7 @@ class SpawnLauncher:
 
     def ripen(self, modules: tuple[str, ...]) -> None:
         """Have interpreters waiting for a restart and for the next run."""
+        self._has_ripened = True
         if settings.load().prewarm:
             _spares.keep(self._kinds, modules)
 
@@ -189,3 +195,5 @@ class SpawnLauncher:
             self.kill(token)
             process.wait()
         self.exits()
+        if self._has_taken and not self._has_ripened:
+            self.ripen(())  # The run was short, for it found them waiting: so should the next.
