@@ -17,6 +17,7 @@ from paceline import train
 from paceline.train import DataParallelTrainer, FailureConfig, Result, RunConfig, ScalingConfig, TrainingFailedError
 
 BLIND = {"CPU": 1, "blind": 1}
+SEEING = {"CPU": 1, "node:__internal_head__": 0.001}
 
 
 def _fit(
@@ -108,7 +109,7 @@ def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_chang
 
 def test_a_node_that_has_the_very_files_uses_them_where_they_are(project: Path, tmp_path: Path) -> None:
     own = importlib.import_module("own_loop")
-    _fit(own.loop, tmp_path, on={"CPU": 1}, config={"path": str(tmp_path)})
+    _fit(own.loop, tmp_path, on=SEEING, config={"path": str(tmp_path)})
     (told,) = _told(tmp_path, 1)
     assert (told["file"], told["cwd"]) == (str(project / "own_loop.py"), str(project))
 
