@@ -201,9 +201,10 @@ def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
 
 
 def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can(refused):
-    [told] = [line for line in str(refused).splitlines() if "tf_keras" in line]
-    assert "PerReplica" in told
-    assert "TF_USE_LEGACY_KERAS" in told
+    told = [line for line in str(refused).splitlines() if "tf_keras" in line]
+    # One for each rank that failed before the first failure ended it.
+    assert len(told) in (1, 2)
+    assert all("PerReplica" in line and "TF_USE_LEGACY_KERAS" in line for line in told)
 
 
 def test_what_workers_print_is_what_the_function_prints(refused):
