@@ -1,0 +1,1 @@
+"""Search over many runs for the best one."""

@@ -1,0 +1,1 @@
+"""What decides which trials go on: FIFO, ASHA, HyperBand, median stopping, PBT, PB2."""

@@ -1,0 +1,1 @@
+"""What ends a trial, or the whole search."""

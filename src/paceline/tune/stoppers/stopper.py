@@ -1,0 +1,23 @@
+"""What a stopper is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Stopper:
+    """Ends trials, or the whole search. Told the same in the same order it answers the same, a clock aside."""
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Whether this trial is to end with this result, which each report is given as once."""
+        raise NotImplementedError
+
+    def stop_all(self) -> bool:
+        """Whether the search is to end. Asked after every result and now and then."""
+        return False
+
+    @property
+    def why(self) -> str:
+        """For a person, why it stopped a trial or the search last."""
+        return type(self).__name__

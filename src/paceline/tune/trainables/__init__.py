@@ -1,0 +1,1 @@
+"""What a trial runs: functions, classes, trainers."""
