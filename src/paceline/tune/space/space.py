@@ -92,8 +92,13 @@ class Space:
 
         return self.put_together(pick, number, seed)
 
-    def put_together(self, pick: Pick, number: int = 0, seed: int = 0) -> dict[str, Any]:
-        """As `resolved`, with a function that is asked for each place that there is, outer ones first."""
+    def put_together(
+        self, pick: Pick, number: int = 0, seed: int = 0, made: Mapping[Path, Any] | None = None
+    ) -> dict[str, Any]:
+        """As `resolved`, with a function that is asked for each place that there is, outer ones first.
+
+        `made` has values, by path, that stand in for those of `sample_from` functions, as those of a `Point` do.
+        """
 
         def checked(place: Place) -> Any:
             picked = pick(place)
@@ -102,7 +107,7 @@ class Space:
                 raise ValueError(f"{told(place.path)}: {picked!r} is not {what} {place.domain}")
             return place.domain.nearest(picked)
 
-        return self._put_together(checked, (seed, "trial", number), {})
+        return self._put_together(checked, (seed, "trial", number), made or {})
 
     def point(self, config: Mapping[str, Any], name: str = "point") -> Point:
         """What a configuration, or a part of one, sets. Raises `ValueError` for what is not in the space."""
