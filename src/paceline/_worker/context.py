@@ -55,7 +55,7 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._storage.depot import Depot, DiskDepot, StoreDepot
-from paceline._storage.files import LocalFiles, with_room
+from paceline._storage.files import LocalFiles, with_room, write_some
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
 from paceline._storage.retrying import Patience
@@ -367,7 +367,7 @@ class Context:
                     self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
                 while self._unwritten:
-                    del self._unwritten[: os.write(self._file, self._unwritten)]
+                    del self._unwritten[: write_some(self._file, self._unwritten)]
         except OSError as error:
             told = with_room(error, path, len(self._unwritten))
             raise StorageError(f"a report could not be written down: {told}") from error
