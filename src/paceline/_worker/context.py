@@ -43,6 +43,7 @@ from paceline._engine.messages import (
     Notice,
     Order,
     PreemptionTold,
+    Proceed,
     Release,
     Reported,
     Shard,
@@ -117,6 +118,8 @@ class Context:
         self._held = False
         self._asks = False
         self._stop: StopAt | None = None
+        self._passed = begin.first_seq
+        """The last report that may return, of a worker that waits in them."""
         self._notified = False
         self._may_exit = False
         self._orders: deque[Order] = deque()
@@ -150,6 +153,9 @@ class Context:
                     self._link.send(WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._asks))
                 case StopAt():
                     self._stop = message
+                case Proceed(seq=seq) if self._stop is None:
+                    # None counts after a stop: so all ranks, which hear both in the same order, leave at one report.
+                    self._passed = max(self._passed, seq)
                 case Release(number=number):
                     self._released[number] = message
                 case Order(number=number) if number > self._num_ordered:
@@ -218,6 +224,8 @@ class Context:
             self._record(payload)
         if stop:
             raise StopTraining
+        if begin.waits_in_reports:
+            self._wait_to_proceed(seq)
         self._raise_refused()
 
     def next_checkpoint_name(self) -> str:
@@ -330,6 +338,12 @@ class Context:
             elif seq not in self._refused:
                 self._announced.add(seq)
             return seq, stops, saves
+
+    def _wait_to_proceed(self, seq: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._passed >= seq or self._stop is not None)
+            if self._passed < seq and self._stop is not None and self._stop.seq <= seq + 1:
+                raise StopTraining
 
     def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
         """Make a report with a checkpoint. Whatever goes wrong here is told to the driver: other ranks wait for it."""
