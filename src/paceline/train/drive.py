@@ -99,6 +99,8 @@ class Asked:
     """A pickle of the one that the run is kept on, if the user gave it."""
     validation: AskedValidation | None = None
     data: AskedData | None = None
+    pinned: tuple[int, ...] = ()
+    """The run's checkpoints that others begin from, by number, when it is taken up again."""
 
     @property
     def needs(self) -> Needs:
@@ -261,6 +263,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         initial=asked.initial.path if asked.initial is not None else None,
         lease=lease,
         validates=asked.validation is not None,
+        pinned=asked.pinned,
     )
 
 
