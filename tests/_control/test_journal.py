@@ -22,6 +22,7 @@ from paceline._control.events import (
     Event,
     HangPassed,
     HangSuspected,
+    PinsSet,
     PreemptionTold,
     ResizeDue,
     Retention,
@@ -56,7 +57,15 @@ RECORD = CheckpointRecord(
 STORY: list[Event] = [
     CheckpointsFound((RECORD,)),
     DriverStarted(
-        2, 1, Retention(2, "loss", "min"), at=1.5, pid=7, host="node-a", initial="/elsewhere", validates=True
+        2,
+        1,
+        Retention(2, "loss", "min"),
+        at=1.5,
+        pid=7,
+        host="node-a",
+        initial="/elsewhere",
+        validates=True,
+        pinned=(1,),
     ),
     CheckpointBroken(2, 1, "a.bin is missing\r\nand b.bin too\u2028"),
     CheckpointVerified(2, 1),
@@ -67,6 +76,7 @@ STORY: list[Event] = [
     Committed(RECORD),
     CommitFailed(2, 2, "OSError: no space left"),
     RetentionSet(1, Retention(3, "loss", "min")),
+    PinsSet(2, (1, 2)),
     ValidationEnded(1, 1, "checkpoint_000001", "VALIDATED", msgspec.Raw(b'{"accuracy":0.5}')),
     StopRequested(2),
     PreemptionTold(2, 30.0, (1,), whole=False),

@@ -8,7 +8,7 @@ raises is dropped.
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from paceline._control.barriers import Barriers
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceRemoval,
     AnnounceValidation,
     Command,
     CommitCheckpoint,
@@ -39,6 +40,7 @@ from paceline._control.events import (
     Committed,
     DeadlinePassed,
     Event,
+    PinsSet,
     PreemptionTold,
     ResizeDue,
     Retention,
@@ -63,6 +65,7 @@ from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointsRemoved,
     CheckpointValidated,
     Hold,
     Joined,
@@ -179,6 +182,14 @@ class Controller:
     def let_proceed(self, attempt: int, seq: int) -> None:
         """Let a report return, of workers that wait in them. For other threads."""
         self._passes.append((attempt, seq))
+
+    def request_pins(self, seqs: Iterable[int]) -> None:
+        """Keep these checkpoints, and no others, beyond what retention keeps. For other threads.
+
+        Observers are told by `PinsSet`; after it `run.pinned` has those of them that are there, which then stay until
+        they are not asked for any more. A run that has ended meanwhile tells nothing, and keeps what it has.
+        """
+        self._inbox.append(PinsSet(self.run.attempt, tuple(sorted(set(seqs)))))
         self._engine.wake()
 
     def give(self, job: bytes, retention: Retention | None = None) -> None:
@@ -317,6 +328,8 @@ class Controller:
                 self._validations.start(command)
             case AnnounceValidation(record=record, removed=removed):
                 self._tell_all(CheckpointValidated(record, removed))
+            case AnnounceRemoval(removed=removed):
+                self._tell_all(CheckpointsRemoved(removed))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():

@@ -318,6 +318,12 @@ class CheckpointValidated(msgspec.Struct, frozen=True, tag=True):
     removed: tuple[int, ...] = ()
 
 
+class CheckpointsRemoved(msgspec.Struct, frozen=True, tag=True):
+    """What kept these is over, and retention has no use for them."""
+
+    removed: tuple[int, ...]
+
+
 class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
     seq: int
     error: str
@@ -384,6 +390,7 @@ ToWorker = (
     Begin
     | CheckpointCommitted
     | CheckpointValidated
+    | CheckpointsRemoved
     | CheckpointRefused
     | Hold
     | StopAt

@@ -35,6 +35,7 @@ from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointsRemoved,
     CheckpointStaged,
     CheckpointValidated,
     Exit,
@@ -140,6 +141,9 @@ class Context:
                 case CheckpointValidated(record=record, removed=removed):
                     if record.seq in self._checkpoints:
                         self._checkpoints[record.seq] = record
+                    for seq in removed:
+                        self._checkpoints.pop(seq, None)
+                case CheckpointsRemoved(removed=removed):
                     for seq in removed:
                         self._checkpoints.pop(seq, None)
                 case CheckpointRefused(seq=seq):

@@ -103,6 +103,8 @@ class Asked:
     data: AskedData | None = None
     waits_in_reports: bool = False
     """Somebody decides about every report, and workers wait for that: `Controller.let_proceed`."""
+    pinned: tuple[int, ...] = ()
+    """The run's checkpoints that others begin from, by number, when it is taken up again."""
 
     @property
     def needs(self) -> Needs:
@@ -267,6 +269,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         initial=asked.initial.path if asked.initial is not None else None,
         lease=lease,
         validates=asked.validation is not None,
+        pinned=asked.pinned,
     )
 
 

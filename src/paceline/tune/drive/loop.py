@@ -493,4 +493,3 @@ class SearchDriver:
 
     def _wall(self) -> float:
         return self._seams.clock.wall()
-
