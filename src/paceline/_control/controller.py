@@ -182,6 +182,7 @@ class Controller:
     def let_proceed(self, attempt: int, seq: int) -> None:
         """Let a report return, of workers that wait in them. For other threads."""
         self._passes.append((attempt, seq))
+        self._engine.wake()
 
     def request_pins(self, seqs: Iterable[int]) -> None:
         """Keep these checkpoints, and no others, beyond what retention keeps. For other threads.

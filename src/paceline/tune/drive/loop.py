@@ -36,7 +36,7 @@ from paceline.tune.drive.events import (
     TrialSaved,
     raw,
 )
-from paceline.tune.drive.runner import EndTold, ReportTold, SaveTold, Told, TrialRun, error_line
+from paceline.tune.drive.runner import EndTold, PinsTold, ReportTold, SaveTold, Told, TrialRun, error_line
 from paceline.tune.drive.state import Search, run_name
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trainables.planned import TrialNeeds
@@ -68,8 +68,9 @@ class Plan:
     advice: Advice
     room: Room
     needs: Callable[[Mapping[str, Any]], TrialNeeds]
-    play: Callable[[Trial, str, Any, Checkpoint | None, Seams], Any]
-    """A trial's run, in a part of the room, from a checkpoint: played to its end in the thread that calls it."""
+    play: Callable[[Trial, str, Any, Checkpoint | None, tuple[int, ...], Seams], Any]
+    """A trial's run, in a part of the room, from a checkpoint, with those of its own that it keeps for others: played
+    to its end in the thread that calls it."""
     stored: Callable[[Mapping[str, Any]], Any]
     restored: Callable[[Any], Mapping[str, Any]]
     started: Callable[[], SearchStarted]
@@ -89,7 +90,8 @@ class Plan:
 class _Live:
     run: TrialRun
     part: Any
-    attempt: int = 0
+    pinned: frozenset[int]
+    """Of its checkpoints, those that it is known to keep for others."""
     asked_to_stop: bool = False
 
 
@@ -114,6 +116,8 @@ class SearchDriver:
         self._observers = list(plan.observers)
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
+        self._pinning: dict[str, str] = {}
+        """Trials that are to be cloned, and the donors that were asked to keep a checkpoint for them."""
         self._news: list[Event] = []
         self._is_ending = False
         self._synced_at = time.monotonic()
@@ -190,7 +194,7 @@ class SearchDriver:
                 for act in getattr(event, "then", ()):
                     self._stop_if_live(act)
                 self._tell(event)
-            settled = self.search.settled()
+            settled = [act for act in self.search.settled() if act.trial not in self._pinning]
             if not settled:
                 return
             for act in settled:
@@ -215,6 +219,7 @@ class SearchDriver:
             self._clone(act)
 
     def _clone(self, act: Act) -> None:
+        """Let a trial begin anew from its donor's last checkpoint, once that is sure to stay."""
         donor, standing = self.search.trials.get(act.donor), self.search.standing[act.trial]
         if donor is None or donor.checkpoint is None:
             log.warning(
@@ -222,8 +227,25 @@ class SearchDriver:
             )
             standing.leaving = None
             return
+        live = self._live.get(act.donor)
+        if live is not None and live.run.run == donor.checkpoint.run and donor.checkpoint.seq not in live.pinned:
+            self._pinning[act.trial] = act.donor
+            live.run.pin((*self.search.pinned(live.run.run), donor.checkpoint.seq))
+            return
         run = run_name(act.trial, standing.num_lives)
         self._happen(TrialCloned(act.trial, run, act.donor, donor.checkpoint, act.config, self._wall()))
+
+    def _pinned(self, told: PinsTold) -> None:
+        """A donor has said what it keeps: those who wait for that are cloned, or ask for a newer one."""
+        if (live := self._live.get(told.trial_id)) is not None:
+            live.pinned = frozenset(told.seqs)
+        self._pinning = {trial: donor for trial, donor in self._pinning.items() if donor != told.trial_id}
+
+    def _unpin(self, run: str) -> None:
+        """A clone has a checkpoint of its own now: its donor need not keep the one that it began from."""
+        for live in self._live.values():
+            if live.run.run == run:
+                live.run.pin(self.search.pinned(run))
 
     # Trials.
 
@@ -306,16 +328,17 @@ class SearchDriver:
         initial = self._checkpoint_of(standing.initial) if standing.initial is not None else None
         self._happen(TrialBegan(trial.trial_id, standing.run, self._wall()))
         self._carry_out()
-        trial = self.search.trials[trial.trial_id]
+        trial, name = self.search.trials[trial.trial_id], standing.run
+        pinned = self.search.pinned(name)
         run = TrialRun(
             trial.trial_id,
-            standing.run,
-            lambda seams: plan.play(trial, standing.run, part, initial, seams),
+            name,
+            lambda seams: plan.play(trial, name, part, initial, pinned, seams),
             self._told.put,
             seen=standing.seen,
             waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
         )
-        self._live[trial.trial_id] = _Live(run, part)
+        self._live[trial.trial_id] = _Live(run, part, frozenset(pinned))
         run.start(self._seams)
 
     def _checkpoint_of(self, saved: Saved) -> Checkpoint:
@@ -349,7 +372,12 @@ class SearchDriver:
                 case SaveTold(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
                     saved = self.search.trials[trial_id].checkpoint
                     if saved is None or (saved.run, saved.seq) != (run, seq):
+                        initial = self.search.standing[trial_id].initial
                         self._happen(TrialSaved(trial_id, run, seq, name, at))
+                        if initial is not None:
+                            self._unpin(initial.run)
+                case PinsTold():
+                    self._pinned(told)
                 case EndTold():
                     self._ended(told)
         if None in said:
@@ -369,6 +397,7 @@ class SearchDriver:
     def _ended(self, told: EndTold) -> None:
         live = self._live.pop(told.trial_id)
         live.run.join()
+        self._pinned(PinsTold(told.trial_id, told.run, ()))
         self._plan.room.free(live.part)
         leaving = self.search.standing[told.trial_id].leaving
         at, trial_id = told.at, told.trial_id

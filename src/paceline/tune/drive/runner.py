@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from paceline._control.controller import Controller
-from paceline._control.events import CommitFailed, Committed, StagingFailed
+from paceline._control.events import CommitFailed, Committed, PinsSet, StagingFailed
 from paceline._control.events import Event as RunEvent
 from paceline._control.gathering import Gathering, Report, reduced_metrics, reports_of, that_count
 from paceline._control.recover import Recovered
@@ -54,7 +54,16 @@ class EndTold:
     at: float
 
 
-Told = ReportTold | SaveTold | EndTold
+@dataclass(frozen=True)
+class PinsTold:
+    """Which of its checkpoints a run keeps for others from now on."""
+
+    trial_id: str
+    run: str
+    seqs: tuple[int, ...]
+
+
+Told = ReportTold | SaveTold | PinsTold | EndTold
 
 
 class TrialRun:
@@ -99,6 +108,10 @@ class TrialRun:
 
     def preempt(self, grace_s: float) -> None:
         self._ask(lambda controller: controller.request_preemption(grace_s))
+
+    def pin(self, seqs: tuple[int, ...]) -> None:
+        """Have the run keep these checkpoints; what it has of them is told by `PinsTold`, unless it ends before."""
+        self._ask(lambda controller: controller.request_pins(seqs))
 
     def join(self) -> None:
         self._thread.join()
@@ -179,6 +192,8 @@ class _Teller:
             case Committed(record=record):
                 self._tell(SaveTold(self._trial_id, self._run, record.seq, record.name, time.time()))
                 self._let_go(record.seq)
+            case PinsSet():
+                self._tell(PinsTold(self._trial_id, self._run, tuple(run.pinned)))
             case CommitFailed(seq=seq) | StagingFailed(seq=seq):
                 self._let_go(seq)
         for report in self._gathering.hear(event, run):
