@@ -225,7 +225,7 @@ class SearchDriver:
             log.warning(
                 "trial %s goes on as it is: trial %s has no committed checkpoint to clone", act.trial, act.donor
             )
-            standing.leaving = None
+            self.search.stay(act.trial)
             return
         live = self._live.get(act.donor)
         if live is not None and live.run.run == donor.checkpoint.run and donor.checkpoint.seq not in live.pinned:
