@@ -56,11 +56,9 @@ def test_a_fraction_goes_where_least_is_left_so_that_whole_gpus_stay_whole():
 
 
 def test_fractions_that_fit_only_one_way_are_found():
-    """The largest first would leave 0.4 and 0.2 on different GPUs."""
-    room = machine(num_gpus=2)
-    room.take(gpus(0.4))
-    room.take(gpus(0.7))
-    assert places(room.take(gpus(0.3, 0.3, 0.3))) == [(1,), (0,), (0,)]
+    """The largest first, each where least is left, would put both 0.4 on one GPU and find no place for the last 0.3."""
+    found = places(machine(num_gpus=2).take(gpus(0.4, 0.4, 0.3, 0.3, 0.3, 0.3)))
+    assert found[0] != found[1]
 
 
 def test_a_trial_that_did_not_say_has_all_cores_alone_and_is_told_so():
@@ -139,7 +137,7 @@ def test_strategies_are_kept(strategy, fits, on):
 
 def test_what_others_use_keeps_trials_out_and_not_the_first():
     room = Room([Node("a", 2, in_use=Bundle(1))])
-    assert (first := room.take(needs(Bundle(2)))) is not None
+    first = room.take(needs(Bundle(2)))
     assert "others use what it needs" in first.note
     room.free(first)
     assert room.take(needs(Bundle(1))).note == ""
@@ -293,12 +291,9 @@ def fits(nodes, asks):
             used[node, "cores"] += units(bundle.num_cpus)
             used[node, "special"] += sum(units(amount) for _, amount in bundle.others)
             used.update({(node, gpu): min(UNIT, units(bundle.num_gpus)) for gpu in chosen})
-        there = {node.id: node for node in nodes}
-        if all(
-            amount
-            <= {"cores": units(there[n].num_cores), "special": units(there[n].others.get("special", 0))}.get(what, UNIT)
-            for (n, what), amount in used.items()
-        ):
+        there = {(node.id, "cores"): units(node.num_cores) for node in nodes}
+        there |= {(node.id, "special"): units(node.others.get("special", 0)) for node in nodes}
+        if all(amount <= there.get(key, UNIT) for key, amount in used.items()):
             return True
     return False
 
