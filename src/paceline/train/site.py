@@ -105,6 +105,8 @@ class LocalSite:
         return LocalEngine(inline, self._part)
 
     def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
+        if data is not None and self._part is not None:
+            data = data.within(self._part.num_cores)
         return served(data)
 
 

@@ -55,10 +55,16 @@ class Room:
     def num_held(self) -> int:
         return len(self._held)
 
-    def take(self, needs: TrialNeeds) -> Part | None:
+    @property
+    def num_nowhere(self) -> int:
+        """How many parts have a bundle on no node that is there."""
+        return sum(any(place.node not in self._nodes for place in lies) for lies in self._lies.values())
+
+    def take(self, needs: TrialNeeds, *, beyond: bool = False) -> Part | None:
         """All that a trial needs, or nothing.
 
         Where the search holds nothing, what others use does not keep a trial out: somebody has to wait for them.
+        `beyond`: more than there is, of nodes that are to come.
         """
         bundles, note = self._to_count(needs)
         asks = [Ask.of(bundle) for bundle in bundles]
@@ -67,7 +73,10 @@ class Room:
         places = placed(asks, self._free, needs.strategy)
         if places is None and not self._held:
             places = placed(asks, self._all_idle(), needs.strategy)
-            note = note or "others have what it needs: it waits for them"
+            note = note or "others use what it needs: it waits for them"
+        if places is None and beyond:
+            places = [Place("")] * len(asks)
+            note = "there is no node for it yet: the autoscaler is asked for more"
         if places is None:
             return None
         part = Part(next(self._numbers), bundles, tuple(places), note)
@@ -118,10 +127,9 @@ class Room:
         self._free = {node.id: Free(node, idle=False) for node in self._nodes.values()}
         # Those with whole GPUs first, so that what is told of the rest leaves theirs whole.
         for part in sorted(self._held.values(), key=lambda part: -max((b.num_gpus for b in part.bundles), default=0)):
-            found = lies.get(part.number, ())
             before = [place.node for place in self._lies[part.number]]
-            on = found if len(found) == len(part.bundles) else before
-            self._lies[part.number] = tuple(self._settled(part, on))
+            found = [*lies.get(part.number, ())][: len(before)]
+            self._lies[part.number] = tuple(self._settled(part, found + before[len(found) :]))
 
     def _settled(self, part: Part, nodes: Sequence[str]) -> Iterator[Place]:
         """Where its bundles lie, counted there, though there be too little."""
