@@ -380,6 +380,11 @@ def _is_nobodys(handler: object) -> bool:
     return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
 
 
+class Interruptible(Protocol):
+    def request_stop(self, *, now: bool) -> None: ...
+    def request_preemption(self, grace_s: float) -> None: ...
+
+
 class SignalInterrupts:
     """Signals while a run is driven, in the main thread.
 
@@ -387,7 +392,7 @@ class SignalInterrupts:
     to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Interruptible) -> None:
         self.count = 0
         self._num_notices = 0
         self._controller = controller

@@ -122,7 +122,27 @@ class SearchDriver:
         self._is_ending = False
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
-        self._background = Background(lambda: None)
+        self._background: Background | None = None
+        self._replay()
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do: an earlier driver came to the end, and no more is asked for now."""
+        search, plan = self.search, self._plan
+        if not search.is_complete or (plan.reset_errored and search.of_status("ERROR")):
+            return False
+        if search.stopped_because:
+            budget_s = plan.time_budget_s
+            return budget_s is None or search.ran_s >= budget_s
+        return self._total is not None and len(search.trials) >= self._total
+
+    @property
+    def _total(self) -> int | None:
+        """How many trials there will be, where that is known."""
+        if self._plan.num_trials is not None:
+            return self._plan.num_trials
+        total: int | None = getattr(self._plan.advice.searcher, "total_samples", None)
+        return total
 
     # Asked by signal handlers.
 
@@ -135,12 +155,16 @@ class SearchDriver:
         self.outcome.preempted = True
         self._told.put(None)
 
-    def drive(self) -> Outcome:
+    def _replay(self) -> None:
+        """Tell the search, and those who advise it, what happened under earlier drivers."""
         for event in self._held.past:
             self.search.apply(event)
             self._plan.advice.heard(event, self.search, again=True)
             for act in getattr(event, "then", ()):
                 self.search.take(act)
+
+    def drive(self) -> Outcome:
+        self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
             self._take_up()
@@ -467,10 +491,10 @@ class SearchDriver:
         pending = [trial_id for trial_id in unfinished if self.search.standing[trial_id].leaving is None]
         if self.search.is_exhausted and not pending:
             return
-        self.search.apply(event := NoMoreTrials(self._wall()))
-        self._write(
-            msgspec.structs.replace(event, then=tuple(Act("stop", trial, why, by="search") for trial in pending))
-        )
+        then = tuple(Act("stop", trial, why, by="search") for trial in pending)
+        event = NoMoreTrials(self._wall(), then, why)
+        self.search.apply(event)
+        self._write(event)
         self._carry_out()
 
     def _end(self) -> None:
@@ -487,11 +511,13 @@ class SearchDriver:
             live.run.stop(now=True)
         for live in self._live.values():
             live.run.join()
-        self._background.close()
+        if self._background is not None:
+            self._background.close()
 
     # Around it.
 
     def _keep_journal(self) -> None:
+        assert self._background is not None
         self._background.taken()  # Raises what broke there.
         now = time.monotonic()
         if self._held.journal.unsynced and now - self._synced_at >= SYNC_EVERY_S:
@@ -512,7 +538,7 @@ class SearchDriver:
                 log.exception("%s raised and is dropped; the search goes on", type(observer).__name__)
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now = self._wall()
         for observer in list(self._observers):
             try:
                 observer.tick(self.search, now)

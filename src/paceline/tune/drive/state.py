@@ -83,6 +83,8 @@ class Search:
         self.described: Any = None
         self.is_exhausted = False
         """The searcher has no further trial."""
+        self.stopped_because = ""
+        """Why it was stopped before its end, by its time or a stopper."""
         self.best: Best | None = None
         self.began_at: float | None = None
         """When the driver that has it began."""
@@ -158,8 +160,9 @@ class Search:
                 self._pending[trial] = None
                 run = run_name(trial, 0)
                 self.standing[trial] = Standing(run, made_at=at, runs=[run])
-            case NoMoreTrials():
+            case NoMoreTrials(why=why):
                 self.is_exhausted = True
+                self.stopped_because = why or self.stopped_because
             case TrialBegan(trial=trial, at=at):
                 standing = self.standing[trial]
                 standing.began_at = standing.reported_at = at
@@ -221,7 +224,8 @@ class Search:
         self.metric, self.mode, self.trainable = event.metric, event.mode, event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
         self.described = unraw(event.described)
-        self.is_complete, self.why = False, ""
+        self.is_complete = self.is_exhausted = False
+        self.why = self.stopped_because = ""
         for trial_id, trial in self.trials.items():
             if trial.status == "RUNNING":
                 self._rest(trial_id, self.last_at)
