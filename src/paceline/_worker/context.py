@@ -467,6 +467,8 @@ def _short(code: CodeType) -> str:
 
 
 _current: Context | None = None
+_around: list[Context | None] = []
+"""A worker may itself have a run in its own process, with `num_workers=0`."""
 
 
 def current() -> Context | None:
@@ -476,9 +478,10 @@ def current() -> Context | None:
 
 def enter(context: Context) -> None:
     global _current
+    _around.append(_current)
     _current = context
 
 
 def leave() -> None:
     global _current
-    _current = None
+    _current = _around.pop()

@@ -32,7 +32,11 @@ class Share:
 
 
 def this_machine() -> Machine:
-    return Machine(system.num_cores(), _visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    """What this process may use. A worker that has a run of its own shares out what it was given itself."""
+    num_cores = system.num_cores()
+    if system.in_worker and "OMP_NUM_THREADS" in os.environ:
+        num_cores = min(num_cores, _threads_from_environment(num_cores))
+    return Machine(num_cores, _visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def shares(machine: Machine, num_workers: int, *, cpus_per_worker: float, gpus_per_worker: float) -> tuple[Share, ...]:
@@ -52,7 +56,7 @@ def shares(machine: Machine, num_workers: int, *, cpus_per_worker: float, gpus_p
     visible = ",".join(machine.gpus[:own])
     # A worker without a GPU sees none; with one it sees all that the run has, as collective libraries expect.
     env = {"CUDA_VISIBLE_DEVICES": visible}
-    if "OMP_NUM_THREADS" not in os.environ:
+    if "OMP_NUM_THREADS" not in os.environ or system.in_worker:
         env["OMP_NUM_THREADS"] = str(num_threads)
     else:
         num_threads = _threads_from_environment(num_threads)

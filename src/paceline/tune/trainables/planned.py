@@ -35,6 +35,12 @@ class TrialNeeds:
 class Planned(Protocol):
     name: str
     """What was given, for a person: the name of a function or class."""
+    run_config: RunConfig | None
+    """That of a trainer, if it was given one: what holds where `Tuner` has none of its own."""
+
+    def check(self, run_config: RunConfig) -> None:
+        """Raise `ValueError` for what this cannot be run with. `trainer` does so, too."""
+        ...
 
     def needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Of a trial with this configuration. Raises `ValueError` for one that cannot be run at all."""
