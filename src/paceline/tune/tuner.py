@@ -148,7 +148,8 @@ class Tuner:
 
         Functions and objects are not kept with a search, since they would have to be pickles: the trainable is given
         again, and so is a space with functions or objects in it, and a `tune_config` with a searcher or a scheduler
-        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored` anew.
+        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored`
+        runs them anew.
         """
         home = Home.of_path(os.fspath(path), storage_filesystem)
         if not book.is_search(home):
