@@ -18,7 +18,7 @@ class Searcher:
 
     FINISHED: ClassVar[str] = "FINISHED"
 
-    needs_metric: ClassVar[bool] = True
+    needs_metric: bool = True
     """It learns from results: there has to be a metric."""
 
     def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
@@ -32,6 +32,10 @@ class Searcher:
 
         `spec` has `num_samples` and `seed`.
         """
+        return False
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Take the limit of a `ConcurrencyLimiter`; False where the searcher keeps none of its own."""
         return False
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
@@ -54,3 +58,10 @@ class Searcher:
                 type(self).__name__,
                 trial_id,
             )
+
+
+def checked_searcher(searcher: Any) -> Searcher:
+    """What is to be a searcher inside another one."""
+    if not isinstance(searcher, Searcher):
+        raise ValueError(f"searcher={searcher!r} is not a Searcher")
+    return searcher
