@@ -10,13 +10,13 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Protocol
 
 from paceline.tune.space.chance import Chance, global_generators
 from paceline.tune.space.domains import Categorical, Domain, Float, Function, Grid, Integer, Normal
 
 Path = tuple[str, ...]
+Parameters = tuple[tuple[Path, "Parameter"], ...]
 MISSING = object()
 
 
@@ -71,19 +71,20 @@ class Made:
 
     def drawn(self, chance: Chance) -> Any:
         with global_generators(chance):
-            return self.func()
+            value = self.func()
+        # One of numpy's numbers is a plain one in the journal, and so it is from the beginning.
+        return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
     def moved(self, value: Any, factor: float, chance: Chance) -> Any:
         if not _is_number(value):
             return MISSING
-        if not isinstance(value, Integral):
+        if isinstance(value, float):
             return value * factor
-        whole = int(value)
-        moved = round(whole * factor)
-        if moved == whole:
-            moved += int(math.copysign(1, moved_by(whole, factor)))
+        moved = round(value * factor)
+        if moved == value:
+            moved += int(math.copysign(1, moved_by(value, factor)))
         # A whole number that counts something does not become nothing, where it would stay for ever.
-        return moved if moved * whole > 0 else whole
+        return moved if moved * value > 0 else value
 
 
 def moved_by(value: float, factor: float) -> float:
@@ -105,7 +106,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutations:
-    parameters: tuple[tuple[Path, Parameter], ...]
+    parameters: Parameters
     resample_probability: float = 0.25
     factors: tuple[float, ...] = (1.2, 0.8)
 
@@ -133,7 +134,9 @@ class Mutations:
         return after
 
 
-def parameters_of(spec: Mapping[str, Any], argument: str = "hyperparam_mutations") -> tuple[tuple[Path, Parameter], ...]:
+def parameters_of(
+    spec: Mapping[str, Any], argument: str = "hyperparam_mutations"
+) -> tuple[tuple[Path, Parameter], ...]:
     """What a user wrote, checked."""
     if not isinstance(spec, Mapping):
         raise ValueError(f"{argument}={spec!r} is not a dict of what each hyperparameter may become")
@@ -211,8 +214,8 @@ def put(config: dict[str, Any], path: Path, value: Any) -> None:
 
 def shown(value: Any) -> str:
     """A value in a sentence."""
-    if _is_number(value) and not isinstance(value, Integral):
-        return f"{float(value):.4g}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -233,4 +236,4 @@ def _plain(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
