@@ -28,6 +28,8 @@ class TrialNeeds:
     bundles: tuple[Bundle, ...]
     is_explicit: bool = False
     """The user said how many cores. If not, a trial of more workers than there are cores may have them all."""
+    strategy: str = "PACK"
+    """How the bundles lie on the nodes of a cluster, as in `ScalingConfig(placement_strategy=...)`."""
 
 
 class Planned(Protocol):
