@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.train import config as of_train
-from paceline.train.config import as_config, _named_arguments
+from paceline.train.config import _named_arguments, as_config
 from paceline.tune.stoppers.stopper import Stopper
 
 
