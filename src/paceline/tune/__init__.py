@@ -9,8 +9,8 @@ from paceline._core.lazy import on_demand
 
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
+    from paceline.tune.callback import Callback
     from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
-    from paceline.tune.drive.callbacks import Callback
     from paceline.tune.result import Result
     from paceline.tune.result_grid import ResultGrid
     from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.train.checkpoint": ("Checkpoint",),
+    "paceline.tune.callback": ("Callback",),
     "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig"),
-    "paceline.tune.drive.callbacks": ("Callback",),
     "paceline.tune.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
