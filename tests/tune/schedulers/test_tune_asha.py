@@ -227,7 +227,8 @@ def test_a_trial_goes_on_just_if_it_is_among_the_best_of_its_rung_so_far(
     for told in search.told:
         if told.what != "result":
             continue
-        assert told.trial_id is not None and told.result is not None
+        assert told.trial_id is not None
+        assert told.result is not None
         time, loss = told.result.get("training_iteration"), told.result.get("loss")
         if time is None:
             assert told.answer == ()

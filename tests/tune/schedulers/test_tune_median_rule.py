@@ -164,7 +164,8 @@ def test_trials_are_stopped_by_the_rule_and_no_others_and_all_end(
         spared |= {trial_id for what, trial_id in shown([told.answer])[0] if what == "Resume"}
         if told.what != "result":
             continue
-        assert told.trial_id is not None and told.result is not None
+        assert told.trial_id is not None
+        assert told.result is not None
         time, loss = told.result.get("training_iteration"), told.result.get("loss")
         decided = any(action.trial_id == told.trial_id for action in told.answer)
         if time is None or loss is None:
