@@ -28,6 +28,8 @@ class TrainRunContext:
     train_loop_config: Any
     scaling_config: Any
     backend_config: Any
+    report_number: int = 0
+    """In `after_report`, which report of the run it is, from 1."""
 
 
 class UserCallback:

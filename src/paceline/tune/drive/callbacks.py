@@ -71,6 +71,9 @@ class Callbacks:
             for call in calls:
                 told.call(call)
 
+    def tick(self, search: Search, now: float) -> None:
+        """Nothing is told by the clock."""
+
     def _copied(self, logger: LoggerCallback, run: str) -> LoggerCallback:
         try:
             copied = logger.for_trial(self._search_name, run)

@@ -55,10 +55,12 @@ class TrialMade(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The searcher has no further one."""
+    """The searcher has no further one, or the search is stopped."""
 
     at: float
     then: tuple[Act, ...] = ()
+    why: str = ""
+    """Why it is stopped; empty where it is not."""
 
 
 class TrialBegan(msgspec.Struct, frozen=True, tag=True):

@@ -83,6 +83,8 @@ class Search:
         self.described: Any = None
         self.is_exhausted = False
         """The searcher has no further trial."""
+        self.stopped_because = ""
+        """Why it was stopped before its end, by its time or a stopper."""
         self.best: Best | None = None
         self.began_at: float | None = None
         """When the driver that has it began."""
@@ -94,6 +96,9 @@ class Search:
         self.why = ""
         """Why it ended."""
         self._restored = restored
+        # Of thousands of trials these are few, and they are looked through at every event.
+        self._pending: dict[str, None] = {}
+        self._leaving: dict[str, None] = {}
 
     # What others ask.
 
@@ -102,9 +107,7 @@ class Search:
 
     def waiting(self) -> list[Trial]:
         """Those that could be started, in the order in which they are tried: the ones that began already first."""
-        pending = [
-            t for t in self.trials.values() if t.status == "PENDING" and self.standing[t.trial_id].leaving is None
-        ]
+        pending = [self.trials[trial_id] for trial_id in self._pending if trial_id not in self._leaving]
         return sorted(pending, key=lambda trial: self.standing[trial.trial_id].num_begun == 0)
 
     def elapsed_s(self, now: float) -> float:
@@ -154,10 +157,12 @@ class Search:
                 self._started(event)
             case TrialMade(trial=trial, config=config, at=at):
                 self.trials[trial] = Trial(trial, self._restored(unraw(config)))
+                self._pending[trial] = None
                 run = run_name(trial, 0)
                 self.standing[trial] = Standing(run, made_at=at, runs=[run])
-            case NoMoreTrials():
+            case NoMoreTrials(why=why):
                 self.is_exhausted = True
+                self.stopped_because = why or self.stopped_because
             case TrialBegan(trial=trial, at=at):
                 standing = self.standing[trial]
                 standing.began_at = standing.reported_at = at
@@ -191,19 +196,25 @@ class Search:
         first = standing.leaving
         if act.do == "resume":
             if first is not None and first.do == "pause":
-                standing.leaving = None if trial.status != "RUNNING" else msgspec.structs.replace(first, do="resume")
+                self._leave(
+                    act.trial, None if self._is_at_rest(act.trial) else msgspec.structs.replace(first, do="resume")
+                )
             if trial.status == "PAUSED":
                 self._change(act.trial, status="PENDING", why="")
         elif first is None or act.do == "stop" or first.do in ("pause", "resume"):
-            standing.leaving = act
+            self._leave(act.trial, act)
 
     def settled(self) -> list[Act]:
         """Of those that are to leave, the ones whose run is not under way: what is to become of them can be done."""
-        return [
-            standing.leaving
-            for trial_id, standing in self.standing.items()
-            if standing.leaving is not None and self.trials[trial_id].status != "RUNNING"
-        ]
+        found = (self.standing[trial_id].leaving for trial_id in self._leaving if self._is_at_rest(trial_id))
+        return [act for act in found if act is not None]
+
+    def stay(self, trial_id: str) -> None:
+        """What was decided about a trial cannot be done: it goes on as it is."""
+        self._leave(trial_id, None)
+
+    def _is_at_rest(self, trial_id: str) -> bool:
+        return self.trials[trial_id].status != "RUNNING"
 
     def _started(self, event: SearchStarted) -> None:
         if self.began_at is not None:  # The last driver was lost, at some time after its last event.
@@ -213,7 +224,8 @@ class Search:
         self.metric, self.mode, self.trainable = event.metric, event.mode, event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
         self.described = unraw(event.described)
-        self.is_complete, self.why = False, ""
+        self.is_complete = self.is_exhausted = False
+        self.why = self.stopped_because = ""
         for trial_id, trial in self.trials.items():
             if trial.status == "RUNNING":
                 self._rest(trial_id, self.last_at)
@@ -244,7 +256,7 @@ class Search:
         standing.first_iteration = event.saved.iteration
         standing.seen = 0
         standing.initial, standing.donor = event.saved, event.donor
-        standing.leaving = None
+        self._leave(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._restored(unraw(event.config))
         self._change(event.trial, config=config, lineage=lineage, checkpoint=event.saved, status="PENDING", why="")
@@ -261,7 +273,7 @@ class Search:
         }[event.ending]  # type: ignore[assignment]
         leaving = standing.leaving
         if status in ("TERMINATED", "ERROR", "PAUSED"):
-            standing.leaving = None
+            self._leave(event.trial, None)
         if status == "PAUSED" and leaving is not None and leaving.do == "resume":
             status = "PENDING"  # It was let go on before it had come to rest.
         if status in ("TERMINATED", "ERROR"):
@@ -274,7 +286,8 @@ class Search:
 
     def _reset(self, trial_id: str, run: str) -> None:
         standing = self.standing[trial_id]
-        standing.leaving = standing.ended_at = None
+        self._leave(trial_id, None)
+        standing.ended_at = None
         if run != standing.run:
             standing.run = run
             standing.runs.append(run)
@@ -290,8 +303,19 @@ class Search:
             standing.ran_s += max(0.0, at - standing.began_at)
             standing.began_at = None
 
+    def _leave(self, trial_id: str, act: Act | None) -> None:
+        self.standing[trial_id].leaving = act
+        if act is None:
+            self._leaving.pop(trial_id, None)
+        else:
+            self._leaving[trial_id] = None
+
     def _change(self, trial_id: str, **changes: Any) -> None:
-        self.trials[trial_id] = replace(self.trials[trial_id], **changes)
+        trial = self.trials[trial_id] = replace(self.trials[trial_id], **changes)
+        if trial.status == "PENDING":
+            self._pending[trial_id] = None
+        else:
+            self._pending.pop(trial_id, None)
 
 
 def run_name(trial_id: str, life: int) -> str:

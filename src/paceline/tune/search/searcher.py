@@ -18,7 +18,7 @@ class Searcher:
 
     FINISHED: ClassVar[str] = "FINISHED"
 
-    needs_metric: ClassVar[bool] = True
+    needs_metric: bool = True
     """It learns from results: there has to be a metric."""
 
     def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
@@ -34,6 +34,10 @@ class Searcher:
         """
         return False
 
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Take the limit of a `ConcurrencyLimiter`; False where the searcher keeps none of its own."""
+        return False
+
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
         """The configuration of the next trial; None: not now, ask again after a result; FINISHED: never again."""
         raise NotImplementedError
@@ -43,6 +47,10 @@ class Searcher:
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """A trial is over, with its last result; `error` where it failed."""
+
+    def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
+        """A scheduler has ended a trial early; told in place of `on_trial_complete`, which it is unless overridden."""
+        self.on_trial_complete(trial_id, result)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         """A trial was suggested with this configuration by an earlier driver."""
@@ -54,3 +62,10 @@ class Searcher:
                 type(self).__name__,
                 trial_id,
             )
+
+
+def checked_searcher(searcher: Any) -> Searcher:
+    """What is to be a searcher inside another one."""
+    if not isinstance(searcher, Searcher):
+        raise ValueError(f"searcher={searcher!r} is not a Searcher")
+    return searcher

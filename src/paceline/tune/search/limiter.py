@@ -1,0 +1,68 @@
+"""A searcher that is asked for a few trials at a time only, so that it learns before it suggests more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.tune.search.searcher import Searcher, checked_searcher
+
+
+class ConcurrencyLimiter(Searcher):
+    """At most `max_concurrent` trials of `searcher` run at a time.
+
+    With `batch`, trials are suggested in groups of that many: the searcher is told how the trials of a group ended once
+    all of them have, in the order in which they did, and only then is it asked for the next group.
+    """
+
+    def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
+        self.searcher = checked_searcher(searcher)
+        if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
+            raise ValueError(f"max_concurrent={max_concurrent!r} is not a whole number of 1 or more")
+        if not isinstance(batch, bool):
+            raise ValueError(f"batch={batch!r} is not True or False")
+        self.max_concurrent = max_concurrent
+        self.batch = batch
+        super().__init__(searcher.metric, searcher.mode)
+        self.needs_metric = searcher.needs_metric
+        self._live: set[str] = set()
+        self._ended: list[tuple[str, Mapping[str, Any] | None, bool]] = []
+        # A searcher that keeps a limit itself goes by this one from now on.
+        searcher.set_max_concurrency(max_concurrent)
+
+    def set_search_properties(
+        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
+    ) -> bool:
+        taken = self.searcher.set_search_properties(metric, mode, config, **spec)
+        self.metric, self.mode = self.searcher.metric, self.searcher.mode
+        return taken
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        return True  # Its own limit, which the user has set, stays.
+
+    def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
+        if len(self._live) + len(self._ended) >= self.max_concurrent:
+            return None
+        suggested = self.searcher.suggest(trial_id)
+        if suggested is not None and suggested != self.FINISHED:
+            self._live.add(trial_id)
+        return suggested
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        self.searcher.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        if trial_id not in self._live:
+            return
+        self._live.discard(trial_id)
+        self._ended.append((trial_id, result, error))
+        if self.batch and self._live:
+            return
+        # A group may be smaller than asked for: the searcher may have had no more. It is over all the same.
+        ended, self._ended = self._ended, []
+        for one, last, failed in ended:
+            self.searcher.on_trial_complete(one, last, failed)
+
+    def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        self.searcher.rebuild(trial_id, config)
+        self._live.add(trial_id)

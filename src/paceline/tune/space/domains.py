@@ -1,0 +1,246 @@
+"""What a parameter may be: intervals of numbers, options, and functions of the other parameters.
+
+A domain is a frozen value that searchers and schedulers look at: its kind, bounds, step and options. What is picked
+in it is a number, or the index of an option.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+from paceline.tune.space.chance import Chance
+
+
+class Domain:
+    """Base of all domains."""
+
+    kind: ClassVar[str]
+    """`float`, `integer`, `normal`, `categorical`, `grid` or `function`."""
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        """The function of `paceline.tune` that makes this domain, and its arguments."""
+        raise NotImplementedError
+
+    def pick(self, chance: Chance) -> Any:
+        """A random number of the domain, or the index of a random option."""
+        raise NotImplementedError
+
+    def contains(self, picked: Any) -> bool:
+        """Whether this is a number, or the index of an option, that the domain has."""
+        raise NotImplementedError
+
+    def nearest(self, picked: Any) -> Any:
+        """What the domain has that is nearest to a number; options have no neighbours."""
+        return picked
+
+    def __repr__(self) -> str:
+        name, arguments = self.call
+        return f"{name}({', '.join(map(repr, arguments))})"
+
+
+@dataclass(frozen=True, repr=False)
+class Float(Domain):
+    kind: ClassVar[str] = "float"
+
+    lower: float
+    upper: float
+    """Itself drawn only where there is a step."""
+    log: bool = False
+    q: float | None = None
+    """The step: values are multiples of it."""
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}uniform"
+        return name, (self.lower, self.upper, *(() if self.q is None else (self.q,)))
+
+    @property
+    def first(self) -> float:
+        """The smallest value."""
+        return self.lower if self.q is None else float(self._multiples[0] * _exact(self.q))
+
+    @property
+    def last(self) -> float:
+        """The largest value; without a step, the bound that values come near to."""
+        return self.upper if self.q is None else float(self._multiples[1] * _exact(self.q))
+
+    @property
+    def is_empty(self) -> bool:
+        return self._multiples[0] > self._multiples[1] if self.q is not None else self.lower > self.upper
+
+    def pick(self, chance: Chance) -> float:
+        value = _between(self.lower, self.upper, chance.unit(), self.log)
+        if self.q is not None:
+            return self.nearest(value)
+        return max(self.lower, min(value, math.nextafter(self.upper, self.lower)))
+
+    def contains(self, picked: Any) -> bool:
+        if not _is_number(picked) or not self.first <= picked <= self.last:
+            return False
+        return self.q is None or math.isclose(self.nearest(picked), picked, rel_tol=1e-9, abs_tol=self.q * 1e-9)
+
+    def nearest(self, picked: Any) -> float:
+        if self.q is None:
+            return float(min(max(picked, self.lower), self.upper))
+        return float(_rounded(picked, self.q, *self._multiples) * _exact(self.q))
+
+    @cached_property
+    def _multiples(self) -> tuple[int, int]:
+        step = _exact(self.q or 1)
+        return math.ceil(_exact(self.lower) / step), math.floor(_exact(self.upper) / step)
+
+
+@dataclass(frozen=True, repr=False)
+class Integer(Domain):
+    kind: ClassVar[str] = "integer"
+
+    lower: int
+    upper: int
+    """Itself drawn only where there is a step."""
+    log: bool = False
+    q: int | None = None
+    """The step: values are multiples of it. None is a step of 1."""
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}randint"
+        return name, (self.lower, self.upper, *(() if self.q is None else (self.q,)))
+
+    @property
+    def first(self) -> int:
+        """The smallest value."""
+        return self.lower if self.q is None else -(-self.lower // self.q) * self.q
+
+    @property
+    def last(self) -> int:
+        """The largest value."""
+        return self.upper - 1 if self.q is None else self.upper // self.q * self.q
+
+    @property
+    def is_empty(self) -> bool:
+        return self.first > self.last
+
+    def pick(self, chance: Chance) -> int:
+        end = self.upper if self.q is None else self.upper + 1
+        if self.log:
+            value = math.floor(_between(self.lower, end, chance.unit(), log=True))
+        else:
+            value = self.lower + chance.below(end - self.lower)
+        return self.nearest(value)
+
+    def contains(self, picked: Any) -> bool:
+        return (
+            _is_number(picked)
+            and self.first <= picked <= self.last
+            and picked == int(picked)
+            and (self.q is None or int(picked) % self.q == 0)
+        )
+
+    def nearest(self, picked: Any) -> int:
+        step = self.q or 1
+        return _rounded(picked, step, self.first // step, self.last // step) * step
+
+
+@dataclass(frozen=True, repr=False)
+class Normal(Domain):
+    kind: ClassVar[str] = "normal"
+
+    mean: float = 0.0
+    sd: float = 1.0
+    q: float | None = None
+    """The step: values are multiples of it."""
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        return ("randn", (self.mean, self.sd)) if self.q is None else ("qrandn", (self.mean, self.sd, self.q))
+
+    def pick(self, chance: Chance) -> float:
+        return self.nearest(NormalDist(self.mean, self.sd).inv_cdf(chance.unit()))
+
+    def contains(self, picked: Any) -> bool:
+        return _is_number(picked) and (self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12))
+
+    def nearest(self, picked: Any) -> float:
+        value = min(max(float(picked), -sys.float_info.max), sys.float_info.max)
+        return value if self.q is None else float(_rounded(value, self.q) * _exact(self.q))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Categorical(Domain):
+    kind: ClassVar[str] = "categorical"
+
+    categories: tuple[Any, ...]
+    """The options: any objects, also ones with domains of their own in them."""
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        return "choice", ([*self.categories],)
+
+    def pick(self, chance: Chance) -> int:
+        return chance.below(len(self.categories))
+
+    def contains(self, picked: Any) -> bool:
+        return type(picked) is int and 0 <= picked < len(self.categories)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Grid(Categorical):
+    """Options that are all tried, one after the other."""
+
+    kind: ClassVar[str] = "grid"
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        return "grid_search", ([*self.categories],)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Function(Domain):
+    """A value that the other values give."""
+
+    kind: ClassVar[str] = "function"
+
+    func: Callable[[Any], Any]
+
+    @property
+    def call(self) -> tuple[str, tuple[Any, ...]]:
+        return "sample_from", (self.func,)
+
+    def pick(self, chance: Chance) -> Any:
+        raise TypeError(f"{self} is not drawn by itself: it is called with the other values")
+
+    def contains(self, picked: Any) -> bool:
+        return True
+
+
+def _between(lower: float, upper: float, share: float, log: bool) -> float:
+    if log:
+        value = math.exp(math.log(lower) * (1 - share) + math.log(upper) * share)
+    else:
+        value = lower * (1 - share) + upper * share  # The difference of the two may be larger than any float.
+    return max(lower, min(value, upper))
+
+
+def _rounded(value: float, step: float, first: int | None = None, last: int | None = None) -> int:
+    """How many steps from zero the nearest multiple is that lies inside the bounds."""
+    multiple = math.floor(Fraction(value) / _exact(step) + Fraction(1, 2))
+    if first is not None:
+        multiple = max(multiple, first)
+    return multiple if last is None else min(multiple, last)
+
+
+def _exact(number: float) -> Fraction:
+    """The number as it is written: 0.1 is a tenth, so that its multiples are those a person would write."""
+    return Fraction(repr(number))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
