@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.train import config as of_train
-from paceline.train.config import as_config, _named_arguments
+from paceline.train.config import _named_arguments, as_config
 from paceline.tune.stoppers.stopper import Stopper
 
 
@@ -88,7 +88,9 @@ class RunConfig(of_train.RunConfig):
             ("sync_config", "files go to storage_path directly, and nothing is synced"),
         ):
             if getattr(self, name) is not None:
-                warnings.warn(f"{name}={getattr(self, name)!r} has no effect here: {instead}", UserWarning, stacklevel=4)
+                warnings.warn(
+                    f"{name}={getattr(self, name)!r} has no effect here: {instead}", UserWarning, stacklevel=4
+                )
         if self.log_to_file is not False and self.log_to_file is not True:
             warnings.warn(
                 f"log_to_file={self.log_to_file!r} has no effect here: all output of a trial is in its log_dir",

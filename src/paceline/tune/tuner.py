@@ -24,7 +24,7 @@ from paceline.tune.config import RunConfig as TuneRunConfig
 from paceline.tune.drive import book
 from paceline.tune.drive.advice import Advice
 from paceline.tune.drive.book import Held
-from paceline.tune.drive.callbacks import SearchCallbacks
+from paceline.tune.drive.callbacks import Callbacks
 from paceline.tune.drive.described import Before, check_same, described
 from paceline.tune.drive.events import SearchStarted, raw, unraw
 from paceline.tune.drive.loop import Outcome, Plan, SearchDriver
@@ -100,6 +100,8 @@ class Tuner:
         self._unused: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
         self._take_up = TakeUp()
         self._grid: ResultGrid | None = None
+        assert self.run_config.name is not None
+        self._callbacks = Callbacks(self.run_config.callbacks, self.run_config.name)
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
     def fit(self) -> ResultGrid:
@@ -148,7 +150,8 @@ class Tuner:
 
         Functions and objects are not kept with a search, since they would have to be pickles: the trainable is given
         again, and so is a space with functions or objects in it, and a `tune_config` with a searcher or a scheduler
-        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored` anew.
+        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored`
+        runs them anew.
         """
         home = Home.of_path(os.fspath(path), storage_filesystem)
         if not book.is_search(home):
@@ -179,7 +182,7 @@ class Tuner:
         seed = self._seed(before)
         advice = self._advice(seed)
         room = room_of(self.run_config)
-        callbacks = SearchCallbacks(self.run_config)
+        callbacks = self._callbacks
         driver = SearchDriver(self._plan(held, advice, room, callbacks, terminal, seed), held, self._seams)
         if driver.is_done:
             terminal.say(
@@ -188,6 +191,7 @@ class Tuner:
             )
             return driver.outcome
         interrupts = SignalInterrupts(_Asked(driver))
+        callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         with contextlib.closing(room), interrupts:
             return driver.drive()
 
@@ -196,7 +200,7 @@ class Tuner:
         held: Held,
         advice: Advice,
         room: SearchRoom,
-        callbacks: SearchCallbacks,
+        callbacks: Callbacks,
         terminal: SearchTerminal,
         seed: int,
     ) -> Plan:

@@ -6,6 +6,7 @@ all runs of the process and starts as early as somebody asks for it (`prewarm`);
 
 import atexit
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
+from paceline._engine.local.lasting import from_lasting_thread
 
 WORKER = "paceline._worker.main"
 """The module whose `run` a process calls if nothing else is said."""
@@ -71,14 +73,12 @@ class ZygoteProcess:
         self._heir: socket.socket | None = None
         self._socket, theirs = socket.socketpair()
         self._preloaded: set[str] = set()
-        arguments = [str(theirs.fileno()), str(self.owner)]
-        if threading.current_thread() is threading.main_thread():
-            # The death signal follows the thread that starts the process; only the main one is sure to live.
-            arguments.append("bound")
+        arguments = [str(theirs.fileno()), str(self.owner), "bound"]
         if _apart:
             arguments.append("apart")
         with theirs:
-            self._process = subprocess.Popen(
+            start = functools.partial(
+                subprocess.Popen,
                 python("from paceline._engine.local.zygote import main; main()", *arguments),
                 pass_fds=[theirs.fileno()],
                 # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
@@ -93,6 +93,8 @@ class ZygoteProcess:
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
+            # The death signal follows the thread that starts a process.
+            self._process = from_lasting_thread(start)
 
     @property
     def pid(self) -> int:

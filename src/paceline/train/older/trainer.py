@@ -73,7 +73,10 @@ class Trainer(DataParallelTrainer):
 
     def _with(self, changes: Mapping[str, Any]) -> Self:
         # What these said is in the two configurations that are given in their place.
-        said = {"scaling_config": ("num_workers", "use_gpu", "resources_per_worker"), "run_config": ("logdir", "max_retries")}
+        said = {
+            "scaling_config": ("num_workers", "use_gpu", "resources_per_worker"),
+            "run_config": ("logdir", "max_retries"),
+        }
         others = {name: None for config, names in said.items() if config in changes for name in names}
         return super()._with({**others, **changes})
 

@@ -134,10 +134,10 @@ class SearchDriver:
         if search.stopped_because:
             budget_s = plan.time_budget_s
             return budget_s is None or search.ran_s >= budget_s
-        return self._total is not None and len(search.trials) >= self._total
+        return self.num_trials is not None and len(search.trials) >= self.num_trials
 
     @property
-    def _total(self) -> int | None:
+    def num_trials(self) -> int | None:
         """How many trials there will be, where that is known."""
         if self._plan.num_trials is not None:
             return self._plan.num_trials

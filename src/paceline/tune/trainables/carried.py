@@ -40,7 +40,7 @@ def carried(value: Any, name: str) -> Carried:
         raise TypeError(text) from error.__cause__
     if len(data) > _LARGE:
         log.warning(
-            "%s carries %d MB to every trial\n\nhint: tune.with_parameters(%s, data=...) shares large objects by memory",
+            "%s carries %d MB to every trial\n\nhint: tune.with_parameters(%s, data=...) shares large objects",
             name,
             len(data) // 1_000_000,
             name,

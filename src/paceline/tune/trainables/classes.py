@@ -1,4 +1,4 @@
-"""A subclass of `Trainable` as what a trial runs: one worker, which makes an object of it and steps until it is done."""
+"""A subclass of `Trainable` as what a trial runs: one worker, which makes an object of it and lets it step."""
 
 from __future__ import annotations
 

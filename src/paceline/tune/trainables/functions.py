@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from paceline._core.choice import chosen
 from paceline.train.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ class CallFunction:
         objects = self.handle.load() if self.handle is not None else {}
         result = self.inner_function(config, **objects)
         if inspect.isgenerator(result):
-            for metrics in result:
+            for metrics in cast(Iterator[dict[str, Any]], result):
                 session.report(metrics)
             return None
         if isinstance(result, dict) and session.num_reports() == 0:
@@ -91,7 +91,9 @@ def scaling_of(resources: Resources | None, config: Mapping[str, Any]) -> Scalin
 
 def refuse_detached(run_config: RunConfig) -> None:
     if run_config.detached:
-        raise ValueError("RunConfig(detached=True) is for a single run: the trials of a search are driven by its script")
+        raise ValueError(
+            "RunConfig(detached=True) is for a single run: the trials of a search are driven by its script"
+        )
 
 
 def _check_signature(function: Any, name: str, shared: tuple[str, ...]) -> None:

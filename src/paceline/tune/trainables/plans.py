@@ -25,7 +25,9 @@ def planned(trainable: Any) -> Planned:
         if issubclass(given, Trainable) and given is not Trainable:
             return ClassPlan(wrapped)
         if issubclass(given, DataParallelTrainer):
-            raise ValueError(f"trainable={given.__name__} is a class of trainers: give an object of it, with its function")
+            raise ValueError(
+                f"trainable={given.__name__} is a class of trainers: give an object of it, with its function"
+            )
     elif callable(given):
         return FunctionPlan(wrapped)
     raise ValueError(f"trainable={given!r} is nothing that a trial could run: give {_ALLOWED}")

@@ -62,9 +62,7 @@ class Trainable:
         """A step has returned this."""
 
     @classmethod
-    def default_resource_request(
-        cls, config: Mapping[str, Any]
-    ) -> PlacementGroupFactory | Mapping[str, float] | None:
+    def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory | Mapping[str, float] | None:
         """What a trial with this configuration needs, where `with_resources` does not say; None: one CPU."""
         return None
 

@@ -75,7 +75,8 @@ def _wrapped(trainable: Any, function: str, for_trainers: str) -> Wrapped:
 
 
 def _check_taken(trainable: Any, names: tuple[str, ...]) -> None:
-    function: Callable[..., Any] = trainable.setup if isinstance(trainable, type) else trainable
+    is_class = isinstance(trainable, type) and issubclass(trainable, Trainable)
+    function: Callable[..., Any] = trainable.setup if is_class else trainable
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -83,9 +84,9 @@ def _check_taken(trainable: Any, names: tuple[str, ...]) -> None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     takes = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    first = 2 if isinstance(trainable, type) else 1
+    first = 2 if is_class else 1
     for name in names:
-        if name not in takes[first:] and not (name in takes and parameters[name].kind is inspect.Parameter.KEYWORD_ONLY):
+        if name not in takes[first:]:
             after = ", ".join(takes[first:]) or "no further argument"
             raise ValueError(
                 f"with_parameters({name}=...): {_name(trainable)} takes no argument {name!r} beside its config; "
