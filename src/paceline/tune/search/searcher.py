@@ -48,6 +48,10 @@ class Searcher:
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """A trial is over, with its last result; `error` where it failed."""
 
+    def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
+        """A scheduler has ended a trial early; told in place of `on_trial_complete`, which it is unless overridden."""
+        self.on_trial_complete(trial_id, result)
+
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         """A trial was suggested with this configuration by an earlier driver."""
         again = self.suggest(trial_id)
