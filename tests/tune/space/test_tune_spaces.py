@@ -61,10 +61,9 @@ print(json.dumps([Space(ALL).draw(number, 5) for number in range(9)]))
 """
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "12345"])
-def test_draws_are_the_same_in_another_process(hash_seed: str) -> None:
+def test_draws_are_the_same_in_another_process_with_another_hash_seed() -> None:
     script = SCRIPT.format(path=[str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     ended = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
