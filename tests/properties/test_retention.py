@@ -111,3 +111,12 @@ def test_an_integer_above_every_float_is_compared_exactly() -> None:
     records = [record(1, 10**400), record(2, 10**400 + 1), record(3, 1e308), record(4, 0)]
     assert [one.seq for one in ranked(records, "eval/score", "max")] == [4, 3, 1, 2]
     assert [one.seq for one in kept(records, 1, "eval/score", "max")] == [2, 4]
+
+
+@given(runs(), st.integers(1, 6), st.sampled_from([None, "eval/score"]), orders, st.sets(st.integers(1, 50)))
+def test_those_that_are_pinned_stay_beside_the_others(
+    records: list[CheckpointRecord], number: int, attribute: str | None, order: str, pinned: set[int]
+) -> None:
+    stays = kept(records, number, attribute, order, pinned)
+    without = kept(records, number, attribute, order)
+    assert list(stays) == [one for one in records if one in without or one.seq in pinned]

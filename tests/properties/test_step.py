@@ -21,6 +21,7 @@ from paceline._control import events
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceRemoval,
     AnnounceValidation,
     Command,
     CommitCheckpoint,
@@ -42,6 +43,7 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    PinsSet,
     ResizeDue,
     Retention,
     StopRequested,
@@ -229,6 +231,8 @@ class Model:
         self.driver_goes = False
         self.last_save_s: float | None = None
         self.kept: list[CheckpointRecord] = []
+        self.pins: list[CheckpointRecord] = []
+        """Kept, and others begin from them: whatever is found out about one, it is the same checkpoint."""
         self.validating: CheckpointRecord | None = None
         self.life = Life(0, 0, None, 0.0)
         self.ending: str | None = None
@@ -243,6 +247,8 @@ class Model:
             return self._found(event)
         if isinstance(event, ValidationEnded):
             return self._validated(event)
+        if isinstance(event, PinsSet):
+            return self._pinned(event)
         if event.attempt < self.attempt or self.stage == "finished":
             return []
         if self.stage == "validating":
@@ -265,6 +271,7 @@ class Model:
         if complete and not (self._unvalidated() and event.validates):
             return []
         self.driver = event
+        self.pins = [record for record in self.kept if record.seq in event.pinned]
         self.validating = None
         self.stop_wanted = self.driver_goes = False
         self.last_save_s = None
@@ -324,6 +331,22 @@ class Model:
         if self.stage == "validating" and self.validating is None:
             commands += self._end("complete")
         return commands
+
+    def _pinned(self, event: PinsSet) -> list[Command]:
+        if self.stage == "finished":
+            return []
+        self.pins = [record for record in self.kept if record.seq in event.seqs]
+        if self.stage == "restoring" or not self.kept:
+            return []
+        there, self.kept = self.kept, self._retained(self.kept)
+        gone = [record for record in there if record not in self.kept]
+        commands: list[Command] = [*map(DeleteCheckpoint, gone)]
+        if gone and self.stage in ("running", "stopping"):
+            commands.append(AnnounceRemoval(self.attempt, tuple(sorted(record.seq for record in gone))))
+        return commands
+
+    def pinned(self) -> list[int]:
+        return [record.seq for record in self.kept if any(is_same(pin, record) for pin in self.pins)]
 
     def _found(self, event: CheckpointsFound) -> list[Command]:
         known = {record.seq for record in self.kept}
@@ -522,6 +545,7 @@ class Model:
             for record in records
             if record.seq == newest
             or record.status == "PENDING_VALIDATION"
+            or any(is_same(pin, record) for pin in self.pins)
             or sum(beats(other, record) for other in records) < retention.num_to_keep
         ]
 
@@ -626,6 +650,7 @@ class Model:
         assert run.attempt == self.attempt
         assert run.checkpoints == tuple(self.kept), "the kept checkpoints differ"
         assert len({record.name for record in run.checkpoints}) == len(run.checkpoints), "one name, two records"
+        assert list(run.pinned) == self.pinned(), "other checkpoints are pinned"
         assert run.stop_requested == self.stop_wanted
         assert run.preempted == self.driver_goes
         assert run.num_places == self.places
@@ -846,6 +871,7 @@ drivers = st.builds(
         score_order=st.sampled_from(["max", "min"]),
     ),
     validates=st.sampled_from([True, True, True, False]),
+    pinned=st.sampled_from([(), (), (1, 2), (3,), tuple(range(1, 9))]),
 )
 failures = st.builds(
     Failure,
@@ -944,6 +970,7 @@ class RunMachine(RuleBasedStateMachine):
             case VerifyCheckpoint() | CommitCheckpoint() | DeleteCheckpoint():
                 self.work.append(command)
                 if isinstance(command, DeleteCheckpoint):
+                    assert command.record.seq not in self.run.pinned, "deleted though others begin from it"
                     assert command.record.status != "PENDING_VALIDATION", "deleted before its score is known"
             case StartValidation(record=record):
                 assert self.validator is None, "two validations at once"
@@ -1255,6 +1282,22 @@ class RunMachine(RuleBasedStateMachine):
         self.everyone_answers_hold()
         self.all_are_heard(first)
 
+    # What others do who begin from a checkpoint of this run
+
+    @precondition(lambda self: not isinstance(self.run.phase, Finished))
+    @rule(ages=st.lists(st.integers(-1, 4), max_size=3), keep=st.booleans())
+    def pins_are_set(self, ages: list[int], keep: bool) -> None:
+        """On checkpoints that are there, counted from the newest; on one that is not yet; or on none any more."""
+        newest = self.run.latest.seq if self.run.latest is not None else 0
+        there = {record.seq for record in self.run.checkpoints}
+        wanted = {newest - age for age in ages} | set(self.run.pinned if keep else ())
+        before = self.run
+        # The attempt that was under way when they were asked for may be over.
+        self.send(PinsSet(max(0, self.run.attempt - len(ages) % 2), tuple(sorted(wanted))))
+        assert self.run is not before, "whoever asked is not told"
+        assert set(self.run.pinned) == wanted & there
+        assert set(self.run.pinned) <= {record.seq for record in self.run.checkpoints}
+
     # What the world takes and gives
 
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
@@ -1454,6 +1497,8 @@ def comparable(command: Command) -> Command:
         return AnnounceCommit(command.attempt, command.record, tuple(sorted(command.removed)))
     if isinstance(command, AnnounceValidation):
         return AnnounceValidation(command.attempt, command.record, tuple(sorted(command.removed)))
+    if isinstance(command, AnnounceRemoval):
+        return AnnounceRemoval(command.attempt, tuple(sorted(command.removed)))
     return command
 
 

@@ -65,6 +65,14 @@ class AnnounceValidation:
 
 
 @dataclass(frozen=True)
+class AnnounceRemoval:
+    """Tell every worker which checkpoints no longer exist."""
+
+    attempt: int
+    removed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class HoldWorkers:
     attempt: int
 
@@ -94,6 +102,7 @@ Command = (
     | AnnounceRefusal
     | StartValidation
     | AnnounceValidation
+    | AnnounceRemoval
     | HoldWorkers
     | StopWorkersAt
     | StopWorkers

@@ -8,7 +8,7 @@ raises is dropped.
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from paceline._control.barriers import Barriers
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceRemoval,
     AnnounceValidation,
     Command,
     CommitCheckpoint,
@@ -39,6 +40,7 @@ from paceline._control.events import (
     Committed,
     DeadlinePassed,
     Event,
+    PinsSet,
     PreemptionTold,
     ResizeDue,
     Retention,
@@ -63,10 +65,12 @@ from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
+    CheckpointsRemoved,
     CheckpointValidated,
     Hold,
     Joined,
     Notice,
+    Proceed,
     Sample,
     Sampled,
     StopAt,
@@ -124,6 +128,8 @@ class Controller:
         self._validations = validations
         self._orders = orders
         self._inbox: deque[Event] = deque()
+        self._passes: deque[tuple[int, int]] = deque()
+        """Attempts and reports that may return."""
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
         self._background = Background(engine.wake)
@@ -145,6 +151,7 @@ class Controller:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
                 self._pass_order_on()
+                self._pass_reports_on()
                 self._take(self._next_events())
                 self._fence.raise_if_lost()
                 if (told := self._watched()) is not None:
@@ -170,6 +177,20 @@ class Controller:
     def request_preemption(self, grace_s: float) -> None:
         """This machine will be gone in so many seconds. For signal handlers and other threads."""
         self._inbox.append(PreemptionTold(self.run.attempt, grace_s))
+        self._engine.wake()
+
+    def let_proceed(self, attempt: int, seq: int) -> None:
+        """Let a report return, of workers that wait in them. For other threads."""
+        self._passes.append((attempt, seq))
+        self._engine.wake()
+
+    def request_pins(self, seqs: Iterable[int]) -> None:
+        """Keep these checkpoints, and no others, beyond what retention keeps. For other threads.
+
+        Observers are told by `PinsSet`; after it `run.pinned` has those of them that are there, which then stay until
+        they are not asked for any more. A run that has ended meanwhile tells nothing, and keeps what it has.
+        """
+        self._inbox.append(PinsSet(self.run.attempt, tuple(sorted(set(seqs)))))
         self._engine.wake()
 
     def give(self, job: bytes, retention: Retention | None = None) -> None:
@@ -308,6 +329,8 @@ class Controller:
                 self._validations.start(command)
             case AnnounceValidation(record=record, removed=removed):
                 self._tell_all(CheckpointValidated(record, removed))
+            case AnnounceRemoval(removed=removed):
+                self._tell_all(CheckpointsRemoved(removed))
             case HoldWorkers():
                 self._tell_all(Hold())
             case StopWorkersAt():
@@ -341,6 +364,12 @@ class Controller:
             if self._watch is not None:
                 self._watch.ordered(self._clock.now())
             self._tell_all(order)
+
+    def _pass_reports_on(self) -> None:
+        while self._passes:
+            attempt, seq = self._passes.popleft()
+            if attempt == self.run.attempt:
+                self._tell_all(Proceed(seq))
 
     def _answered(self, said: Answered) -> None:
         if self._orders is not None and self._orders.answered(said, self.run):

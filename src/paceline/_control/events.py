@@ -55,6 +55,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     """The number under which it holds the run: what an older one does from here on is void."""
     validates: bool = False
     """Whether it knows how a checkpoint is validated."""
+    pinned: tuple[int, ...] = ()
+    """The checkpoints that others begin from; see `PinsSet`."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
@@ -111,6 +113,16 @@ class RetentionSet(msgspec.Struct, frozen=True, tag=True):
     retention: Retention
 
 
+class PinsSet(msgspec.Struct, frozen=True, tag=True):
+    """Others begin from these checkpoints, so retention leaves them: all pins from now on, whichever were before.
+
+    One that is no longer there cannot be pinned; `Run.pinned` after this event says which are.
+    """
+
+    attempt: int
+    seqs: tuple[int, ...]
+
+
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     now: bool = False
@@ -165,6 +177,7 @@ Event = (
     | CommitFailed
     | ValidationEnded
     | RetentionSet
+    | PinsSet
     | WorkerHeld
     | WorkerReturned
     | WorkerFailed
@@ -198,6 +211,7 @@ __all__ = [
     "HangPassed",
     "HangSuspected",
     "JOURNAL_VERSION",
+    "PinsSet",
     "PreemptionTold",
     "Reported",
     "ResizeDue",

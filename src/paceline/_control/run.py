@@ -264,6 +264,8 @@ class Run(msgspec.Struct, frozen=True):
     """Where the last failure struck; see `policy.place_of`."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     """Committed and kept, oldest first."""
+    pinned: tuple[int, ...] = ()
+    """Those of them that others begin from, by number: they are kept whatever retention says."""
     committing: tuple[int, ...] = ()
     saves: tuple[tuple[int, float], ...] = ()
     """Of those being committed: their number, and when the first rank announced them."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
+    AnnounceRemoval,
     AnnounceValidation,
     Command,
     CommitCheckpoint,
@@ -42,6 +43,7 @@ from paceline._control.events import (
     Failure,
     HangPassed,
     HangSuspected,
+    PinsSet,
     PreemptionTold,
     Reported,
     ResizeDue,
@@ -104,6 +106,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return _validated(run, event)
     if isinstance(event, RetentionSet):
         return (run if run.retention == event.retention else replace(run, retention=event.retention)), []
+    if isinstance(event, PinsSet):
+        return _pinned(run, event)
     if event.attempt < run.attempt or isinstance(run.phase, Finished):
         return run, []  # Said by workers that are already gone.
 
@@ -162,7 +166,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         case Restoring(), CheckpointVerified():
             return _running(run, run.latest, now)  # Not as it was then: it may have been validated since.
         case Restoring(record=record), CheckpointBroken():
-            return _restored(replace(run, checkpoints=tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
+            return _restored(_holding(run, tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
         case Restoring() | Waiting(), StopRequested():
             return _finished(replace(run, stop_requested=True), "interrupted")
         case Restoring() | Waiting(), PreemptionTold(whole=whole):
@@ -218,6 +222,7 @@ def _opened(run: Run, event: DriverStarted, now: float) -> Step:
         max_preemption_failures=event.max_preemption_failures,
         controller_failure_limit=event.controller_failure_limit,
         retention=event.retention,
+        pinned=_there(event.pinned, run.checkpoints),
         initial=event.initial,
         validates=event.validates,
         validating=None,
@@ -246,6 +251,7 @@ def _opened_to_validate(run: Run, event: DriverStarted) -> Step:
     run = replace(
         run,
         retention=event.retention,
+        pinned=_there(event.pinned, run.checkpoints),
         validates=event.validates,
         validating=None,
         last_save_s=None,
@@ -272,8 +278,7 @@ def _found(run: Run, event: CheckpointsFound) -> Run:
     names = {record.name for record in new}
     still = [record for record in run.checkpoints if record.seq not in gone and record.name not in names]
     return replace(
-        run,
-        checkpoints=tuple(sorted((*still, *new), key=lambda record: record.seq)),
+        _holding(run, tuple(sorted((*still, *new), key=lambda record: record.seq))),
         committing=(),  # What is not there by now was refused, or its name has been used again since.
         saves=(),
     )
@@ -514,9 +519,31 @@ def _grown(run: Run) -> Step:
 
 def _retained(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
     """The run with those that are kept, and those that may go."""
-    keep = kept(checkpoints, run.retention.num_to_keep, run.retention.score_attribute, run.retention.score_order)
+    rules = run.retention
+    keep = kept(checkpoints, rules.num_to_keep, rules.score_attribute, rules.score_order, run.pinned)
     stays = {record.seq for record in keep}
-    return replace(run, checkpoints=keep), tuple(c for c in checkpoints if c.seq not in stays)
+    return _holding(run, keep), tuple(c for c in checkpoints if c.seq not in stays)
+
+
+def _holding(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> Run:
+    """With these checkpoints and no others. A number may be given again, so the pin of one that is gone goes too."""
+    return replace(run, checkpoints=checkpoints, pinned=_there(run.pinned, checkpoints))
+
+
+def _there(seqs: tuple[int, ...], checkpoints: tuple[CheckpointRecord, ...]) -> tuple[int, ...]:
+    return tuple(record.seq for record in checkpoints if record.seq in seqs) if seqs else ()
+
+
+def _pinned(run: Run, event: PinsSet) -> Step:
+    """Always a run of its own, though nothing may have changed: whoever asked waits to be told."""
+    if isinstance(run.phase, Finished):
+        return run, []  # Nothing is deleted any more.
+    run = replace(run, pinned=_there(event.seqs, run.checkpoints))
+    run, gone = _rescored(run, run.checkpoints)
+    commands: list[Command] = [DeleteCheckpoint(record) for record in gone]
+    if gone and isinstance(run.phase, Running | Stopping):
+        commands.insert(0, AnnounceRemoval(run.attempt, tuple(record.seq for record in gone)))
+    return run, commands
 
 
 def _validations(run: Run) -> Step:
@@ -548,7 +575,7 @@ def _validated(run: Run, event: ValidationEnded) -> Step:
 def _rescored(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
     if isinstance(run.phase, Restoring):
         # The newest is being checked: should it be broken, an older one is what is left. The next commit decides.
-        return replace(run, checkpoints=checkpoints), ()
+        return _holding(run, checkpoints), ()
     return _retained(run, checkpoints)
 
 

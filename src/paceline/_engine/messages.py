@@ -301,6 +301,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     data_address: str = ""
     """Where the rows of these datasets are had."""
     guest: Guest | None = None
+    waits_in_reports: bool = False
+    """Each report returns once `Proceed` has come for it."""
     protocol: int = PROTOCOL
 
 
@@ -314,6 +316,12 @@ class CheckpointValidated(msgspec.Struct, frozen=True, tag=True):
 
     record: CheckpointRecord
     removed: tuple[int, ...] = ()
+
+
+class CheckpointsRemoved(msgspec.Struct, frozen=True, tag=True):
+    """What kept these is over, and retention has no use for them."""
+
+    removed: tuple[int, ...]
 
 
 class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
@@ -346,6 +354,12 @@ class StopAt(msgspec.Struct, frozen=True, tag=True):
     """Why, if it is because a machine is taken away."""
 
 
+class Proceed(msgspec.Struct, frozen=True, tag=True):
+    """Of a worker that waits in its reports: report `seq` may return."""
+
+    seq: int
+
+
 class Release(msgspec.Struct, frozen=True, tag=True):
     """Everybody has come to barrier `number`; here is what rank 0 brought, or, where it was gathered, every rank."""
 
@@ -376,9 +390,11 @@ ToWorker = (
     Begin
     | CheckpointCommitted
     | CheckpointValidated
+    | CheckpointsRemoved
     | CheckpointRefused
     | Hold
     | StopAt
+    | Proceed
     | Release
     | Sample
     | Order

@@ -1,7 +1,7 @@
 """Which checkpoints stay. Pure: records in, records out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -32,13 +32,16 @@ def kept(
     num_to_keep: int | None,
     score_attribute: str | None = None,
     score_order: str = "max",
+    pinned: Collection[int] = (),
 ) -> tuple[CheckpointRecord, ...]:
-    """The best `num_to_keep`; always the newest, which a restart continues from; and those whose score is to come."""
+    """The best `num_to_keep`; always the newest, which a restart continues from; those whose score is to come; and
+    those that are pinned, by their number, since others begin from them."""
     if num_to_keep is None or len(records) <= num_to_keep:
         return tuple(records)
     stay = {record.seq for record in ranked(records, score_attribute, score_order)[-num_to_keep:]}
     stay.add(max(record.seq for record in records))
     stay |= {record.seq for record in records if record.status == "PENDING_VALIDATION"}
+    stay.update(pinned)
     return tuple(record for record in records if record.seq in stay)
 
 

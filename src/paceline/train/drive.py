@@ -66,6 +66,8 @@ class Seams:
     """Who may ask the run to stop while it is driven; None: signals to this process."""
     orders: Orders | None = None
     """What its workers do, where they take orders: they stand by between two of them."""
+    found: Callable[[Recovered], None] | None = None
+    """Is shown the run as it was found, before it is driven."""
     controller: str = ""
     """Where the driver itself is started again when it is lost: the same in each of its lives."""
 
@@ -99,6 +101,10 @@ class Asked:
     """A pickle of the one that the run is kept on, if the user gave it."""
     validation: AskedValidation | None = None
     data: AskedData | None = None
+    waits_in_reports: bool = False
+    """Somebody decides about every report, and workers wait for that: `Controller.let_proceed`."""
+    pinned: tuple[int, ...] = ()
+    """The run's checkpoints that others begin from, by number, when it is taken up again."""
 
     @property
     def needs(self) -> Needs:
@@ -117,6 +123,8 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
     """The run opened, driven and told: what `fit()` does, wherever it is done."""
     home = asked.run_config.home
     with opened(home, seams, terminal.say) as (found, depot):
+        if seams.found is not None:
+            seams.found(found)
         left = len(found.run.unvalidated) if asked.validation is not None else 0
         if found.run.is_trained and left:
             terminal.say(f"run {home.name} is trained; {counted(left, 'validation')} left to be made")
@@ -261,6 +269,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         initial=asked.initial.path if asked.initial is not None else None,
         lease=lease,
         validates=asked.validation is not None,
+        pinned=asked.pinned,
     )
 
 
@@ -303,6 +312,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             validates=run.validates,
             shards=asked.data.shards if asked.data is not None else (),
             data_address=data_address,
+            waits_in_reports=asked.waits_in_reports,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     preload = backend.preload + (asked.site.preload if asked.data is not None else ())
@@ -370,6 +380,11 @@ def _is_nobodys(handler: object) -> bool:
     return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
 
 
+class Interruptible(Protocol):
+    def request_stop(self, *, now: bool) -> None: ...
+    def request_preemption(self, grace_s: float) -> None: ...
+
+
 class SignalInterrupts:
     """Signals while a run is driven, in the main thread.
 
@@ -377,7 +392,7 @@ class SignalInterrupts:
     to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Interruptible) -> None:
         self.count = 0
         self._num_notices = 0
         self._controller = controller

@@ -17,6 +17,9 @@ class Stopper:
         """Whether the search is to end. Asked after every result and now and then."""
         return False
 
+    def continued(self, ran_s: float) -> None:
+        """The search is continued, and earlier drivers have run it for so many seconds. Told before any result is."""
+
     @property
     def why(self) -> str:
         """For a person, why it stopped a trial or the search last."""
