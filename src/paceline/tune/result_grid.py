@@ -198,7 +198,7 @@ class ResultGrid:
             config=dict(trial.config),
             history=curve,
             value=curve[-1][1] if curve else None,
-            status=trial.status,
+            status="STOPPED" if trial.status == "TERMINATED" and trial.why else trial.status,
         )
 
     def _result(self, trial: Trial) -> Result:
