@@ -89,6 +89,8 @@ class Lines:
                 budget = self._telling if ending == "failed" or leads else self._ordinary
                 return self._within(budget, now, lambda: self._ended(event, search, leads))
             case TrialBegan(trial=trial):
+                if search.standing[trial].initial is not None:
+                    return []  # That it goes on from another was said just now.
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
