@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -415,3 +417,8 @@ def test_numbers_and_seeds_are_whole(number: Any, seed: Any) -> None:
 def test_no_space_is_a_space_without_parameters() -> None:
     assert Space(None).draw(3, 0) == Space({}).draw(0, 0) == {}
     assert Space(None).num_grid == 1
+
+
+def test_parameters_may_be_in_any_mapping() -> None:
+    for mapping in (MappingProxyType({"a": tune.randint(1, 2)}), OrderedDict(a=tune.randint(1, 2))):
+        assert same(Space(mapping).draw(0, 0), {"a": 1})

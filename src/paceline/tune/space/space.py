@@ -11,7 +11,7 @@ from typing import Any
 from paceline.tune.space import stored as codec
 from paceline.tune.space.chance import Chance
 from paceline.tune.space.described import described, differences, param_space_of
-from paceline.tune.space.domains import Categorical
+from paceline.tune.space.domains import Categorical, Domain
 from paceline.tune.space.points import Point, is_same, point_of
 from paceline.tune.space.spec import Filling, Pending
 from paceline.tune.space.tree import (
@@ -41,8 +41,9 @@ class Space:
     on other draws. A parameter that is added to the space leaves what is drawn for the others as it is.
     """
 
-    def __init__(self, param_space: Mapping[str, Any] | None = None) -> None:
-        self._tree = tree_of({} if param_space is None else param_space)
+    def __init__(self, param_space: Mapping[Any, Any] | Domain | None = None) -> None:
+        # Whatever kind of mapping the parameters are in, a configuration is a dict.
+        self._tree = tree_of(dict(param_space or {}) if isinstance(param_space, Mapping | None) else param_space)
         _check_root(self._tree, param_space)
 
     @property
