@@ -42,8 +42,10 @@ class Space:
     """
 
     def __init__(self, param_space: Mapping[Any, Any] | Domain | None = None) -> None:
-        # Whatever kind of mapping the parameters are in, a configuration is a dict.
-        self._tree = tree_of(dict(param_space or {}) if isinstance(param_space, Mapping | None) else param_space)
+        root: Any = {} if param_space is None else param_space
+        if isinstance(root, Mapping) and type(root) is not dict:
+            root = dict(root)  # Whatever kind of mapping the parameters are in, a configuration is a dict.
+        self._tree = tree_of(root)
         _check_root(self._tree, param_space)
 
     @property
