@@ -144,7 +144,7 @@ class Space:
     def _put_together(self, pick: Pick, key: tuple[int | str, ...], made: Mapping[Path, Any]) -> dict[str, Any]:
         config = self._built(self._tree, pick, made)
         if self._has_functions:
-            config = Filling(config, key).filled()
+            config = Filling(config, key, self._check_made).filled()
         assert isinstance(config, dict)
         return config
 
@@ -159,6 +159,17 @@ class Space:
             case Drawn():
                 picked = pick(self._places[node.path])
                 return self._built(node.options[picked], pick, made) if node.options else picked
+
+    def _check_made(self, value: Any, node: Made) -> None:
+        """A search goes on from its journal, so what cannot be kept there is refused before it is used."""
+        lost = codec.lost_in(codec.stored(value, self._find))
+        if lost:
+            raise ValueError(
+                f"the sample_from function of {told(node.path)} returned an object of {', '.join(lost)}, of which a "
+                "search can keep no record: it has to be plain, or an object that param_space has too\n\n"
+                "hint: return numbers or a name and make the object of it in the trial, or let tune.choice choose "
+                "among objects; an array is plain as x.tolist()"
+            )
 
     @cached_property
     def _places(self) -> Mapping[Path, Place]:
