@@ -11,7 +11,7 @@ from typing import Any
 from paceline.tune.space import stored as codec
 from paceline.tune.space.chance import Chance
 from paceline.tune.space.described import described, differences, param_space_of
-from paceline.tune.space.domains import Categorical, Domain
+from paceline.tune.space.domains import Categorical, Domain, Grid
 from paceline.tune.space.points import Point, is_same, point_of
 from paceline.tune.space.spec import Filling, Pending
 from paceline.tune.space.tree import (
@@ -68,7 +68,7 @@ class Space:
         picked: dict[Path, Any] = {**point.picked, **dict(grid_options(self._tree, grid, point.picked))}
 
         def pick(place: Place) -> Any:
-            if place.path in picked:
+            if place.path in picked or isinstance(place.domain, Grid):  # A grid is never left to chance.
                 return picked[place.path]
             return place.domain.pick(Chance(seed, *name, self._keys[place.path]))
 
