@@ -266,7 +266,7 @@ class Tuner:
 
     def _num_trials(self) -> int | None:
         config = self.tune_config
-        if config.num_samples == -1 or isinstance(self._searcher, BasicVariantGenerator):
+        if config.num_samples == -1 or self._searcher.counts_samples:
             return None
         return config.num_samples
 
