@@ -172,9 +172,7 @@ def test_a_search_ends_when_its_best_results_hardly_differ() -> None:
     assert not stopper.stop_all()
     assert stops(stopper, [1.2], "c") == [True]  # 1, 1.1, 1.2
     assert stopper.stop_all()
-    assert (
-        stopper.why == "the best 3 values of loss over all trials have differed by no more than 0.1 (std) for 1 results"
-    )
+    assert stopper.why.startswith("the best 3 values of loss over all trials have differed by no more than 0.1 (std)")
     assert stops(stopper, [7], "c") == [True]  # The best are the same.
     assert stops(stopper, [-9], "c") == [False]
     assert not stopper.stop_all()

@@ -21,7 +21,7 @@ class Stopper:
         return False
 
     def continued(self, ran_s: float) -> None:
-        """The search is continued, and earlier drivers have run it for so many seconds. Told before any result is."""
+        """A driver begins, and earlier ones have run the search for so many seconds: 0 for a new one."""
 
     @property
     def why(self) -> str:
