@@ -16,6 +16,7 @@ from paceline.tune.drive.events import (
     Event,
     NoMoreTrials,
     SearchEnded,
+    SearchIdle,
     SearchStarted,
     TrialBegan,
     TrialCloned,
@@ -79,7 +80,7 @@ class Lines:
                 return shown.ending(search, self._name, self._uri, search.elapsed_s(at))
             case NoMoreTrials(why=why) if why:
                 return [f"search {self._name} ends early: {shown.first_line(why)}"]
-            case TrialMade() | NoMoreTrials():
+            case TrialMade() | NoMoreTrials() | SearchIdle():
                 return []
             case TrialReported(trial=trial):
                 return [self._reported(search.trials[trial])] if self._all else []

@@ -14,6 +14,8 @@ from paceline.tune.drive.events import (
     Act,
     Event,
     NoMoreTrials,
+    SearchIdle,
+    TrialBegan,
     TrialEnded,
     TrialMade,
     TrialReported,
@@ -45,7 +47,7 @@ class Advice:
     @property
     def is_waited_for(self) -> bool:
         """Whether a report has to wait for what is decided about it."""
-        return self.scheduler.decides or self.stopper is not None
+        return self.scheduler.decides or (self.stopper is not None and self.stopper.decides)
 
     def heard(self, event: Event, search: Search, *, again: bool = False) -> tuple[Act, ...]:
         """An event took effect, and this is the search after it. `again`: it was read."""
@@ -57,6 +59,10 @@ class Advice:
                 return self._acts(self.scheduler.on_trial_add(trial))
             case NoMoreTrials():
                 return self._acts(self.scheduler.on_no_more_trials())
+            case SearchIdle():
+                return self._acts(self.scheduler.on_idle())
+            case TrialBegan(trial=trial_id):
+                self.scheduler.on_trial_begin(search.trials[trial_id])
             case TrialReset(trial=trial_id, why=""):
                 return self._acts(self.scheduler.on_trial_add(search.trials[trial_id]))
             case TrialReported(trial=trial_id):
@@ -68,6 +74,11 @@ class Advice:
     def ends_search(self) -> str:
         """Why the whole search is to end; empty where it is not."""
         return self.stopper.why if self.stopper is not None and self.stopper.stop_all() else ""
+
+    def continued(self, ran_s: float) -> None:
+        """Earlier drivers have run the search for so long."""
+        if self.stopper is not None:
+            self.stopper.continued(ran_s)
 
     def _reported(self, trial: Trial, search: Search) -> tuple[Act, ...]:
         result = trial.last_result
@@ -94,7 +105,7 @@ class Advice:
             self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
         if failed:
             return self._acts(self.scheduler.on_trial_error(trial))
-        if event.ending == "returned" or event.by == "stopper":
+        if event.ending == "returned" or event.by != "scheduler":
             return self._acts(self.scheduler.on_trial_complete(trial, trial.last_result))
         return ()
 

@@ -63,6 +63,13 @@ class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Why it is stopped; empty where it is not."""
 
 
+class SearchIdle(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Nothing runs and nothing could, for the trials that are left are paused."""
+
+    at: float
+    then: tuple[Act, ...] = ()
+
+
 class TrialBegan(msgspec.Struct, frozen=True, tag=True):
     """Its run was started, or continued."""
 
@@ -140,6 +147,7 @@ Event = (
     SearchStarted
     | TrialMade
     | NoMoreTrials
+    | SearchIdle
     | TrialBegan
     | TrialReported
     | TrialSaved

@@ -26,6 +26,7 @@ from paceline.tune.drive.events import (
     Event,
     NoMoreTrials,
     SearchEnded,
+    SearchIdle,
     SearchStarted,
     TrialBegan,
     TrialCloned,
@@ -169,6 +170,7 @@ class SearchDriver:
         self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
+            self._plan.advice.continued(self.search.ran_s)
             self._take_up()
             self._carry_out()
             while not self._is_over():
@@ -327,11 +329,16 @@ class SearchDriver:
         paused = self.search.of_status("PAUSED")
         if not paused:
             return None
-        then = tuple(Act("resume", trial.trial_id, by="search") for trial in paused)
-        log.warning("%s has paused every trial that is left; all go on", type(self._plan.advice.scheduler).__name__)
-        self._write(NoMoreTrials(self._wall(), then))
+        idle = SearchIdle(self._wall())
+        then = self._plan.advice.heard(idle, self.search)
+        if not then:
+            name = type(self._plan.advice.scheduler).__name__
+            log.warning("%s has paused every trial that is left; all go on", name)
+            then = tuple(Act("resume", trial.trial_id, by="search") for trial in paused)
+        self._write(msgspec.structs.replace(idle, then=then))
         self._carry_out()
-        return self.search.waiting()[0]
+        waiting = self.search.waiting()
+        return self._plan.advice.scheduler.choose(waiting) if waiting else None
 
     def _needs(self, trial: Trial) -> TrialNeeds | None:
         """What a trial needs; None, and it has failed, where that can never be had."""
