@@ -146,10 +146,7 @@ def by_run(trial: Any) -> dict[str, Any]:
 def test_a_function_may_be_the_space() -> None:
     search = searched(by_run)
     seen = [search.suggest(str(number)) for number in range(20)]
-    assert {frozenset(config) for config in seen} == {
-        frozenset({"kind", "a", "constant"}),
-        frozenset({"kind", "b", "constant"}),
-    }
+    assert {frozenset(config) for config in seen} == {frozenset({"kind", "a", "constant"}), frozenset({"kind", "b", "constant"})}
     with pytest.raises(ValueError, match="has returned 3: it has to be a dict of constant values"):
         first(lambda trial: 3)
 
@@ -234,19 +231,12 @@ def test_cmaes_is_refused_for_several_objectives(monkeypatch: pytest.MonkeyPatch
 def test_samplers_that_end_a_study_are_refused(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sampler = (
-            optuna.samplers.GridSampler({"x": [1]}) if name == "GridSampler" else optuna.samplers.BruteForceSampler()
-        )
+        sampler = optuna.samplers.GridSampler({"x": [1]}) if name == "GridSampler" else optuna.samplers.BruteForceSampler()
     with pytest.raises(ValueError, match=f"sampler={name} ends the study by itself"):
         searched(BOX, sampler=sampler)
 
 
-BOX = {
-    "x": tune.uniform(-5, 5),
-    "y": tune.loguniform(1e-3, 1e3),
-    "n": tune.randint(0, 20),
-    "c": tune.choice(["a", "b", "c"]),
-}
+BOX = {"x": tune.uniform(-5, 5), "y": tune.loguniform(1e-3, 1e3), "n": tune.randint(0, 20), "c": tune.choice(["a", "b", "c"])}
 
 
 def loss(config: Mapping[str, Any]) -> float:

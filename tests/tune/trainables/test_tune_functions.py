@@ -194,7 +194,7 @@ def test_what_does_not_pickle_is_named() -> None:
 
 @pytest.mark.parametrize("arguments", [{"checkpoint_frequency": 2}, {"checkpoint_at_end": True}])
 def test_a_function_makes_its_checkpoints_itself(of_trial: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is for subclasses of tune.Trainable, and no_op is a function"):
+    with pytest.raises(ValueError, match=r"is for subclasses of tune.Trainable, and no_op is a function"):
         planned(no_op).check(of_trial(checkpoint_config=CheckpointConfig(**arguments)))
 
 

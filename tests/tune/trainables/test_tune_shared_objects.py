@@ -112,7 +112,7 @@ def test_resources_and_objects_go_together_in_either_order(run_trial: Run) -> No
 
 
 def test_an_object_that_does_not_pickle_is_named() -> None:
-    with pytest.raises(TypeError, match="with_parameters: data.*cannot be sent to the workers"):
+    with pytest.raises(TypeError, match=r"with_parameters: data.*cannot be sent to the workers"):
         with_parameters(lambda config, data: None, data={"lock": threading.Lock()})
 
 

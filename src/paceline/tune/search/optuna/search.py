@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 

@@ -173,9 +173,7 @@ class DefinedByRun:
             with quiet():
                 self._called(trial)
         except ValueError:
-            return (
-                None  # Of a parameter that is not there; an error of the function's own comes again when it is asked.
-            )
+            return None  # Of a parameter that is not there; an error of the function's own comes again when it is asked.
         return {**trial.params}
 
     def _called(self, trial: Any) -> Mapping[str, Any]:
