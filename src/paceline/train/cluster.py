@@ -59,7 +59,7 @@ class ClusterSite:
         moved = copy.copy(self)
         moved._choice = replace(self._choice, address=None)
         moved._moves = True
-        moved.luggage, moved.engines = Luggage(), []
+        moved.luggage, moved._packed, moved.engines = Luggage(), None, []
         return moved
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ from paceline.tune.config import RunConfig as TuneRunConfig
 from paceline.tune.drive import book
 from paceline.tune.drive.advice import Advice
 from paceline.tune.drive.book import Held
-from paceline.tune.drive.callbacks import SearchCallbacks
+from paceline.tune.drive.callbacks import Callbacks
 from paceline.tune.drive.described import Before, check_same, described
 from paceline.tune.drive.events import SearchStarted, raw, unraw
 from paceline.tune.drive.loop import Outcome, Plan, SearchDriver
@@ -40,9 +40,13 @@ from paceline.tune.space.space import Space
 from paceline.tune.stoppers import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
 from paceline.tune.terminal import SearchTerminal, TrialTerminal, terminal_of
+from paceline.tune.trainables.ahead import used_by
 from paceline.tune.trainables.plans import planned
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
+
+PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.functions", "paceline.train.trainer")
+"""What workers of trials find imported: each of them would take a quarter of a second for it."""
 
 
 class Tuner:
@@ -100,6 +104,8 @@ class Tuner:
         self._unused: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
         self._take_up = TakeUp()
         self._grid: ResultGrid | None = None
+        assert self.run_config.name is not None
+        self._callbacks = Callbacks(self.run_config.callbacks, self.run_config.name)
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
     def fit(self) -> ResultGrid:
@@ -109,7 +115,7 @@ class Tuner:
         report and returns what there is; twice stops now. The same script continues the search.
         """
         home = self.run_config.home
-        prewarm()
+        prewarm(*PRELOADED, *used_by(getattr(self.trainable, "trainable", self.trainable)))
         terminal = terminal_of(home.name, home.uri, settings.load().verbosity)
         try:
             with book.opened(home, self._seams, terminal.say) as held:
@@ -148,7 +154,8 @@ class Tuner:
 
         Functions and objects are not kept with a search, since they would have to be pickles: the trainable is given
         again, and so is a space with functions or objects in it, and a `tune_config` with a searcher or a scheduler
-        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored` anew.
+        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored`
+        runs them anew.
         """
         home = Home.of_path(os.fspath(path), storage_filesystem)
         if not book.is_search(home):
@@ -179,7 +186,7 @@ class Tuner:
         seed = self._seed(before)
         advice = self._advice(seed)
         room = room_of(self.run_config)
-        callbacks = SearchCallbacks(self.run_config)
+        callbacks = self._callbacks
         driver = SearchDriver(self._plan(held, advice, room, callbacks, terminal, seed), held, self._seams)
         if driver.is_done:
             terminal.say(
@@ -188,6 +195,7 @@ class Tuner:
             )
             return driver.outcome
         interrupts = SignalInterrupts(_Asked(driver))
+        callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         with contextlib.closing(room), interrupts:
             return driver.drive()
 
@@ -196,7 +204,7 @@ class Tuner:
         held: Held,
         advice: Advice,
         room: SearchRoom,
-        callbacks: SearchCallbacks,
+        callbacks: Callbacks,
         terminal: SearchTerminal,
         seed: int,
     ) -> Plan:

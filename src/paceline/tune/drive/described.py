@@ -96,7 +96,7 @@ def _made_again(argument: str, told: Any, base: type[Any]) -> Any:
         if made is not None:
             return made(**unplain(told["arguments"]))
     raise ValueError(
-        f"the search was begun with {argument}={name.rpartition('.')[2]}, which what is kept of it is not enough for\n\n"
+        f"the search was begun with {argument}={name.rpartition('.')[2]}, of which too little is kept\n\n"
         f"hint: Tuner.restore(path, trainable, tune_config=TuneConfig({argument}=..., ...))"
     )
 

@@ -78,9 +78,16 @@ class TrialScheduler:
         self.mode = self.mode or mode
         return True
 
+    def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a new trial is made with, of what was suggested: for a scheduler that has hyperparameters of its own."""
+        return config
+
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
         """A trial was made; it has not begun."""
         return ()
+
+    def on_trial_begin(self, trial: Trial) -> None:
+        """A trial has been given room: it begins, or goes on after a pause, an interruption or as a clone."""
 
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> str | Sequence[Action]:
         """A trial has made its next report, with the metric in it. Each report is told once."""

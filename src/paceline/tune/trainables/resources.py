@@ -95,9 +95,11 @@ def scaling_for(resources: Resources, config: Mapping[str, Any]) -> ScalingConfi
 
 def needs_of(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
     """What the workers of a run need, one bundle each. Of an elastic run, as many as it may grow to."""
-    others = tuple(sorted(scaling.additional_resources_per_worker.items()))
-    bundle = Bundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, others)
-    return TrialNeeds((bundle,) * scaling.max_workers, is_explicit)
+    others = dict(scaling.additional_resources_per_worker)
+    if scaling.accelerator_type is not None:
+        others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
+    bundle = Bundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
+    return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
 
 
 def _request(given: Any, where: str) -> PlacementGroupFactory:

@@ -9,8 +9,9 @@ from typing import Any
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.trainer import DataParallelTrainer
+from paceline.train.validation import ValidationConfig
 from paceline.tune.trainables.functions import refuse_detached
-from paceline.tune.trainables.planned import TrialNeeds
+from paceline.tune.trainables.planned import Bundle, TrialNeeds
 from paceline.tune.trainables.resources import needs_of
 
 _OURS = {
@@ -33,7 +34,11 @@ class TrainerPlan:
     def needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         scaling = self._scaling(config)
         resources = scaling.resources_per_worker or {}
-        return needs_of(scaling, is_explicit="CPU" in resources)
+        needs = needs_of(scaling, is_explicit="CPU" in resources)
+        beside = config.get("validation_config", self._trainer.validation_config)
+        if not isinstance(beside, ValidationConfig) or not (beside.num_cpus or beside.num_gpus):
+            return needs
+        return dataclasses.replace(needs, bundles=(*needs.bundles, Bundle(beside.num_cpus, beside.num_gpus)))
 
     def trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None

@@ -178,6 +178,4 @@ def checked_sampler(sampler: Any) -> str | BaseSampler:
                 name=needs,
             )
         return sampler
-    raise ValueError(
-        f"sampler={sampler!r} is neither a sampler of Optuna's nor one of {', '.join(map(repr, KINDS))}"
-    )
+    raise ValueError(f"sampler={sampler!r} is neither a sampler of Optuna's nor one of {', '.join(map(repr, KINDS))}")

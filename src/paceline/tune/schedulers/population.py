@@ -1,0 +1,136 @@
+"""A population of trials as a scheduler was told of it: who stands where, who is among the best, who among the worst.
+
+The ranking is kept in order, so that asking for its ends costs as much as they are long, however many trials there are.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.tune.trial import Trial
+
+Policy = tuple[tuple[int, Mapping[str, Any]], ...]
+"""Configurations, each with the iteration from which it is used."""
+
+
+@dataclass(eq=False)
+class Member:
+    trial: Trial
+    """As it was told last."""
+    order: int
+    standing: float | None = None
+    """Its score at its last interval, larger is better; None before the first one."""
+    score: float | None = None
+    """The same as it was reported."""
+    time: float = 0.0
+    """At its last report."""
+    since: float = 0.0
+    """When its interval began."""
+    saved_time: float = 0.0
+    """At the report that brought its last checkpoint."""
+    is_live: bool = True
+    is_moving: bool = False
+    """It was told to go on from another one's checkpoint, and has not been heard of since."""
+    moved_to: float = 0.0
+    """The time of that checkpoint."""
+    num_clones: int = 0
+    policy: Policy = ()
+    next_policy: Policy = ()
+    """Once it has become a clone."""
+
+    @property
+    def trial_id(self) -> str:
+        return self.trial.trial_id
+
+    def heard(self, trial: Trial, time: float) -> None:
+        if trial.checkpoint is not None and trial.checkpoint != self.trial.checkpoint:
+            self.saved_time = time
+        if self.is_moving:
+            # A clock may go on from the donor's, as the iteration does, or from the trial's own.
+            self.since = max((clock for clock in (self.time, self.moved_to) if clock < time), default=time)
+            self.is_moving = False
+            if len(trial.lineage) > len(self.trial.lineage):
+                self.policy = self.next_policy
+        self.trial, self.time = trial, time
+
+
+@dataclass
+class Population:
+    members: dict[str, Member] = field(default_factory=dict)
+    num_live: int = 0
+    _ranking: list[tuple[float, int, str]] = field(default_factory=list)
+    """From worst to best; of equals the one that was made first is the better."""
+    _num_live_ranked: int = 0
+
+    def of(self, trial: Trial) -> Member:
+        """The trial's member; one that was over lives again."""
+        member = self.members.get(trial.trial_id)
+        if member is None:
+            member = self.members[trial.trial_id] = Member(trial, len(self.members), is_live=False)
+            member.policy = ((trial.iteration, trial.config),)
+        if not member.is_live:
+            member.is_live = True
+            self.num_live += 1
+            self._num_live_ranked += member.standing is not None
+        return member
+
+    def rank(self, member: Member, score: float, mode: str) -> None:
+        """A score that is not a number is worse than any that is."""
+        self._unrank(member)
+        member.score = score
+        member.standing = -math.inf if math.isnan(score) else score if mode == "max" else -score
+        insort(self._ranking, _key(member))
+        self._num_live_ranked += member.is_live
+
+    def ends(self, member: Member) -> None:
+        if member.is_live:
+            member.is_live = False
+            self.num_live -= 1
+            self._num_live_ranked -= member.standing is not None
+
+    def fails(self, member: Member) -> None:
+        """What it has reached is nobody's model any more."""
+        self.ends(member)
+        self._unrank(member)
+        member.standing = None
+
+    def best(self, fraction: float) -> list[Member]:
+        """The upper quantile, best first, of all that have not failed."""
+        size = _size(len(self._ranking), fraction)
+        return [self.members[trial_id] for *_, trial_id in reversed(self._ranking[len(self._ranking) - size :])]
+
+    def worst(self, fraction: float) -> list[Member]:
+        """The lower quantile, worst first, of those that are not over; none of it is in the upper one."""
+        above = len(self._ranking) - _size(len(self._ranking), fraction)
+        size = min(math.ceil(self._num_live_ranked * fraction - 1e-9), _size(len(self._ranking), fraction))
+        found: list[Member] = []
+        for *_, trial_id in self._live(above):
+            if len(found) == size:
+                break
+            found.append(self.members[trial_id])
+        return found
+
+    def live(self) -> Iterator[Member]:
+        return (member for member in self.members.values() if member.is_live)
+
+    def _live(self, below: int) -> Iterator[tuple[float, int, str]]:
+        return (entry for entry in self._ranking[:below] if self.members[entry[2]].is_live)
+
+    def _unrank(self, member: Member) -> None:
+        if member.standing is not None:
+            del self._ranking[bisect_left(self._ranking, _key(member))]
+            self._num_live_ranked -= member.is_live
+
+
+def _key(member: Member) -> tuple[float, int, str]:
+    assert member.standing is not None
+    return member.standing, -member.order, member.trial_id
+
+
+def _size(number: int, fraction: float) -> int:
+    """How many a quantile has: at most half of them, so that no one is in both."""
+    return min(math.ceil(number * fraction - 1e-9), number // 2)
