@@ -98,6 +98,8 @@ class Lines:
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
+            case TrialReset(trial=trial, run=run, why=why) if why:
+                return f"trial {trial} begins in {run}: {why}"
             case TrialReset(trial=trial):
                 return self._within(self._ordinary, now, lambda: f"trial {trial} is to be run again")
 

@@ -57,7 +57,7 @@ class Advice:
                 return self._acts(self.scheduler.on_trial_add(trial))
             case NoMoreTrials():
                 return self._acts(self.scheduler.on_no_more_trials())
-            case TrialReset(trial=trial_id):
+            case TrialReset(trial=trial_id, why=""):
                 return self._acts(self.scheduler.on_trial_add(search.trials[trial_id]))
             case TrialReported(trial=trial_id):
                 return self._reported(search.trials[trial_id], search)
