@@ -99,7 +99,7 @@ class Lines:
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
             case TrialReset(trial=trial, run=run, why=why) if why:
-                return f"trial {trial} begins in {run}: {why}"
+                return [f"trial {trial} begins in {run}: {why}"]
             case TrialReset(trial=trial):
                 return self._within(self._ordinary, now, lambda: f"trial {trial} is to be run again")
 
