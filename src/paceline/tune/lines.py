@@ -65,6 +65,7 @@ class Lines:
         self._summed_at: float | None = None
         self._best: float | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
+        self._paused: set[str] = set()
 
     def of(self, event: Event, search: Search, now: float) -> list[str]:
         """After an event took effect."""
@@ -88,13 +89,18 @@ class Lines:
             case TrialEnded(trial=trial, ending=ending):
                 self._configs[trial] = search.trials[trial].config
                 leads = self._leads(search.trials[trial], search)
-                if ending == "interrupted" and not self._all:
-                    return []
+                if ending == "paused":
+                    self._paused.add(trial)
+                if ending in ("interrupted", "paused") and not self._all:
+                    return []  # It goes on: with many that take turns, that is nothing to be told each time.
                 budget = self._telling if ending == "failed" or leads else self._ordinary
                 return self._within(budget, now, lambda: self._ended(event, search, leads))
             case TrialBegan(trial=trial):
-                if search.standing[trial].initial is not None:
-                    return []  # That it goes on from another was said just now.
+                is_its_turn = trial in self._paused and not self._all
+                self._paused.discard(trial)
+                # Or that it goes on from another was said just now.
+                if is_its_turn or search.standing[trial].initial is not None:
+                    return []
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
