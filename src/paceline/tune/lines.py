@@ -127,8 +127,7 @@ class Lines:
 
     def _started(self, event: SearchStarted, search: Search) -> str:
         if search.num_drivers == 1:
-            samples = counted(event.num_samples, "sample") if event.num_samples >= 0 else "samples without end"
-            return f"search {self._name} begins: {event.trainable}, {samples}, in {self._uri}"
+            return f"search {self._name} begins: {event.trainable}, num_samples={event.num_samples}, in {self._uri}"
         left = shown.counts(search.trials.values())
         return f"search {self._name} continues: {counted(len(search.trials), 'trial')}, {left}, in {self._uri}"
 
