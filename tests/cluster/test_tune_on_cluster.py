@@ -1,0 +1,150 @@
+"""Searches on the cluster: trials placed whole or not at all, refused where they can never be, continued when lost."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import ray
+
+from paceline import tune
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.tune import TuneConfig, Tuner
+from paceline.tune.drive.room import room_of
+from paceline.tune.trainables.planned import Bundle, TrialNeeds
+
+
+def search(path, trainable, space, **config):
+    run_config = RunConfig(storage_path=path, name="search")
+    return Tuner(trainable, param_space=space, tune_config=TuneConfig(**config), run_config=run_config).fit()
+
+
+def meeting():
+    """A function that leaves when four of its kind have come; made here, it travels by value."""
+
+    def meet(config):
+        import time
+
+        open(os.path.join(config["path"], str(config["x"])), "w").close()
+        while len(os.listdir(config["path"])) < 4:
+            time.sleep(0.02)
+        tune.report({"score": config["x"] ** 2, "threads": os.environ["OMP_NUM_THREADS"]})
+
+    return meet
+
+
+def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
+    (tmp_path / "met").mkdir()
+    space = {"path": str(tmp_path / "met"), "x": tune.grid_search([3, -1, 2, -4])}
+    grid = search(tmp_path, meeting(), space, metric="score", mode="min")
+    assert not grid.errors, grid.errors
+    assert sorted(result.metrics["score"] for result in grid) == [1, 4, 9, 16]
+    assert grid.get_best_result().config["x"] == -1
+
+
+def alone():
+    def be_alone(config):
+        from paceline import train
+
+        mark = os.path.join(config["path"], "here")
+        if train.get_context().get_world_rank() == 0:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # raises where another trial has begun
+        train.collective.barrier()
+        if train.get_context().get_world_rank() == 0:
+            os.unlink(mark)
+        train.report({"done": 1})
+
+    return be_alone
+
+
+def test_trials_that_could_each_get_half_of_what_they_need_run_one_after_another(tmp_path):
+    """Each node has room for one worker: two trials of two, half placed each, would wait for each other for ever."""
+    scaling = ScalingConfig(2, resources_per_worker={"CPU": 1.5})
+    trainer = DataParallelTrainer(alone(), scaling_config=scaling)
+    space = {"train_loop_config": {"path": str(tmp_path), "x": tune.grid_search([1, 2])}}
+    grid = search(tmp_path, trainer, space)
+    assert not grid.errors, grid.errors
+    assert [result.metrics["done"] for result in grid] == [1, 1]
+
+
+def test_a_trial_that_no_node_could_ever_have_is_refused_at_once(tmp_path):
+    trainer = DataParallelTrainer(alone(), scaling_config=ScalingConfig(1, resources_per_worker={"CPU": 3}))
+    with pytest.raises(ValueError, match=r"needs 3 cores, and the cluster has 2 nodes with 2 cores each") as refused:
+        search(tmp_path, trainer, {})
+    assert "each process has to fit on one node" in str(refused.value)
+    assert "no autoscaler" in str(refused.value)
+
+
+def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
+    room = room_of(RunConfig(storage_path=tmp_path, name="search"))
+
+    def until(known):
+        deadline = time.monotonic() + 30
+        while not known():
+            assert time.monotonic() < deadline
+            room.refresh()
+            time.sleep(0.01)
+
+    def fits(*bundles):
+        part = room.take(TrialNeeds(bundles, True))
+        if part is not None:
+            room.free(part)
+        return part is not None
+
+    held = room.take(TrialNeeds((Bundle(0.5),), True))
+    until(lambda: fits(Bundle(1), Bundle(2)))  # The cluster tells of what the test before let go a moment late.
+    others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
+    try:
+        until(lambda: not fits(Bundle(1)))
+        assert room.refusal(TrialNeeds((Bundle(2), Bundle(2)), True)) is None
+        ray.util.remove_placement_group(others)
+        until(lambda: fits(Bundle(1), Bundle(2)))
+        assert not fits(Bundle(2), Bundle(2))
+        room.free(held)
+        assert fits(Bundle(2), Bundle(2))
+    finally:
+        ray.util.remove_placement_group(others)
+        room.close()
+
+
+SCRIPT = """
+import os, signal, sys, time
+from paceline import tune
+from paceline.train import Checkpoint, RunConfig
+from paceline.tune import TuneConfig, Tuner
+
+def function(config):
+    last = tune.get_checkpoint()
+    begun = last.to_dict()["step"] if last else 0
+    for step in range(begun + 1, 4):
+        with open(f"{config['path']}/steps", "a") as steps:
+            steps.write(f"{config['x']} {step}\\n")
+        tune.report({"step": step, "x": config["x"]}, checkpoint=Checkpoint.from_dict({"step": step}))
+        if config["x"] == 1 and step == 2 and begun == 0:
+            os.kill(int(open(f"{config['path']}/driver").read()), signal.SIGKILL)
+            time.sleep(60)
+
+path = os.getcwd()
+with open("driver", "w") as driver:
+    driver.write(str(os.getpid()))
+grid = Tuner(
+    function,
+    param_space={"x": tune.grid_search([0, 1, 2]), "path": path},
+    tune_config=TuneConfig(max_concurrent_trials=1),
+    run_config=RunConfig(name="search", storage_path="searches"),
+).fit()
+assert not grid.errors, grid.errors
+print("steps", sorted((r.metrics["x"], r.metrics["step"]) for r in grid))
+"""
+
+
+def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script, tmp_path):
+    environ = {"RAY_ADDRESS": cluster.address}
+    ended = run_script(SCRIPT, env=environ)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = run_script(SCRIPT, env=environ)
+    assert ended.returncode == 0, ended.stderr
+    assert f"steps {[(x, 3) for x in range(3)]}" in ended.stdout
+    made = [json.loads(f"[{line.replace(' ', ',')}]") for line in (tmp_path / "steps").read_text().splitlines()]
+    assert sorted(x for x, step in made if step == 1) == [0, 1, 2], "nothing that was committed is run twice"
