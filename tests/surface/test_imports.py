@@ -49,6 +49,8 @@ NEVER = {
     "_worker": ("_control",),
     "data/plan.py": ("data.exec", "_engine"),
     "data": ("_control", "_worker", "train"),
+    "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive", "tune.search"),
+    "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
 }
 """What a part never imports."""
 
@@ -337,6 +339,8 @@ BREACHES = {
         "train/errors.py": "",
         "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
     },
+    "a search space imports a searcher": {"tune/space/space.py": "from paceline.tune.search.searcher import Searcher"},
+    "a searcher imports what runs it": {"tune/search/basic.py": "from paceline.tune.drive import loop"},
     "a module named utils": {"train/utils.py": ""},
     "a package named helpers": {"train/helpers/x.py": ""},
     "a variable read by index": {"train/config.py": "import os\nx = os.environ['A']"},

@@ -72,9 +72,13 @@ class Lines:
             self._summed_at = now
         match event:
             case SearchStarted():
+                for known in search.trials.values():
+                    self._leads(known, search)  # Those of earlier drivers.
                 return [self._started(event, search)]
             case SearchEnded(at=at):
                 return shown.ending(search, self._name, self._uri, search.elapsed_s(at))
+            case NoMoreTrials(why=why) if why:
+                return [f"search {self._name} ends early: {shown.first_line(why)}"]
             case TrialMade() | NoMoreTrials():
                 return []
             case TrialReported(trial=trial):
@@ -89,9 +93,13 @@ class Lines:
                 budget = self._telling if ending == "failed" or leads else self._ordinary
                 return self._within(budget, now, lambda: self._ended(event, search, leads))
             case TrialBegan(trial=trial):
+                if search.standing[trial].initial is not None:
+                    return []  # That it goes on from another was said just now.
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
+            case TrialReset(trial=trial, run=run, why=why) if why:
+                return [f"trial {trial} begins in {run}: {why}"]
             case TrialReset(trial=trial):
                 return self._within(self._ordinary, now, lambda: f"trial {trial} is to be run again")
 
@@ -123,8 +131,9 @@ class Lines:
         config = shown.cut(shown.config_text(trial.config), _CONFIG_WIDTH)
         if standing.num_begun == 1:
             return f"trial {trial_id} began: {config}" if config else f"trial {trial_id} began"
-        since = f"{trial.checkpoint.name}, iteration {trial.checkpoint.iteration}" if trial.checkpoint else "the start"
-        return f"trial {trial_id} goes on from {since}"
+        if trial.checkpoint is None:
+            return f"trial {trial_id} begins once more"
+        return f"trial {trial_id} goes on from {trial.checkpoint.name}, iteration {trial.checkpoint.iteration}"
 
     def _reported(self, trial: Trial) -> str:
         result = trial.last_result or {}

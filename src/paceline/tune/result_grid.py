@@ -23,10 +23,12 @@ from paceline.tune.result import Result
 from paceline.tune.trial import Trial
 
 if TYPE_CHECKING:
-    from paceline.tune.plots import PlottedTrial
+    from paceline.tune.plots import Kind, PlottedTrial
 
 _NAMED = 12
 """So many metrics are named in an error."""
+_ABOUT = (*FILLED, "status")
+_LAST = ("why", "logdir")
 
 
 class ResultGrid:
@@ -167,11 +169,9 @@ class ResultGrid:
             import pandas
 
             frame = pandas.DataFrame()
-        first = [name for name in frame.columns if not name.startswith("config/") and name not in ("why", "logdir")]
-        last = [name for name in frame.columns if name.startswith("config/")]
-        return frame[[*first, *last, *(name for name in ("why", "logdir") if name in frame.columns)]]
+        return frame[sorted(frame.columns, key=_place)]
 
-    def plot(self, kind: str = "all", metric: str | None = None, mode: str | None = None) -> Any:
+    def plot(self, kind: Kind = "all", metric: str | None = None, mode: str | None = None) -> Any:
         """Figures of the search, by matplotlib: how good each configuration was (`parallel`), which parameters matter
         (`importance`), each trial's curve (`curves`), or all of these.
 
@@ -198,7 +198,7 @@ class ResultGrid:
             config=dict(trial.config),
             history=curve,
             value=curve[-1][1] if curve else None,
-            status=trial.status,
+            status="STOPPED" if trial.status == "TERMINATED" and trial.why else trial.status,
         )
 
     def _result(self, trial: Trial) -> Result:
@@ -287,3 +287,12 @@ class ResultGrid:
             return ""
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"; reported were {', '.join(list(names)[:_NAMED])}{more}"
+
+
+def _place(column: str) -> int:
+    """Of a column: what was reported, what the search adds to it, the configuration, why it ended and where it is."""
+    if column.startswith("config/"):
+        return len(_ABOUT) + 1
+    if column in _LAST:
+        return len(_ABOUT) + 2
+    return _ABOUT.index(column) + 1 if column in _ABOUT else 0

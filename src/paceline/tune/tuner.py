@@ -40,9 +40,13 @@ from paceline.tune.space.space import Space
 from paceline.tune.stoppers import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
 from paceline.tune.terminal import SearchTerminal, TrialTerminal, terminal_of
+from paceline.tune.trainables.ahead import used_by
 from paceline.tune.trainables.plans import planned
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
+
+PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.functions", "paceline.train.trainer")
+"""What workers of trials find imported: each of them would take a quarter of a second for it."""
 
 
 class Tuner:
@@ -111,7 +115,7 @@ class Tuner:
         report and returns what there is; twice stops now. The same script continues the search.
         """
         home = self.run_config.home
-        prewarm()
+        prewarm(*PRELOADED, *used_by(getattr(self.trainable, "trainable", self.trainable)))
         terminal = terminal_of(home.name, home.uri, settings.load().verbosity)
         try:
             with book.opened(home, self._seams, terminal.say) as held:

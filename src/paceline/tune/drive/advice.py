@@ -57,7 +57,7 @@ class Advice:
                 return self._acts(self.scheduler.on_trial_add(trial))
             case NoMoreTrials():
                 return self._acts(self.scheduler.on_no_more_trials())
-            case TrialReset(trial=trial_id):
+            case TrialReset(trial=trial_id, why=""):
                 return self._acts(self.scheduler.on_trial_add(search.trials[trial_id]))
             case TrialReported(trial=trial_id):
                 return self._reported(search.trials[trial_id], search)
@@ -88,7 +88,10 @@ class Advice:
             return ()
         failed = event.ending == "failed"
         result = trial.last_result if _has(trial.last_result, self._searched) else None
-        self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
+        if event.ending == "stopped" and event.by == "scheduler":
+            self.searcher.on_trial_stopped(trial.trial_id, result)
+        else:
+            self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
         if failed:
             return self._acts(self.scheduler.on_trial_error(trial))
         if event.ending == "returned" or event.by == "stopper":

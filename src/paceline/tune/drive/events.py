@@ -117,12 +117,15 @@ class TrialEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     then: tuple[Act, ...] = ()
 
 
-class TrialReset(msgspec.Struct, frozen=True, tag=True):
+class TrialReset(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One that had failed is to be run again: from its last checkpoint, or anew in a run of its own."""
 
     trial: str
     run: str
     at: float
+    then: tuple[Act, ...] = ()
+    why: str = ""
+    """It had not failed: what kept it from going on in the run that it had."""
 
 
 class SearchEnded(msgspec.Struct, frozen=True, tag=True):

@@ -120,6 +120,8 @@ class SearchDriver:
         """Trials that are to be cloned, and the donors that were asked to keep a checkpoint for them."""
         self._news: list[Event] = []
         self._is_ending = False
+        self._patience_ends: float | None = None
+        """When trials that were to stop at their next report are stopped without one."""
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
         self._background: Background | None = None
@@ -476,6 +478,10 @@ class SearchDriver:
         if now - self._looked_at < TICK_S:
             return
         self._looked_at = now
+        self._plan.room.refresh()
+        if self._patience_ends is not None and now >= self._patience_ends:
+            self._patience_ends = None
+            self._interrupt_all(now=True)
         budget_s = self._plan.time_budget_s
         if self.search.is_exhausted and not self._live:
             return
@@ -483,10 +489,10 @@ class SearchDriver:
             self._stop_all(f"time_budget_s={budget_s:g} is over")
         elif why := self._plan.advice.ends_search():
             self._stop_all(why)
-        self._plan.room.refresh()
 
     def _stop_all(self, why: str) -> None:
-        """No trial is begun any more, and those that are not over end at their next report."""
+        """No trial is begun any more. Those that are not over end at their next report, or, if that is long in coming,
+        without."""
         unfinished = [trial.trial_id for trial in self.search.trials.values() if not trial.is_over]
         pending = [trial_id for trial_id in unfinished if self.search.standing[trial_id].leaving is None]
         if self.search.is_exhausted and not pending:
@@ -496,6 +502,7 @@ class SearchDriver:
         self.search.apply(event)
         self._write(event)
         self._carry_out()
+        self._patience_ends = time.monotonic() + self._plan.grace_s
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())

@@ -19,6 +19,8 @@ log = logging.getLogger("paceline")
 WORST = -math.inf
 """The score of nan."""
 
+_LARGEST = 10**300
+
 
 class JudgingScheduler(TrialScheduler):
     """Base of schedulers that compare trials by one metric at equal times."""
@@ -50,16 +52,15 @@ class JudgingScheduler(TrialScheduler):
     def time_of(self, trial_id: str, result: Mapping[str, Any]) -> float | None:
         """How far the trial is; None where the report does not tell, which is said once."""
         time = number_of(result, self.time_attr)
-        if time is not None and math.isfinite(time):
+        if time is not None and is_finite(time):
             return time
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%s: a report of trial %s has time_attr=%r at %r, which is not a number: it is not judged. It has %s",
+                "%s: a report of trial %s has no number under time_attr=%r, so it is not judged. It has %s",
                 type(self).__name__,
                 trial_id,
                 self.time_attr,
-                looked_up(dict(result), self.time_attr),
                 ", ".join(map(str, result)),
             )
         return None
@@ -99,17 +100,24 @@ def number_of(result: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
+def is_finite(value: float) -> bool:
+    """Neither nan nor infinite. `math.isfinite` knows no integer that is larger than any float."""
+    return value == value and abs(value) != math.inf
+
+
 def short(value: float) -> str:
     """A number for a person."""
-    if isinstance(value, int) and abs(value) < 10**15:
-        return str(value)
-    return f"{value:.4g}" if abs(value) < 1e300 or math.isinf(value) else "a very large number"
+    if isinstance(value, int):
+        if abs(value) >= _LARGEST:  # Some are larger than any float.
+            return "more than 1e300" if value > 0 else "less than -1e300"
+        return str(value) if abs(value) < 10**15 else f"{value:.4g}"
+    return f"{value:.4g}"
 
 
 def checked_number(name: str, value: Any, least: float, *, above: bool = False, whole: bool = False) -> Any:
     """A number that an argument has to be, or a `ValueError` that says which."""
     kind = int if whole else (int, float)
-    is_number = not isinstance(value, bool) and isinstance(value, kind) and math.isfinite(value)
+    is_number = not isinstance(value, bool) and isinstance(value, kind) and is_finite(value)
     if is_number and (value > least or (value == least and not above)):
         return value
     what = "a whole number" if whole else "a number"

@@ -28,9 +28,9 @@ class Curve:
 
     def extended(self, time: float, score: float) -> None:
         self.times.append(time)
-        self.total += score
-        mean = self.total / len(self.times)
-        self.means.append(mean if mean == mean else WORST)
+        total = self.total + score
+        self.total = total if total == total else WORST  # Of infinities of both signs.
+        self.means.append(self.total / len(self.times))
 
 
 @dataclass

@@ -156,6 +156,8 @@ def as_text(path: Path) -> str:
 def _node(value: Any, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]) -> Node:
     """`choice` is the path of the random choice that this is inside of, and `around` the ids of the containers."""
     if isinstance(value, dict) and value.keys() == {"grid_search"} and isinstance(value["grid_search"], list | tuple):
+        if not value["grid_search"]:
+            raise ValueError(f"{told(path)} is a grid_search without values")
         value = Grid(tuple(value["grid_search"]))
     if isinstance(value, Function):
         return Made(path, value, condition, as_text(path))

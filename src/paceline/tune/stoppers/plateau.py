@@ -105,7 +105,7 @@ class ExperimentPlateauStopper(Stopper):
         value = self._reported.number(self.metric, trial_id, result)
         if value is None:
             return self.stop_all()
-        if not math.isnan(value):
+        if value == value:
             bisect.insort(self._best, value if self.mode == "max" else -value)
             del self._best[: -self.top]
         is_flat = len(self._best) == self.top and _spread(self._best) <= self.std
@@ -125,7 +125,12 @@ class ExperimentPlateauStopper(Stopper):
 
 def _spread(values: deque[float] | list[float]) -> float:
     """The standard deviation; nan where a value has none."""
-    return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
+    if any(value != value or abs(value) == math.inf for value in values):
+        return math.nan
+    try:
+        return statistics.pstdev(values)
+    except OverflowError:  # Integers that are larger than any float.
+        return math.inf
 
 
 def _checked_name(metric: Any) -> str:

@@ -277,7 +277,8 @@ def _differs(own: Any, other: Any) -> bool:
 
 def _check_objectives(metric: Any, mode: Any) -> None:
     for name, value in (("metric", metric), ("mode", mode)):
-        if value is not None and not (_listed(value) and all(isinstance(item, str) for item in _listed(value))):
+        names = value if isinstance(value, list | tuple) else [value]
+        if value is not None and not (names and all(isinstance(item, str) and item for item in names)):
             raise ValueError(f"{name}={value!r} is neither a name nor a list of names")
     for item in _listed(mode):
         if item not in _DIRECTIONS:
