@@ -49,6 +49,8 @@ NEVER = {
     "_worker": ("_control",),
     "data/plan.py": ("data.exec", "_engine"),
     "data": ("_control", "_worker", "train"),
+    "tune/drive/admission.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
+    "tune/drive/packing.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
     "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive", "tune.search"),
     "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
 }
@@ -339,6 +341,7 @@ BREACHES = {
         "train/errors.py": "",
         "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
     },
+    "admission imports the engine": {"tune/drive/admission.py": "from paceline._engine.local.devices import Machine"},
     "a search space imports a searcher": {"tune/space/space.py": "from paceline.tune.search.searcher import Searcher"},
     "a searcher imports what runs it": {"tune/search/basic.py": "from paceline.tune.drive import loop"},
     "a module named utils": {"train/utils.py": ""},
