@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -10,7 +11,10 @@ import ray
 
 from paceline import tune
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.train.drive import Seams, played
+from paceline.train.terminal import Terminal
 from paceline.tune import TuneConfig, Tuner
+from paceline.tune.drive import cluster_room
 from paceline.tune.drive.room import room_of
 from paceline.tune.trainables.planned import Bundle, TrialNeeds
 
@@ -76,35 +80,76 @@ def test_a_trial_that_no_node_could_ever_have_is_refused_at_once(tmp_path):
     assert "no autoscaler" in str(refused.value)
 
 
+def until(room, known):
+    deadline = time.monotonic() + 60
+    while not known():
+        assert time.monotonic() < deadline
+        room.refresh()
+        time.sleep(0.01)
+
+
+def fits(room, needs):
+    part = room.take(needs)
+    if part is not None:
+        room.free(part)
+    return part is not None
+
+
 def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
     room = room_of(RunConfig(storage_path=tmp_path, name="search"))
-
-    def until(known):
-        deadline = time.monotonic() + 30
-        while not known():
-            assert time.monotonic() < deadline
-            room.refresh()
-            time.sleep(0.01)
-
-    def fits(*bundles):
-        part = room.take(TrialNeeds(bundles, True))
-        if part is not None:
-            room.free(part)
-        return part is not None
-
+    one_and_two, two_and_two = TrialNeeds((Bundle(1), Bundle(2)), True), TrialNeeds((Bundle(2), Bundle(2)), True)
     held = room.take(TrialNeeds((Bundle(0.5),), True))
-    until(lambda: fits(Bundle(1), Bundle(2)))  # The cluster tells of what the test before let go a moment late.
+    until(room, lambda: fits(room, one_and_two))  # The cluster tells of what the test before let go a moment late.
     others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
     try:
-        until(lambda: not fits(Bundle(1)))
-        assert room.refusal(TrialNeeds((Bundle(2), Bundle(2)), True)) is None
+        until(room, lambda: not fits(room, TrialNeeds((Bundle(1),), True)))
+        assert room.refusal(two_and_two) is None
         ray.util.remove_placement_group(others)
-        until(lambda: fits(Bundle(1), Bundle(2)))
-        assert not fits(Bundle(2), Bundle(2))
+        until(room, lambda: fits(room, one_and_two))
+        assert not fits(room, two_and_two)
         room.free(held)
-        assert fits(Bundle(2), Bundle(2))
+        assert fits(room, two_and_two)
     finally:
         ray.util.remove_placement_group(others)
+        room.close()
+
+
+def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_room, "_PATIENCE_S", 1e9)
+    said = []
+    room = room_of(RunConfig(storage_path=tmp_path, name="search"), said.append)
+    others = [ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK") for _ in range(2)]
+    for group in others:
+        ray.get(group.ready(), timeout=60)
+    scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
+    part = room.take(TrialNeeds((Bundle(2), Bundle(2)), True))  # The search has nothing: one trial waits for others.
+    config = RunConfig(storage_path=tmp_path, name="trial_00000")
+    trainer = DataParallelTrainer(
+        alone(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
+    )
+    results = []
+
+    def play():
+        asked = trainer._asked(part.site(scaling, config))
+        results.append(played(asked, Terminal(config.home.layout, 0, 30.0), Seams()))
+
+    running = threading.Thread(target=play)
+    running.start()
+    try:
+        small = TrialNeeds((Bundle(1),), True)
+        until(room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said))
+        ray.util.remove_placement_group(others[0])
+        until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
+        assert not fits(room, small)
+        monkeypatch.setattr(cluster_room, "_PATIENCE_S", 0.0)
+        until(room, lambda: fits(room, small))
+        ray.util.remove_placement_group(others[1])
+        running.join()
+        assert results[0].metrics["done"] == 1
+    finally:
+        for group in others:
+            ray.util.remove_placement_group(group)
+        running.join()
         room.close()
 
 
