@@ -185,7 +185,7 @@ class Tuner:
             check_same(self._space, _described_in(before))
         seed = self._seed(before)
         advice = self._advice(seed)
-        room = room_of(self.run_config)
+        room = room_of(self.run_config, terminal.say)
         callbacks = self._callbacks
         driver = SearchDriver(self._plan(held, advice, room, callbacks, terminal, seed), held, self._seams)
         if driver.is_done:
