@@ -25,6 +25,7 @@ from paceline.tune.drive.events import (
     TrialReported,
     TrialReset,
     TrialSaved,
+    TrialStayed,
 )
 from paceline.tune.drive.state import Search
 from paceline.tune.trial import Trial
@@ -105,8 +106,10 @@ class Lines:
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
+            case TrialStayed(trial=trial, why=why):
+                return [f"trial {trial} goes on as it is: {why}"]
             case TrialReset(trial=trial, run=run, why=why) if why:
-                return [f"trial {trial} begins in {run}: {why}"]
+                return [f"trial {trial} is run in {run}: {why}"]
             case TrialReset(trial=trial):
                 return self._within(self._ordinary, now, lambda: f"trial {trial} is to be run again")
 
