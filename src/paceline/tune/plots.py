@@ -15,7 +15,7 @@ from paceline.tune.columns import Column, columns, shortened
 from paceline.tune.importance import importances
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from paceline.tune.drawing import Figure
 
 Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
