@@ -109,6 +109,11 @@ def test_domains_are_the_distributions_they_should_be() -> None:
     }
 
 
+def test_the_whole_space_may_be_a_choice() -> None:
+    search = searched(tune.choice([{"x": tune.uniform(0, 1)}, {"y": tune.uniform(0, 1)}]))
+    assert {" ".join(search.suggest(str(number))) for number in range(20)} == {"x", "y"}
+
+
 CONDITIONAL = {
     "model": tune.choice(
         [
@@ -192,9 +197,15 @@ def test_the_space_and_the_metric_of_the_tuner_are_taken_where_there_is_none() -
 
 def test_what_the_searcher_was_given_is_not_overridden() -> None:
     space = {"x": tune.uniform(0, 1)}
-    assert not searched(space).set_search_properties(None, None, {"y": tune.uniform(0, 1)})
-    assert not searched(space).set_search_properties("other", None, {})
-    assert not searched(space).set_search_properties("loss", "max", {})
+    with pytest.raises(ValueError, match="only one of them can be searched"):
+        searched(space).set_search_properties(None, None, {"y": tune.uniform(0, 1)})
+    with pytest.raises(ValueError, match="OptunaSearch has mode='min' and TuneConfig has mode='max'"):
+        searched(space).set_search_properties("loss", "max", {})
+    search = OptunaSearch(metric=["loss", "size"], mode=["min", "max"])
+    assert search.set_search_properties("loss", "min", space)
+    assert (search.metric, search.mode) == (["loss", "size"], ["min", "max"])
+    assert search.suggest("0").keys() == {"x"}
+    assert not search.set_search_properties("loss", "min", space)
     search = searched(space)
     assert search.set_search_properties("loss", "min", {"data": "here"})
     assert search.suggest("0").keys() == {"x", "data"}

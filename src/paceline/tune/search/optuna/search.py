@@ -82,20 +82,29 @@ class OptunaSearch(Searcher):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric, the mode and the space of the `Tuner`, and its seed if this searcher has none.
+        """Take the metric, the mode, the space and the seed of the `Tuner`, where this searcher has none of its own.
 
-        False where the searcher has its own already. A searcher with its own space takes constants beside it.
+        A searcher with a space of its own takes constants beside it. Raises `ValueError` where it was given a space
+        twice, or one metric with two modes. False once it has begun.
         """
         if self._study is not None:
             return False
-        if _differs(self.metric, metric) or _differs(self.mode, mode):
-            return False
         taken = understood(config, "param_space") if config else None
         if taken is not None and self._space is not None and taken.parameters:
-            return False
-        _check_objectives(self.metric or metric, self.mode or mode)
-        self.metric = self.metric or metric
-        self.mode = self.mode or mode
+            raise ValueError(
+                f"OptunaSearch has the space {self._space}, and Tuner has a param_space with {taken}: only one of them "
+                "can be searched\n\nhint: leave out one of the two"
+            )
+        if (self.metric is None or metric is None or self.metric == metric) and _differs(self.mode, mode):
+            raise ValueError(
+                f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
+                "hint: give metric and mode to TuneConfig alone"
+            )
+        if self.metric is None:
+            self.metric = metric
+        if self.mode is None:
+            self.mode = mode
+        _check_objectives(self.metric, self.mode)
         if self._space is None:
             self._space = taken
         elif taken is not None:
