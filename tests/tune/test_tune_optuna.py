@@ -363,13 +363,14 @@ def test_rewards_are_learned_from_without_a_trial() -> None:
 
 def test_trials_are_told_as_complete_pruned_or_failed(caplog: pytest.LogCaptureFixture) -> None:
     search = searched(BOX)
-    for trial_id in ("done", "stopped", "failed", "nan", "infinite", "silent", "odd"):
+    for trial_id in ("done", "stopped", "full", "failed", "nan", "infinite", "silent", "odd"):
         search.suggest(trial_id)
         search.on_trial_result(trial_id, {"loss": 3.0, "training_iteration": 1})
         search.on_trial_result(trial_id, {"loss": 2.0, "training_iteration": 2})
         search.on_trial_result(trial_id, {"loss": float("nan"), "training_iteration": 3})
     search.on_trial_complete("done", {"loss": 2.0})
-    search.on_trial_stopped("stopped", {"loss": 2.0})
+    search.on_trial_stopped("stopped", {"loss": 2.0, "training_iteration": 2})
+    search.on_trial_stopped("full", {"loss": 2.0, "training_iteration": 3})
     search.on_trial_complete("failed", {"loss": 2.0}, error=True)
     search.on_trial_complete("nan", {"loss": float("nan")})
     search.on_trial_complete("infinite", {"loss": float("inf")})
@@ -383,6 +384,7 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog: pytest.LogCaptureF
     assert {name: trial.state.name for name, trial in told.items()} == {
         "done": "COMPLETE",
         "stopped": "PRUNED",
+        "full": "COMPLETE",
         "failed": "FAIL",
         "nan": "FAIL",
         "infinite": "COMPLETE",

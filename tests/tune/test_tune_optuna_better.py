@@ -42,9 +42,9 @@ def least(sampler: str, seed: int, trials: int) -> float:
 
 
 def test_tpe_is_twice_as_near_as_chance_after_forty_trials() -> None:
-    tpe, random = ([least(sampler, seed, 40) for seed in range(12)] for sampler in ("tpe", "random"))
+    tpe, random = ([least(sampler, seed, 40) for seed in range(10)] for sampler in ("tpe", "random"))
     assert statistics.median(tpe) < statistics.median(random) / 2
-    assert sum(a < b for a, b in zip(tpe, random, strict=True)) >= 10
+    assert sum(a < b for a, b in zip(tpe, random, strict=True)) >= 9
 
 
 ZDT1 = {f"x{index}": tune.uniform(0, 1) for index in range(4)}
@@ -77,6 +77,6 @@ def front(sampler: str, seed: int, trials: int, function: Callable[[Any], tuple[
 
 
 def test_nsgaii_finds_a_better_front_than_chance() -> None:
-    nsgaii, random = ([front(sampler, seed, 300) for seed in range(3)] for sampler in ("nsgaii", "random"))
+    nsgaii, random = ([front(sampler, seed, 300) for seed in range(2)] for sampler in ("nsgaii", "random"))
     assert all(a < b for a, b in zip(nsgaii, random, strict=True))
     assert sum(nsgaii) < 0.75 * sum(random)

@@ -113,6 +113,15 @@ def test_curves_are_the_reports_of_each_trial() -> None:
     assert data["lines"][2]["points"] == [[1, 2.0], [2, None], [3, 1.0]]
 
 
+def test_a_trial_that_had_all_the_time_there_is_was_not_stopped_early() -> None:
+    trials = [
+        PlottedTrial("full", {"x": 1}, [(1, 2.0), (9, 1.0)], 1.0, "STOPPED"),
+        PlottedTrial("early", {"x": 2}, [(1, 2.0), (3, 1.5)], 1.5, "STOPPED"),
+    ]
+    for data in (curves(trials), parallel_coordinates(trials)):
+        assert [line["status"] for line in data["lines"]] == ["TERMINATED", "STOPPED"]
+
+
 def test_importance_says_why_there_is_none() -> None:
     assert importance(searched(60))["parameters"][0]["name"] == "lr"
     assert "needs 12 trials" in importance(searched(3))["note"]

@@ -36,7 +36,7 @@ class OptunaSearch(Searcher):
     seed, and `seed` is not used.
 
     `points_to_evaluate` are configurations, or parts of them, to begin with; with `evaluated_rewards`, the metric of
-    each of them, they are only learned from. Trials that a scheduler has stopped are told as pruned.
+    each of them, they are only learned from. Trials that a scheduler has stopped early are told as pruned.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class OptunaSearch(Searcher):
         self._over: dict[str, int] = {}
         """The numbers of those that do not."""
         self._num_suggested = 0
+        self._farthest = 0
+        """The most iterations that a trial has made."""
 
     @property
     def study(self) -> optuna.Study:
@@ -138,10 +140,12 @@ class OptunaSearch(Searcher):
             )
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        step = result.get("training_iteration")
+        self._farthest = max(self._farthest, step if isinstance(step, int) else 0)
         trial = self._trials.get(trial_id)
         if trial is None or isinstance(self.metric, list):
             return  # Optuna has no values on the way to several objectives.
-        value, step = self._value(result, self.metric), result.get("training_iteration")
+        value = self._value(result, self.metric)
         if value is not None and isinstance(step, int) and step >= 0:
             with quiet():
                 trial.report(value, step)
@@ -151,10 +155,13 @@ class OptunaSearch(Searcher):
         self._tell(trial_id, values, TrialState.FAIL if values is None else TrialState.COMPLETE)
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
-        if self._samplers is not None and self._samplers.learns_from_stopped and not isinstance(self.metric, list):
-            self._tell(trial_id, None, TrialState.PRUNED)
-        else:
+        assert self._samplers is not None
+        # Schedulers also stop trials that have had all the time there is: these are whole.
+        is_whole = result is not None and result.get("training_iteration", 0) >= self._farthest
+        if is_whole or not self._samplers.learns_from_stopped or isinstance(self.metric, list):
             self.on_trial_complete(trial_id, result)
+        else:
+            self._tell(trial_id, None, TrialState.PRUNED)
 
     def add_evaluated_point(
         self,
