@@ -24,7 +24,7 @@ from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, PreemptionError
+from paceline._core.errors import ControllerError, PreemptionError, StorageError
 from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
@@ -105,10 +105,16 @@ class Asked:
     """Somebody decides about every report, and workers wait for that: `Controller.let_proceed`."""
     pinned: tuple[int, ...] = ()
     """The run's checkpoints that others begin from, by number, when it is taken up again."""
+    purpose: str = ""
+    """What the run is made for; one that was made for something else is not continued."""
 
     @property
     def needs(self) -> Needs:
         return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
+
+class OtherPurposeError(StorageError):
+    """In the place of a run there is another one."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,8 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
     """The run opened, driven and told: what `fit()` does, wherever it is done."""
     home = asked.run_config.home
     with opened(home, seams, terminal.say) as (found, depot):
+        if asked.purpose and found.run.attempt and found.run.purpose != asked.purpose:
+            raise OtherPurposeError(f"{depot.uri} holds a run that was made for something else")
         if seams.found is not None:
             seams.found(found)
         left = len(found.run.unvalidated) if asked.validation is not None else 0
@@ -270,6 +278,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         lease=lease,
         validates=asked.validation is not None,
         pinned=asked.pinned,
+        purpose=asked.purpose,
     )
 
 

@@ -6,7 +6,8 @@ way is `leaving`; what it becomes is known when the run has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from paceline.tune.drive.events import (
     TrialReported,
     TrialReset,
     TrialSaved,
+    TrialStayed,
     unraw,
 )
 from paceline.tune.trial import Saved, Status, Trial
@@ -68,6 +70,10 @@ class Standing:
     """It has reported the metric at least once."""
     runs: list[str] = field(default_factory=list)
     """Of all its lives, in order."""
+    purpose: str = ""
+    """Of its current life: what it was asked to do, and from where. A run for anything else is not its own."""
+    is_retried: bool = False
+    """It had failed and is to be run again: that its run has failed is known."""
 
 
 class Search:
@@ -159,7 +165,7 @@ class Search:
                 self.trials[trial] = Trial(trial, self._restored(unraw(config)))
                 self._pending[trial] = None
                 run = run_name(trial, 0)
-                self.standing[trial] = Standing(run, made_at=at, runs=[run])
+                self.standing[trial] = Standing(run, made_at=at, runs=[run], purpose=purpose_of(config))
             case NoMoreTrials(why=why):
                 self.is_exhausted = True
                 self.stopped_because = why or self.stopped_because
@@ -178,10 +184,12 @@ class Search:
                     self._change(trial, checkpoint=saved)
             case TrialCloned():
                 self._cloned(event)
+            case TrialStayed(trial=trial):
+                self._leave(trial, None)
             case TrialEnded():
                 self._ended(event)
-            case TrialReset(trial=trial, run=run):
-                self._reset(trial, run)
+            case TrialReset():
+                self._reset(event)
             case SearchEnded(at=at, why=why, complete=complete):
                 self.ran_s = self.elapsed_s(at)
                 self.began_at = None
@@ -208,10 +216,6 @@ class Search:
         """Of those that are to leave, the ones whose run is not under way: what is to become of them can be done."""
         found = (self.standing[trial_id].leaving for trial_id in self._leaving if self._is_at_rest(trial_id))
         return [act for act in found if act is not None]
-
-    def stay(self, trial_id: str) -> None:
-        """What was decided about a trial cannot be done: it goes on as it is."""
-        self._leave(trial_id, None)
 
     def _is_at_rest(self, trial_id: str) -> bool:
         return self.trials[trial_id].status != "RUNNING"
@@ -256,6 +260,7 @@ class Search:
         standing.first_iteration = event.saved.iteration
         standing.seen = 0
         standing.initial, standing.donor = event.saved, event.donor
+        standing.purpose, standing.is_retried = purpose_of(event.config, event.saved), False
         self._leave(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._restored(unraw(event.config))
@@ -264,6 +269,8 @@ class Search:
     def _ended(self, event: TrialEnded) -> None:
         standing = self.standing[event.trial]
         self._rest(event.trial, event.at)
+        if event.ending != "interrupted":
+            standing.is_retried = False
         status: Status = {
             "returned": "TERMINATED",
             "stopped": "TERMINATED",
@@ -284,18 +291,28 @@ class Search:
         if status in ("TERMINATED", "ERROR") and last is not None and last.get("done") is False:
             self._change(event.trial, last_result={**last, "done": True})
 
-    def _reset(self, trial_id: str, run: str) -> None:
-        standing = self.standing[trial_id]
-        self._leave(trial_id, None)
+    def _reset(self, event: TrialReset) -> None:
+        trial_id, standing = event.trial, self.standing[event.trial]
+        self._rest(trial_id, event.at)
+        if not event.why:
+            self._leave(trial_id, None)
+            standing.is_retried = True
         standing.ended_at = None
-        if run != standing.run:
-            standing.run = run
-            standing.runs.append(run)
+        if event.run != standing.run:
+            standing.runs.append(event.run)
             standing.num_lives += 1
-            standing.first_iteration = standing.seen = 0
-            standing.initial = None
-            self._change(trial_id, checkpoint=None, iteration=0, last_result=None)
+            standing.run = event.run
+            if not event.why:
+                self._from_the_start(trial_id)
+            else:  # What was told already is not told again.
+                self._change(trial_id, checkpoint=standing.initial)
         self._change(trial_id, status="PENDING", why="")
+
+    def _from_the_start(self, trial_id: str) -> None:
+        standing = self.standing[trial_id]
+        standing.first_iteration = standing.seen = 0
+        standing.initial = None
+        self._change(trial_id, checkpoint=None, iteration=0, last_result=None)
 
     def _rest(self, trial_id: str, at: float) -> None:
         standing = self.standing[trial_id]
@@ -316,6 +333,25 @@ class Search:
             self._pending[trial_id] = None
         else:
             self._pending.pop(trial_id, None)
+
+
+def driven_s(past: Iterable[Event]) -> float:
+    """How long drivers have had a search, without what nobody told of the last."""
+    ran_s, began_at, last_at = 0.0, None, 0.0
+    for event in past:
+        if isinstance(event, SearchStarted):
+            ran_s += max(0.0, last_at - began_at) if began_at is not None else 0.0
+            began_at = event.at
+        elif isinstance(event, SearchEnded) and began_at is not None:
+            ran_s, began_at = ran_s + event.at - began_at, None
+        last_at = event.at
+    return ran_s + (max(0.0, last_at - began_at) if began_at is not None else 0.0)
+
+
+def purpose_of(config: msgspec.Raw, saved: Saved | None = None) -> str:
+    """By which a run is known to be for this configuration, and to have begun from that checkpoint."""
+    told = bytes(config) if saved is None else b"%s %s" % (bytes(config), msgspec.json.encode(saved))
+    return hashlib.sha256(told).hexdigest()[:16]
 
 
 def run_name(trial_id: str, life: int) -> str:
