@@ -64,7 +64,7 @@ class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SearchIdle(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Nothing runs and nothing could, for the trials that are left are paused."""
+    """Nothing runs and nothing could: only paused trials are left."""
 
     at: float
     then: tuple[Act, ...] = ()
@@ -110,6 +110,14 @@ class TrialCloned(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class TrialStayed(msgspec.Struct, frozen=True, tag=True):
+    """What was decided about it could not be done: it goes on as it is."""
+
+    trial: str
+    at: float
+    why: str
+
+
 Ending = Literal["returned", "stopped", "paused", "failed", "interrupted"]
 
 
@@ -152,6 +160,7 @@ Event = (
     | TrialReported
     | TrialSaved
     | TrialCloned
+    | TrialStayed
     | TrialEnded
     | TrialReset
     | SearchEnded
