@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_population import InTurns, SimulatedSearch
 
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume
 from paceline.tune.space.primitives import choice, grid_search, loguniform, randint, sample_from, uniform
 from paceline.tune.trial import Saved, Trial
-from simulated_population import InTurns, SimulatedSearch
 
 
 def pbt(**about: Any) -> PopulationBasedTraining:
@@ -294,12 +294,8 @@ def test_the_policy_of_a_clone_is_its_donors_up_to_the_checkpoint_and_then_its_o
 def test_all_wait_for_each_other_at_the_interval_and_the_last_one_lets_them_go() -> None:
     told = Told(pbt(synch=True), {"lr": 1.0}, {"lr": 2.0}, {"lr": 3.0})
     assert told.reports(0, 1, 0.9) == []
-    assert told.reports(0, 2, 0.9) == [
-        Pause("00000", "waits for the others at training_iteration 2: 1 of 3 are there")
-    ]
-    assert told.reports(2, 2, 0.1) == [
-        Pause("00002", "waits for the others at training_iteration 2: 2 of 3 are there")
-    ]
+    assert told.reports(0, 2, 0.9) == [Pause("00000", "waits for the others at training_iteration 2: 1 of 3 are there")]
+    assert told.reports(2, 2, 0.1) == [Pause("00002", "waits for the others at training_iteration 2: 2 of 3 are there")]
     resumed, cloned = told.reports(1, 2, 0.5)
     assert resumed == Resume("00000")
     assert (cloned.trial_id, cloned.donor_id) == ("00002", "00000")

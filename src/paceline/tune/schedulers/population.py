@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.tune.trial import Trial
+from paceline.tune.trial import Saved, Trial
 
 Policy = tuple[tuple[int, Mapping[str, Any]], ...]
 """Configurations, each with the iteration from which it is used."""
@@ -37,7 +37,8 @@ class Member:
     """It was told to go on from another one's checkpoint, and has not been heard of since."""
     moved_to: float = 0.0
     """The time of that checkpoint."""
-    num_clones: int = 0
+    gone_on_from: list[Saved] = field(default_factory=list)
+    """The checkpoints of others that it was told to go on from."""
     policy: Policy = ()
     next_policy: Policy = ()
     """Once it has become a clone."""
