@@ -119,6 +119,7 @@ def test_a_clock_of_the_trials_own_goes_on_as_it_was() -> None:
     told.becomes(action)
     assert told.reports(1, 10, 0.1, time_total_s=21.0) == []
     assert told.reports(1, 11, 0.1, time_total_s=29.9) == []
+    told.reports(0, 10, 0.9, time_total_s=100.0)
     assert len(told.reports(1, 12, 0.1, time_total_s=30.0)) == 1
 
 
@@ -167,6 +168,16 @@ def test_one_that_is_finished_is_still_cloned_and_one_that_failed_is_not() -> No
             told.scheduler.on_trial_error(replace(told.trials[0], status="ERROR"))
         (action,) = told.reports(1, 2, 0.1)
         assert action.donor_id == ("00000" if ends == "complete" else "00002")
+
+
+def test_from_one_checkpoint_a_trial_goes_on_once_or_it_might_never_come_to_an_end() -> None:
+    told = Told(pbt(), {"lr": 1.0}, {"lr": 2.0})
+    told.reports(0, 2, 0.9)
+    told.scheduler.on_trial_complete(replace(told.trials[0], status="TERMINATED"), {"score": 0.9})
+    (action,) = told.reports(1, 2, 0.1)
+    told.becomes(action)
+    told.reports(1, 3, 0.1)
+    assert told.reports(1, 4, 0.1) == []
 
 
 def test_without_a_quantile_nothing_is_cloned() -> None:

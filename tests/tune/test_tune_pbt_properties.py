@@ -38,7 +38,7 @@ def scheduler(synch: bool, fraction: float, mode: str, seed: int, resample: floa
 
 
 class Checked(SimulatedSearch):
-    """Looks at each clone with a ranking of its own: every report is an interval, so the last scores are what counts."""
+    """Looks at each clone with a ranking of its own: every report is an interval, so the last scores count."""
 
     mode = "max"
     fraction = 0.25

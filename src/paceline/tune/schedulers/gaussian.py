@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-LENGTHS = (0.1, 0.2, 0.4, 0.8)
-FORGETTINGS = (0.0, 0.05, 0.2, 0.5)
-NOISES = (0.01, 0.1, 0.4)
-MOST_ROWS = 120
+LENGTHS = (0.1, 0.25, 0.6)
+FORGETTINGS = (0.0, 0.1, 0.4)
+NOISES = (0.01, 0.2)
+MOST_ROWS = 80
 """Older ones are left out: they are nearly forgotten, and the cost grows with the third power."""
 
 

@@ -49,7 +49,8 @@ class Member:
 
     def heard(self, trial: Trial, time: float) -> None:
         if trial.checkpoint is not None and trial.checkpoint != self.trial.checkpoint:
-            self.saved_time = time
+            # A clone has its donor's, until it has saved something itself.
+            self.saved_time = self.moved_to if self.is_moving and trial.checkpoint in trial.lineage else time
         if self.is_moving:
             # A clock may go on from the donor's, as the iteration does, or from the trial's own.
             self.since = max((clock for clock in (self.time, self.moved_to) if clock < time), default=time)
