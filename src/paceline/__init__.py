@@ -5,6 +5,7 @@ The map of the package:
     paceline.train          trainers, report(), checkpoints, results: what a train function and its script import
     paceline.train.torch    TorchTrainer and its helpers; one folder per framework
     paceline.data           streaming datasets: read, transform, split, iterate, resume
+    paceline.tune           search over many runs: spaces, searchers, schedulers, results
     paceline.air            the older names of the same: session.report(), ScalingConfig, RunConfig, Result
     paceline.testing        faults, a fake engine and a fake clock, for tests of scripts and of Paceline itself
     paceline.cli            the command `paceline`; each of its commands is a module of paceline._commands
@@ -22,7 +23,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("air", "data", "testing", "train")
+_SUBMODULES = ("air", "data", "testing", "train", "tune")
 
 __all__ = ["__version__", "init", "is_initialized", "shutdown", *_SUBMODULES]
 

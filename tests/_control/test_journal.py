@@ -47,6 +47,7 @@ from paceline._engine.messages import (
     WorkerReady,
     WorkerReturned,
 )
+from paceline._storage import files
 
 TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
 RECORD = CheckpointRecord(
@@ -252,12 +253,32 @@ def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
         book.append(event)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", fill)
+        patched.setattr(files, "FULL_DISK_PATIENCE_S", 0.0)
         with pytest.raises(OSError, match="No space left"):
             book.flush()
     assert journal.read(path) == []
     book.append(STORY[3])
     book.flush()
     assert journal.read(path) == STORY[:4]
+
+
+def test_a_disk_that_is_full_for_a_moment_is_waited_for(
+    path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, refusals = os.write, [errno.ENOSPC, errno.EDQUOT, errno.ENOSPC]
+
+    def full_for_a_moment(fd: int, data: bytes) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "No space left on device")
+        return write(fd, data)
+
+    for event in STORY:
+        book.append(event)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full_for_a_moment)
+        book.flush()
+    assert not refusals
+    assert journal.read(path) == STORY
 
 
 def test_short_writes_lose_nothing(path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline._engine.base import Needs
 from paceline._engine.local import devices
 from paceline._engine.local.devices import Machine, gpus_needed, share_beside, shares
 
@@ -89,3 +90,50 @@ def test_more_gpus_beside_the_workers_than_are_left_is_an_error(num_workers, mac
     workers = given(num_workers, 1 if machine.gpus else 0, machine=machine)
     with pytest.raises(ValueError, match="validation_config asks for"):
         share_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)
+
+
+# A part of a machine
+
+PART = Machine(num_cores=2, gpus=("2", "GPU-8932f937"), seats=((1,), (0,), (0,)))
+
+
+def test_on_a_part_each_worker_has_its_seat_and_sees_the_whole_part():
+    both = given(2, 0.5, machine=PART)
+    assert [share.devices for share in both] == [(1,), (0,)]
+    assert {share.env["CUDA_VISIBLE_DEVICES"] for share in both} == {"2,GPU-8932f937"}
+    assert {share.num_threads for share in both} == {1}
+    assert given(1, 0, machine=PART)[0].num_threads == 2
+
+
+def test_on_a_part_a_worker_without_a_gpu_sees_none():
+    alone = given(4, 0, machine=PART)
+    assert [share.devices for share in alone] == [()] * 4
+    assert {share.env["CUDA_VISIBLE_DEVICES"] for share in alone} == {""}
+
+
+def test_more_than_the_part_has_is_an_error_though_the_machine_has_it():
+    with pytest.raises(ValueError, match="its part of this machine has 2 GPU"):
+        given(4, 0.5, machine=PART)
+    with pytest.raises(ValueError, match="its part of this machine has 2 GPU"):
+        given(1, 2, machine=PART)
+
+
+def test_room_for_workers_is_what_the_part_has():
+    assert devices.capacity(PART, Needs(0.0, 0.5), 1, 8) == 3
+    assert devices.capacity(PART, Needs(1.0, 0.0), 1, 8) == 2
+    assert devices.capacity(PART, Needs(1.0, 0.0), 4, 8) == 4
+    assert devices.capacity(MACHINE, Needs(0.0, 0.3), 1, 20) == 12
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "num_gpus", "visible"), [(2, 0.5, "2"), (2, 1, "2"), (1, 1, "2"), (3, 0.5, "GPU-8932f937")]
+)
+def test_what_runs_beside_the_workers_of_a_part_has_the_seat_after_theirs(num_workers, num_gpus, visible):
+    share = share_beside(PART, given(num_workers, 0.5, machine=PART), num_cpus=0, num_gpus=num_gpus)
+    assert share.env["CUDA_VISIBLE_DEVICES"] == visible
+
+
+def test_a_gpu_beside_the_workers_that_the_part_does_not_have_is_an_error():
+    part = Machine(num_cores=2, gpus=("2",), seats=((0,),))
+    with pytest.raises(ValueError, match="its part of this machine has 1 GPU"):
+        share_beside(part, given(1, 1, machine=part), num_cpus=0, num_gpus=1)

@@ -70,6 +70,7 @@ from paceline._engine.messages import (
     Hold,
     Joined,
     Notice,
+    Proceed,
     Sample,
     Sampled,
     StopAt,
@@ -127,6 +128,8 @@ class Controller:
         self._validations = validations
         self._orders = orders
         self._inbox: deque[Event] = deque()
+        self._passes: deque[tuple[int, int]] = deque()
+        """Attempts and reports that may return."""
         self._synced_at = clock.now()
         self._barriers = Barriers(run.size)
         self._background = Background(engine.wake)
@@ -148,6 +151,7 @@ class Controller:
             self._take([first])
             while not isinstance(self.run.phase, Finished):
                 self._pass_order_on()
+                self._pass_reports_on()
                 self._take(self._next_events())
                 self._fence.raise_if_lost()
                 if (told := self._watched()) is not None:
@@ -173,6 +177,11 @@ class Controller:
     def request_preemption(self, grace_s: float) -> None:
         """This machine will be gone in so many seconds. For signal handlers and other threads."""
         self._inbox.append(PreemptionTold(self.run.attempt, grace_s))
+        self._engine.wake()
+
+    def let_proceed(self, attempt: int, seq: int) -> None:
+        """Let a report return, of workers that wait in them. For other threads."""
+        self._passes.append((attempt, seq))
         self._engine.wake()
 
     def request_pins(self, seqs: Iterable[int]) -> None:
@@ -355,6 +364,12 @@ class Controller:
             if self._watch is not None:
                 self._watch.ordered(self._clock.now())
             self._tell_all(order)
+
+    def _pass_reports_on(self) -> None:
+        while self._passes:
+            attempt, seq = self._passes.popleft()
+            if attempt == self.run.attempt:
+                self._tell_all(Proceed(seq))
 
     def _answered(self, said: Answered) -> None:
         if self._orders is not None and self._orders.answered(said, self.run):

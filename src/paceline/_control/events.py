@@ -57,6 +57,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     """Whether it knows how a checkpoint is validated."""
     pinned: tuple[int, ...] = ()
     """The checkpoints that others begin from; see `PinsSet`."""
+    purpose: str = ""
+    """What the run is made for, where somebody keeps account of that: another driver's must be the same."""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):

@@ -6,8 +6,10 @@ journal again, so that new lines never follow a broken one.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import sealed, valid_lines, valid_prefix
 from paceline._core.errors import StorageError
 from paceline._engine.messages import WorkerFailed, WorkerReturned
-from paceline._storage.files import with_room
+from paceline._storage.files import with_room, write_some
 from paceline._storage.lease import UNFENCED, Fence
 
 _COPIED_AT_ONCE = 1 << 20
@@ -26,9 +28,19 @@ class JournalVersionError(Exception):
     """The journal was written by a newer version of Paceline."""
 
 
+@dataclass(frozen=True)
+class Language:
+    """Of what a journal tells: a run, or a search."""
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
 class Journal:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, encode: Callable[[Any], bytes] | None = None) -> None:
+        """`encode`: None for the events of a run."""
         self.path = path
+        self._encode = encode if encode is not None else _encoded
         self.unsynced = False
         """Something was flushed since a sync was last asked for; whoever asks for one says so here."""
         self._unwritten = bytearray()
@@ -37,15 +49,15 @@ class Journal:
         """Something was written since it was last synced."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def append(self, event: Event) -> None:
-        self._unwritten += sealed(events.encode(_without_pickle(event)))
+    def append(self, event: Any) -> None:
+        self._unwritten += sealed(self._encode(event))
 
     def flush(self) -> None:
         # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
         try:
             while self._unwritten:
                 self.unsynced = self._dirty = True
-                del self._unwritten[: os.write(self._fd, self._unwritten)]
+                del self._unwritten[: write_some(self._fd, self._unwritten)]
         except OSError as error:
             self._failing = True
             told = with_room(error, self.path, len(self._unwritten))
@@ -101,12 +113,14 @@ class Reading:
     One after the other, since all of them together may be more than fits into memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, language: Language | None = None) -> None:
+        """`language`: None for that of a run."""
         self.path = path
+        self.language = language if language is not None else OF_RUNS
         self.length = 0
         """Of the lines whose events were given, in bytes."""
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[Any]:
         self.length = 0
         try:
             file = self.path.open("rb")
@@ -114,7 +128,7 @@ class Reading:
             return
         with file:
             for line, payload in enumerate(valid_lines(file), start=1):
-                event = decoded(payload, self.path, line)
+                event = decoded(payload, self.path, line, self.language.decode)
                 self.length += len(payload) + 10
                 yield event
 
@@ -138,7 +152,7 @@ def reopened(reading: Reading, fence: Fence = UNFENCED, *, apart: bool = False) 
     if apart and path.exists():
         fence.check()
         _replace_by_copy(path, reading.length)
-    book = Journal(path)
+    book = Journal(path, reading.language.encode)
     try:
         fence.check()
         book.cut(reading.length)
@@ -148,12 +162,12 @@ def reopened(reading: Reading, fence: Fence = UNFENCED, *, apart: bool = False) 
     return book
 
 
-def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
+def decoded(
+    payload: bytes, path: Path | str, line: int | None = None, decode: Callable[[bytes], Any] | None = None
+) -> Any:
     """The event of a line whose checksum holds: one that is not understood is no damage, another version wrote it."""
     try:
-        event: Event = events.decode(payload)
-        if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
-            raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
+        event = (decode if decode is not None else _decoded)(payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
         at = f"{path}: line {line}" if line is not None else f"{path}: a line"
         raise JournalVersionError(
@@ -161,6 +175,20 @@ def decoded(payload: bytes, path: Path | str, line: int | None = None) -> Event:
             "hint: open the run with the version that wrote it, or a newer one"
         ) from None
     return event
+
+
+def _decoded(payload: bytes) -> Event:
+    event: Event = events.decode(payload)
+    if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
+        raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
+    return event
+
+
+def _encoded(event: Event) -> bytes:
+    return events.encode(_without_pickle(event))
+
+
+OF_RUNS = Language(_encoded, _decoded)
 
 
 def _replace_by_copy(path: Path, length: int) -> None:

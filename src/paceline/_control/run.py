@@ -253,6 +253,7 @@ class Run(msgspec.Struct, frozen=True):
     controller_failure_limit: int = -1
     retention: Retention = Retention()
     initial: str | None = None
+    purpose: str = ""
     phase: Phase = Unopened()
     attempt: int = 0
     num_failures: int = 0

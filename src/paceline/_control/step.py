@@ -224,6 +224,7 @@ def _opened(run: Run, event: DriverStarted, now: float) -> Step:
         retention=event.retention,
         pinned=_there(event.pinned, run.checkpoints),
         initial=event.initial,
+        purpose=event.purpose or run.purpose,
         validates=event.validates,
         validating=None,
         phase=Unopened(),

@@ -301,6 +301,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     data_address: str = ""
     """Where the rows of these datasets are had."""
     guest: Guest | None = None
+    waits_in_reports: bool = False
+    """Each report returns once `Proceed` has come for it."""
     protocol: int = PROTOCOL
 
 
@@ -352,6 +354,12 @@ class StopAt(msgspec.Struct, frozen=True, tag=True):
     """Why, if it is because a machine is taken away."""
 
 
+class Proceed(msgspec.Struct, frozen=True, tag=True):
+    """Of a worker that waits in its reports: report `seq` may return."""
+
+    seq: int
+
+
 class Release(msgspec.Struct, frozen=True, tag=True):
     """Everybody has come to barrier `number`; here is what rank 0 brought, or, where it was gathered, every rank."""
 
@@ -386,6 +394,7 @@ ToWorker = (
     | CheckpointRefused
     | Hold
     | StopAt
+    | Proceed
     | Release
     | Sample
     | Order

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,10 @@ from paceline._engine.messages import FileEntry
 
 _CHUNK = 8 << 20
 _FICLONE = 0x40049409
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK_PATIENCE_S = 2.0
+"""A checkpoint that does not fit fills the disk until what there is of it is removed, which takes a moment."""
+_TRY_AGAIN_S = 0.02
 
 
 class Files(Protocol):
@@ -96,10 +101,24 @@ def hash_file(path: Path, name: str) -> FileEntry:
         return _hashed(file.fileno(), name)
 
 
+def write_some(fd: int, data: bytes | bytearray) -> int:
+    """How many bytes of a line the disk took. One that is full is tried again for a while before that is an error."""
+    until: float | None = None
+    while True:
+        try:
+            return os.write(fd, data)
+        except OSError as error:
+            now = time.monotonic()
+            until = until if until is not None else now + FULL_DISK_PATIENCE_S
+            if error.errno not in _FULL or now >= until:
+                raise
+        time.sleep(_TRY_AGAIN_S)
+
+
 def with_room(error: OSError, path: Path, num_bytes: int) -> OSError:
     """The same error, with the file it is about and, where the disk is full, how much was asked for and is free."""
     text = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _FULL:
         asked = f"{num_bytes} bytes were to be written" if num_bytes else "the last bytes were to be written out"
         try:
             disk = os.statvfs(path.parent)

@@ -44,6 +44,7 @@ from paceline._engine.messages import (
     Notice,
     Order,
     PreemptionTold,
+    Proceed,
     Release,
     Reported,
     Shard,
@@ -56,7 +57,7 @@ from paceline._engine.messages import (
     encode,
 )
 from paceline._storage.depot import Depot, DiskDepot, StoreDepot
-from paceline._storage.files import LocalFiles, with_room
+from paceline._storage.files import LocalFiles, with_room, write_some
 from paceline._storage.layout import Layout, checkpoint_name
 from paceline._storage.retention import ranked
 from paceline._storage.retrying import Patience
@@ -118,6 +119,8 @@ class Context:
         self._held = False
         self._asks = False
         self._stop: StopAt | None = None
+        self._passed = begin.first_seq
+        """The last report that may return, of a worker that waits in them."""
         self._notified = False
         self._may_exit = False
         self._orders: deque[Order] = deque()
@@ -154,6 +157,9 @@ class Context:
                     self._link.send(WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._asks))
                 case StopAt():
                     self._stop = message
+                case Proceed(seq=seq) if self._stop is None:
+                    # None counts after a stop: so all ranks, which hear both in the same order, leave at one report.
+                    self._passed = max(self._passed, seq)
                 case Release(number=number):
                     self._released[number] = message
                 case Order(number=number) if number > self._num_ordered:
@@ -222,6 +228,8 @@ class Context:
             self._record(payload)
         if stop:
             raise StopTraining
+        if begin.waits_in_reports:
+            self._wait_to_proceed(seq)
         self._raise_refused()
 
     def next_checkpoint_name(self) -> str:
@@ -335,6 +343,12 @@ class Context:
                 self._announced.add(seq)
             return seq, stops, saves
 
+    def _wait_to_proceed(self, seq: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._passed >= seq or self._stop is not None)
+            if self._passed < seq and self._stop is not None and self._stop.seq <= seq + 1:
+                raise StopTraining
+
     def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
         """Make a report with a checkpoint. Whatever goes wrong here is told to the driver: other ranks wait for it."""
         try:
@@ -371,7 +385,7 @@ class Context:
                     self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
                 while self._unwritten:
-                    del self._unwritten[: os.write(self._file, self._unwritten)]
+                    del self._unwritten[: write_some(self._file, self._unwritten)]
         except OSError as error:
             told = with_room(error, path, len(self._unwritten))
             raise StorageError(f"a report could not be written down: {told}") from error
@@ -453,6 +467,8 @@ def _short(code: CodeType) -> str:
 
 
 _current: Context | None = None
+_around: list[Context | None] = []
+"""A worker may itself have a run in its own process, with `num_workers=0`."""
 
 
 def current() -> Context | None:
@@ -462,9 +478,10 @@ def current() -> Context | None:
 
 def enter(context: Context) -> None:
     global _current
+    _around.append(_current)
     _current = context
 
 
 def leave() -> None:
     global _current
-    _current = None
+    _current = _around.pop()

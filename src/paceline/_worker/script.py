@@ -12,12 +12,19 @@ from typing import Any
 
 def stand_for_script(function: Callable[..., Any]) -> None:
     """Let `__main__` have what the script of a function has, as far as it came along."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    while (inner := _inner(function)) is not None:
+        function = inner
     scope = getattr(function, "__globals__", None)
     main: Any = sys.modules["__main__"]
     if isinstance(scope, dict) and scope.get("__name__") == "__main__" and scope is not vars(main):
         main.__getattr__ = _Names(scope)
+
+
+def _inner(function: Any) -> Any:
+    """The function that this one calls, where it is a partial, or an object of ours that names it."""
+    if isinstance(function, functools.partial):
+        return function.func
+    return getattr(function, "inner_function", None) if not hasattr(function, "__globals__") else None
 
 
 class _Names:

@@ -27,7 +27,7 @@ def noticing(link: Link) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _link = link
+    around, _link = _link, link
     fd_before = signal.set_wakeup_fd(link.wake_fd, warn_on_full_buffer=False)
     before = {signum: signal.signal(signum, _notice) for signum in NOTICES}
     try:
@@ -37,7 +37,7 @@ def noticing(link: Link) -> Iterator[None]:
             if signal.getsignal(signum) is _notice:
                 signal.signal(signum, handler)
         signal.set_wakeup_fd(fd_before)
-        _link = None
+        _link = around
 
 
 def _notice(signum: int, frame: FrameType | None) -> None:

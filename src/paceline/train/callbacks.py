@@ -7,10 +7,11 @@ opinion: one that raises is dropped with its traceback, and training goes on.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from paceline._core.lazy import on_demand
 
@@ -27,6 +28,8 @@ class TrainRunContext:
     train_loop_config: Any
     scaling_config: Any
     backend_config: Any
+    report_number: int = 0
+    """In `after_report`, which report of the run it is, from 1."""
 
 
 class UserCallback:
@@ -100,6 +103,13 @@ class LoggerCallback:
 
     def log_end(self, failed: bool) -> None:
         """Nothing follows."""
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """Another one for the run of a trial: a search has many, at once, and each is logged by a logger of its own.
+
+        Asked of one that has logged nothing; by default a copy.
+        """
+        return copy.deepcopy(self)
 
 
 class PrintCallback(TrainingCallback):

@@ -31,13 +31,26 @@ from paceline.train.terminal import counted
 class ClusterSite:
     preload: tuple[str, ...] = ("ray", "pyarrow", "paceline.data.iterator", "paceline.data.exec.ray.feeds")
 
-    def __init__(self, scaling: ScalingConfig, config: RunConfig, choice: Choice) -> None:
+    def __init__(
+        self,
+        scaling: ScalingConfig,
+        config: RunConfig,
+        choice: Choice,
+        *,
+        luggage: Luggage | None = None,
+        most: int | None = None,
+    ) -> None:
+        """`luggage`: what goes to the nodes, where it is packed already; `most`: the run has no more workers."""
         self._scaling = scaling
         self._config = config
         self._choice = choice
         self._wanted = wanted(scaling, config)
-        self.luggage = Luggage()
+        self._packed = luggage
+        self._most = most
+        self.luggage = luggage if luggage is not None else Luggage()
         """What the nodes are sent, as it was packed where the script runs."""
+        self.engines: list[RayEngine] = []
+        """Those that were made for the workers of the run."""
         self._threads: dict[str, str] = {}
         self._moves = False
 
@@ -46,13 +59,14 @@ class ClusterSite:
         moved = copy.copy(self)
         moved._choice = replace(self._choice, address=None)
         moved._moves = True
-        moved.luggage = Luggage()
+        moved.luggage, moved._packed, moved.engines = Luggage(), None, []
         return moved
 
     def check(self) -> None:
         connected(self._choice.address)
         self._check_room()
-        self.luggage = luggage(self._config.worker_runtime_env)
+        if self._packed is None:
+            self.luggage = luggage(self._config.worker_runtime_env)
         # What the user has set here holds for workers; in an actor it is Ray that has set it.
         told = settings.load().omp_num_threads
         self._threads = {"OMP_NUM_THREADS": told} if told is not None and is_driver() else {}
@@ -75,7 +89,11 @@ class ClusterSite:
         asked = replace(asked, env={**self._threads, **asked.env})
         escort = Escort(self.luggage, self._storage() if beside is None else None)
         least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
-        engine = RayEngine(asked, say, self._choice.address, escort=escort, least=least, moves=self._moves)
+        engine = RayEngine(
+            asked, say, self._choice.address, escort=escort, least=least, most=self._most, moves=self._moves
+        )
+        if beside is None:
+            self.engines.append(engine)
         return Anchored(engine, self._presence())
 
     def _storage(self) -> Storage:

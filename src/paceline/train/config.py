@@ -50,7 +50,7 @@ def _named_arguments(cls: type[C]) -> type[C]:
     def checked(self: C, *args: Any, **kwargs: Any) -> None:
         allowed = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in kwargs:
-            if name in _REMOVED:
+            if name in _REMOVED and name not in allowed:
                 raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
             if name not in allowed:
                 raise TypeError(f"{cls.__name__} has no argument {name!r}: it has {', '.join(allowed)}")

@@ -73,6 +73,14 @@ class AskedData:
         context = DataContext.get_current()
         return context if self.options is None else replace(context, execution_options=self.options)
 
+    def within(self, num_cores: int) -> AskedData:
+        """The same on so many cores, where the user has not said on how many."""
+        options = self.context.execution_options
+        if options.resource_limits.cpu is not None:
+            return self
+        limits = replace(options.resource_limits, cpu=num_cores)
+        return replace(self, options=replace(options, resource_limits=limits))
+
 
 def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedData | None:
     """The datasets as plans; None where there are none. What is no dataset is refused by name."""

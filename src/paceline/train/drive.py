@@ -24,7 +24,7 @@ from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
-from paceline._core.errors import ControllerError, PreemptionError
+from paceline._core.errors import ControllerError, PreemptionError, StorageError
 from paceline._engine.base import Engine, Group, Needs, WorkerSpec
 from paceline._engine.local.devices import Share
 from paceline._engine.local.inline import InlineLauncher
@@ -66,6 +66,8 @@ class Seams:
     """Who may ask the run to stop while it is driven; None: signals to this process."""
     orders: Orders | None = None
     """What its workers do, where they take orders: they stand by between two of them."""
+    found: Callable[[Recovered], None] | None = None
+    """Is shown the run as it was found, before it is driven."""
     controller: str = ""
     """Where the driver itself is started again when it is lost: the same in each of its lives."""
 
@@ -99,12 +101,20 @@ class Asked:
     """A pickle of the one that the run is kept on, if the user gave it."""
     validation: AskedValidation | None = None
     data: AskedData | None = None
+    waits_in_reports: bool = False
+    """Somebody decides about every report, and workers wait for that: `Controller.let_proceed`."""
     pinned: tuple[int, ...] = ()
     """The run's checkpoints that others begin from, by number, when it is taken up again."""
+    purpose: str = ""
+    """What the run is made for; one that was made for something else is not continued."""
 
     @property
     def needs(self) -> Needs:
         return Needs(self.scaling.num_cpus_per_worker, self.scaling.num_gpus_per_worker)
+
+
+class OtherPurposeError(StorageError):
+    """In the place of a run there is another one."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,10 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
     """The run opened, driven and told: what `fit()` does, wherever it is done."""
     home = asked.run_config.home
     with opened(home, seams, terminal.say) as (found, depot):
+        if asked.purpose and found.run.attempt and found.run.purpose != asked.purpose:
+            raise OtherPurposeError(f"{depot.uri} holds a run that was made for something else")
+        if seams.found is not None:
+            seams.found(found)
         left = len(found.run.unvalidated) if asked.validation is not None else 0
         if found.run.is_trained and left:
             terminal.say(f"run {home.name} is trained; {counted(left, 'validation')} left to be made")
@@ -264,6 +278,7 @@ def _started(asked: Asked, engine: Engine, clock: Clock, lease: int) -> DriverSt
         lease=lease,
         validates=asked.validation is not None,
         pinned=asked.pinned,
+        purpose=asked.purpose,
     )
 
 
@@ -306,6 +321,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             validates=run.validates,
             shards=asked.data.shards if asked.data is not None else (),
             data_address=data_address,
+            waits_in_reports=asked.waits_in_reports,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     preload = backend.preload + (asked.site.preload if asked.data is not None else ())
@@ -373,6 +389,11 @@ def _is_nobodys(handler: object) -> bool:
     return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
 
 
+class Interruptible(Protocol):
+    def request_stop(self, *, now: bool) -> None: ...
+    def request_preemption(self, grace_s: float) -> None: ...
+
+
 class SignalInterrupts:
     """Signals while a run is driven, in the main thread.
 
@@ -380,7 +401,7 @@ class SignalInterrupts:
     to be taken away, unless the script has a handler of its own for them; SIGTERM twice is a stop now.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Interruptible) -> None:
         self.count = 0
         self._num_notices = 0
         self._controller = controller

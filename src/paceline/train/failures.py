@@ -6,6 +6,7 @@ import contextlib
 import logging
 import pickle
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -241,7 +242,7 @@ class CallbackObserver(_Telling):
             metrics = [own_metrics(made[rank]) for rank in range(self._size)]
             checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
             if self._user is not None:
-                self._user.after_report(self._about, metrics, checkpoint)
+                self._user.after_report(replace(self._about, report_number=seq), metrics, checkpoint)
             if self._older is not None and not (made[0].checkpoint or "").startswith(SAVED):
                 self._older.handle_result(metrics)
 

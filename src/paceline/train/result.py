@@ -66,7 +66,7 @@ class Result:
         """
         if self._depot is None:
             return None
-        return _dataframe(metric_rows(history_of(self._depot)[1]))
+        return dataframe_of(metric_rows(history_of(self._depot)[1]))
 
     @property
     def metrics_by_rank(self) -> list[dict[str, Any] | None] | None:
@@ -93,7 +93,7 @@ class Result:
                 by_rank.setdefault(event.rank, []).append(Report((event,)))
         made = [report for reports in by_rank.values() for report in that_count(reports)]
         made.sort(key=lambda report: (report.seq, report.made[0].rank))
-        return _dataframe(
+        return dataframe_of(
             [{"report": report.seq, "rank": report.made[0].rank, **own_metrics(report.made[0])} for report in made]
         )
 
@@ -179,7 +179,8 @@ def _is_first(event: Event) -> TypeGuard[Reported]:
     return isinstance(event, Reported) and event.rank == 0
 
 
-def _dataframe(rows: list[dict[str, Any]]) -> Any:
+def dataframe_of(rows: list[dict[str, Any]]) -> Any:
+    """One row each, nested values under one name; None without any."""
     if not rows:
         return None
     try:

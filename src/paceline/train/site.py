@@ -11,7 +11,7 @@ from typing import Protocol
 
 from paceline._core.choice import chosen
 from paceline._engine.base import Engine, Needs
-from paceline._engine.local.devices import Share, share_beside, shares, this_machine
+from paceline._engine.local.devices import Machine, Share, share_beside, shares, this_machine
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
 from paceline.train.config import RunConfig, ScalingConfig
@@ -53,13 +53,19 @@ class Site(Protocol):
 
 
 class LocalSite:
-    """This machine."""
+    """This machine, or a part of it."""
 
     preload: tuple[str, ...] = ()
 
-    def __init__(self, scaling: ScalingConfig, config: RunConfig) -> None:
+    def __init__(self, scaling: ScalingConfig, config: RunConfig, machine: Machine | None = None) -> None:
+        """`machine`: the part that the run has of it; None: all that there is when it is asked for."""
         self._scaling = scaling
         self._config = config
+        self._part = machine
+
+    @property
+    def _machine(self) -> Machine:
+        return self._part if self._part is not None else this_machine()
 
     def check(self) -> None:
         for argument, given in (
@@ -76,7 +82,7 @@ class LocalSite:
         if least < most:
             workers, threads = f"{least} to {counted(most, 'worker')}", "as many as there is room for"
         else:
-            num_cores = this_machine().num_cores
+            num_cores = self._machine.num_cores
             workers = counted(most, "worker")
             threads = counted(self.shares(most)[0].num_threads, "thread") + (" each" if most > 1 else "")
             if most > num_cores:
@@ -85,7 +91,7 @@ class LocalSite:
 
     def shares(self, size: int) -> tuple[Share, ...]:
         return shares(
-            this_machine(),
+            self._machine,
             size,
             cpus_per_worker=self._scaling.num_cpus_per_worker,
             gpus_per_worker=self._scaling.num_gpus_per_worker,
@@ -93,12 +99,14 @@ class LocalSite:
 
     def share_beside(self, *, num_cpus: float, num_gpus: float) -> Share:
         given = self.shares(self._scaling.sizes[0])
-        return share_beside(this_machine(), given, num_cpus=num_cpus, num_gpus=num_gpus)
+        return share_beside(self._machine, given, num_cpus=num_cpus, num_gpus=num_gpus)
 
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
-        return LocalEngine(inline)
+        return LocalEngine(inline, self._part)
 
     def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
+        if data is not None and self._part is not None:
+            data = data.within(self._part.num_cores)
         return served(data)
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
@@ -38,6 +38,13 @@ from paceline._storage.layout import Layout
 
 LAST_LINES = 40
 """Of a failing rank's output, what is shown; all of it is in its log."""
+
+
+class Sink(Protocol):
+    """What the output of workers is passed on to."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
 
 
 class Terminal:
@@ -123,9 +130,9 @@ class Terminal:
         self._read_tail(final=True)
         if self._attempt:
             since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
-            self.say(f"attempt {run.attempt}, from {since}{self._resized(run)}")
+            self._say_again(f"attempt {run.attempt}, from {since}{self._resized(run)}")
         self._attempt, self._size = run.attempt, run.size
-        self._tail = LogTail(self._layout.log(run.attempt, 0), "[rank 0] ") if self._verbosity >= 1 else None
+        self._tail = LogTail(self._layout.log(run.attempt, 0), self._prefix(0)) if self._verbosity >= 1 else None
 
     def _resized(self, run: Run) -> str:
         if run.size == self._size:
@@ -137,12 +144,24 @@ class Terminal:
         self._read_tail(final=True)
         self.say(f"rank {failure.rank} failed: {failure.message}")
         if failure.rank != 0 and self._verbosity >= 1:
-            tail = LogTail(self._layout.log(run.attempt, failure.rank), f"[rank {failure.rank}] ")
-            tail.pass_on(sys.stdout, final=True, at_most=LAST_LINES)
+            tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
+            tail.pass_on(self._sink(), final=True, at_most=LAST_LINES)
 
     def _read_tail(self, final: bool = False) -> None:
         if self._tail is not None:
-            self._tail.pass_on(sys.stdout, final)
+            self._tail.pass_on(self._sink(), final)
+
+    # What a terminal of many runs does in its own way.
+
+    def _say_again(self, text: str) -> None:
+        """Workers are started again, in this way."""
+        self.say(text)
+
+    def _prefix(self, rank: int) -> str:
+        return f"[rank {rank}] "
+
+    def _sink(self) -> Sink:
+        return sys.stdout
 
 
 class LogTail:
@@ -154,7 +173,7 @@ class LogTail:
         self._position = 0
         self._partial = b""
 
-    def pass_on(self, out: TextIO, final: bool = False, at_most: int | None = None) -> None:
+    def pass_on(self, out: Sink, final: bool = False, at_most: int | None = None) -> None:
         try:
             if os.stat(self._path).st_size > self._position:
                 with self._path.open("rb") as file:

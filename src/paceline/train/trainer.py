@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from paceline._core import settings
 from paceline._worker.main import Job
@@ -38,6 +39,12 @@ class DataParallelTrainer(Verbs, Restorable):
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
     _seams: Seams = Seams()
+    _made_with: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = args, kwargs
+        return made
 
     def __init__(
         self,
@@ -90,6 +97,32 @@ class DataParallelTrainer(Verbs, Restorable):
         chosen = settings.load()
         terminal = Terminal(self.run_config.home.layout, chosen.verbosity, chosen.report_notice_s)
         return played(asked, terminal, self._seams)
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the constructor was given, by name."""
+        args, kwargs = self._made_with
+        signature = inspect.signature(type(self).__init__)
+        bound = signature.bind(self, *args, **kwargs).arguments
+        named = {name: value for name, value in bound.items() if name in self._parameters()}
+        more = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+        return {**named, **bound.get(more or "", {})}
+
+    def _parameters(self) -> list[str]:
+        """The names of the constructor's arguments."""
+        parameters = [*inspect.signature(type(self).__init__).parameters.values()][1:]
+        return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+    def _takes(self, name: str) -> bool:
+        """Whether the constructor has this argument, or says itself which others it has."""
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        return name in self._parameters() or any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def _with(self, changes: Mapping[str, Any]) -> Self:
+        """Another one, made by the constructor of other arguments where there are changes. This one stays as it is."""
+        made = type(self)(**{**self._arguments(), **changes})
+        if "_seams" in vars(self):
+            made._seams = self._seams
+        return made
 
     def _asked(self, site: Site, parts: Job | None = None) -> Asked:
         """What is to be driven, checked; by default the trainer's own function."""

@@ -1,1 +1,117 @@
-"""Search over many runs for the best one."""
+"""What a script that searches imports: `Tuner` and its configuration, search spaces, and what a trial calls.
+
+Each name is loaded when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+
+if TYPE_CHECKING:
+    from paceline.train.checkpoint import Checkpoint
+    from paceline.tune.callback import Callback
+    from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
+    from paceline.tune.error import TuneError
+    from paceline.tune.result import Result
+    from paceline.tune.result_grid import ResultGrid
+    from paceline.tune.schedulers.scheduler import TrialScheduler
+    from paceline.tune.search.searcher import Searcher
+    from paceline.tune.session import TuneContext, get_checkpoint, get_context, report
+    from paceline.tune.space.primitives import (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        qlograndint,
+        qloguniform,
+        qrandint,
+        qrandn,
+        quniform,
+        randint,
+        randn,
+        sample_from,
+        uniform,
+    )
+    from paceline.tune.stoppers.stopper import Stopper
+    from paceline.tune.trainables.resources import PlacementGroupFactory
+    from paceline.tune.trainables.trainable import Trainable
+    from paceline.tune.trainables.wrapped import with_parameters, with_resources
+    from paceline.tune.trial import Trial
+    from paceline.tune.tune_config import TuneConfig
+    from paceline.tune.tuner import Tuner
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "paceline.train.checkpoint": ("Checkpoint",),
+    "paceline.tune.callback": ("Callback",),
+    "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig"),
+    "paceline.tune.error": ("TuneError",),
+    "paceline.tune.result": ("Result",),
+    "paceline.tune.result_grid": ("ResultGrid",),
+    "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
+    "paceline.tune.search.searcher": ("Searcher",),
+    "paceline.tune.session": ("TuneContext", "get_checkpoint", "get_context", "report"),
+    "paceline.tune.space.primitives": (
+        "choice",
+        "grid_search",
+        "lograndint",
+        "loguniform",
+        "qlograndint",
+        "qloguniform",
+        "qrandint",
+        "qrandn",
+        "quniform",
+        "randint",
+        "randn",
+        "sample_from",
+        "uniform",
+    ),
+    "paceline.tune.stoppers.stopper": ("Stopper",),
+    "paceline.tune.trainables.resources": ("PlacementGroupFactory",),
+    "paceline.tune.trainables.trainable": ("Trainable",),
+    "paceline.tune.trainables.wrapped": ("with_parameters", "with_resources"),
+    "paceline.tune.trial": ("Trial",),
+    "paceline.tune.tune_config": ("TuneConfig",),
+    "paceline.tune.tuner": ("Tuner",),
+}
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "CheckpointConfig",
+    "FailureConfig",
+    "PlacementGroupFactory",
+    "Result",
+    "ResultGrid",
+    "RunConfig",
+    "Searcher",
+    "Stopper",
+    "Trainable",
+    "Trial",
+    "TrialScheduler",
+    "TuneConfig",
+    "TuneContext",
+    "TuneError",
+    "Tuner",
+    "choice",
+    "get_checkpoint",
+    "get_context",
+    "grid_search",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "report",
+    "sample_from",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+]
+
+__getattr__ = on_demand(
+    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper", "stoppers")
+)

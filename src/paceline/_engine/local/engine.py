@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from paceline._core import system
 from paceline._core.codec import FrameReader, frame
 from paceline._engine.base import Group, Needs, WorkerSpec
-from paceline._engine.local.devices import capacity, this_machine
+from paceline._engine.local.devices import Machine, capacity, this_machine
 from paceline._engine.local.launch import Exit, Launcher, launcher
 from paceline._engine.local.vitals import Vitals
 from paceline._engine.messages import (
@@ -55,8 +55,12 @@ class _Worker:
 
 
 class LocalEngine:
-    def __init__(self, launcher: Launcher | None = None) -> None:
-        """`launcher`: how processes start; chosen at the first `start` if not given."""
+    def __init__(self, launcher: Launcher | None = None, machine: Machine | None = None) -> None:
+        """`launcher`: how processes start; chosen at the first `start` if not given.
+
+        `machine`: the part of this one that the workers have; None: all of it.
+        """
+        self._machine = machine
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
@@ -74,7 +78,7 @@ class LocalEngine:
     waits = False
 
     def capacity(self, needs: Needs, least: int, most: int) -> int:
-        return capacity(this_machine(), needs, least, most)
+        return capacity(self._machine if self._machine is not None else this_machine(), needs, least, most)
 
     def start(self, group: Group) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"

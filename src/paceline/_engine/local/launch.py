@@ -6,6 +6,7 @@ all runs of the process and starts as early as somebody asks for it (`prewarm`);
 
 import atexit
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
+from paceline._engine.local.lasting import from_lasting_thread
 
 WORKER = "paceline._worker.main"
 """The module whose `run` a process calls if nothing else is said."""
@@ -66,17 +68,17 @@ class ZygoteProcess:
         self.owner = os.getpid()
         self.lost = False
         """Somebody has seen its end, which may be a moment before the system tells of it."""
+        # Protects the three below: runs that are driven by several threads share the zygote.
+        self._speaking = threading.Lock()
         self._heir: socket.socket | None = None
         self._socket, theirs = socket.socketpair()
         self._preloaded: set[str] = set()
-        arguments = [str(theirs.fileno()), str(self.owner)]
-        if threading.current_thread() is threading.main_thread():
-            # The death signal follows the thread that starts the process; only the main one is sure to live.
-            arguments.append("bound")
+        arguments = [str(theirs.fileno()), str(self.owner), "bound"]
         if _apart:
             arguments.append("apart")
         with theirs:
-            self._process = subprocess.Popen(
+            start = functools.partial(
+                subprocess.Popen,
                 python("from paceline._engine.local.zygote import main; main()", *arguments),
                 pass_fds=[theirs.fileno()],
                 # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
@@ -91,6 +93,8 @@ class ZygoteProcess:
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
+            # The death signal follows the thread that starts a process.
+            self._process = from_lasting_thread(start)
 
     @property
     def pid(self) -> int:
@@ -102,25 +106,27 @@ class ZygoteProcess:
 
     def preload(self, modules: tuple[str, ...]) -> None:
         """Let it import, in its own time; requests to fork wait until it has."""
-        new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
-        if new:
-            self._preloaded.update(new)
-            for end in (self._socket, self._heir):
-                if end is not None:  # An heir was forked before this was asked for, and would serve without it.
-                    send(end, {"do": "preload", "modules": new, "path": sys.path})
+        with self._speaking:
+            new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
+            if new:
+                self._preloaded.update(new)
+                for end in (self._socket, self._heir):
+                    if end is not None:  # An heir was forked before this was asked for, and would serve without it.
+                        send(end, {"do": "preload", "modules": new, "path": sys.path})
 
     def ripen(self, modules: tuple[str, ...]) -> None:
         """Let a fork of it import more, and serve in its stead once it has: nobody waits for these imports."""
-        if self._heir is None and modules:
-            self._heir, theirs = socket.socketpair()
-            with theirs:
-                request = {"do": "heir", "modules": modules, "path": sys.path}
-                send(self._socket, request, (theirs.fileno(),))
+        with self._speaking:
+            if self._heir is None and modules:
+                self._heir, theirs = socket.socketpair()
+                with theirs:
+                    request = {"do": "heir", "modules": modules, "path": sys.path}
+                    send(self._socket, request, (theirs.fileno(),))
 
     def attach(self) -> socket.socket:
         """A line of its own for one engine, to the zygote that has imported the most."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, self._speaking:
             send(self._ripest(), {"do": "attach"}, (theirs.fileno(),))
         return ours
 

@@ -8,6 +8,7 @@ with: frameworks read them when they are imported. None is ever used twice.
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import time
 from dataclasses import dataclass
 
 from paceline._core import settings, system
+from paceline._engine.local.lasting import from_lasting_thread
 from paceline._engine.local.launch import WORKER, WORKER_MODULES, Exit, python, send
 
 MAX_SPARES = 8
@@ -64,7 +66,8 @@ def interpreter(kind: Kind, later: tuple[str, ...] = (), log: int = subprocess.D
     """Start one; nobody waits for it."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(
+        start: functools.partial[subprocess.Popen[bytes]] = functools.partial(
+            subprocess.Popen,
             python(
                 "from paceline._engine.local.entry import spawned; spawned()",
                 str(theirs.fileno()),
@@ -79,6 +82,7 @@ def interpreter(kind: Kind, later: tuple[str, ...] = (), log: int = subprocess.D
             stderr=log,
             start_new_session=True,
         )
+        process = from_lasting_thread(start)
     return Interpreter(kind, process, ours, os.getpid())
 
 

@@ -137,6 +137,10 @@ class Crew:
         group = self._group
         return Counter() if group is None else Counter(filter(None, self._bundles(group).values()))
 
+    def places(self) -> list[str]:
+        """The nodes of those actors that have come up, as far as is known here. On any thread."""
+        return [seat.where.node_id for seat in list(self._seats.values()) if seat.where.node_id and not seat.lost]
+
     async def dismissed(self) -> None:
         """Let the actors and their places go."""
         group, self._group, self._total = self._group, None, 0

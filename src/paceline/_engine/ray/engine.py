@@ -39,12 +39,14 @@ class RayEngine:
         *,
         escort: Escort | None = None,
         least: int | None = None,
+        most: int | None = None,
         moves: bool = False,
     ) -> None:
         """`say` is told what is waited for; `address` that of the cluster, where Ray is not initialised yet.
 
         `least`: the fewest workers that the run can do with, where that is fewer than it may have. Then a group that
-        there is no room for any more has failed; else it waits. `moves`: see `Conversation`.
+        there is no room for any more has failed; else it waits. `most`: it has no more, though there be room.
+        `moves`: see `Conversation`.
         """
         self._ray = connected(address)
         self._wanted = wanted
@@ -57,6 +59,7 @@ class RayEngine:
         self._news.register(self._wake_r, select.POLLIN)
         self._running = False
         self._least = least
+        self._most = most
         self._num_places = 0
         room = self._room if least is not None else None
         crew = Crew(self._ray, wanted, escort if escort is not None else Escort(), self._token, say, room)
@@ -68,13 +71,17 @@ class RayEngine:
             cluster, held = self._conversation.ask(lambda: (looked(), self._conversation.crew.held()), _ASK_S)
         except (self._ray.exceptions.RayError, TimeoutError):
             return self._num_places  # A head that does not answer takes no place away.
-        self._num_places = capacity(self._wanted, cluster, held, least, most)
+        self._num_places = capacity(self._wanted, cluster, held, least, min(most, self._most or most))
         return self._num_places
 
     @property
     def waits(self) -> bool:
         """For places: no worker has been started."""
         return self._conversation.waits
+
+    def places(self) -> list[str]:
+        """The nodes that workers have places on. On any thread."""
+        return self._conversation.crew.places()
 
     def start(self, group: Group) -> None:
         assert not self._running, "the workers of the last attempt have not been stopped"

@@ -30,6 +30,7 @@ _TEXTS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
 _NOTED = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")
 _RECALLED = ("GET", "BINGET", "LONG_BINGET")
 _NOTICES = (signal.SIGTERM, signal.SIGINT)
+_PICKLING = threading.RLock()
 
 
 def mentions_ray(job: bytes) -> bool:
@@ -63,7 +64,11 @@ def mentions_ray(job: bytes) -> bool:
 def references_kept() -> Iterator[None]:
     """While a job is pickled: references to Ray's objects keep their owner, without whom they are found nowhere."""
     ray = imported()
+    with _PICKLING:  # Of many runs at once, the first to end would take the way of the others from them.
+        yield from _kept(ray)
 
+
+def _kept(ray: Any) -> Iterator[None]:
     def reduced(reference: Any) -> tuple[Any, ...]:
         return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
 

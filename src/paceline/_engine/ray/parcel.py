@@ -81,7 +81,8 @@ class Root:
 def own_modules(modules: Mapping[str, ModuleType | None], homes: Sequence[Path]) -> list[Root]:
     """Of the modules that are imported, those whose files lie below one of the `homes`, with their whole packages."""
     found: dict[Path, set[Path]] = {}
-    for name in sorted({name.partition(".")[0] for name in modules}):
+    # Copied at once: another thread may be importing.
+    for name in sorted({name.partition(".")[0] for name in list(modules)}):
         module = modules.get(name)
         if module is None or name in ("__main__", "__mp_main__", "paceline") or name in sys.stdlib_module_names:
             continue

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
 from paceline.train.loggers.json import row
@@ -28,6 +28,12 @@ class CSVLoggerCallback(LoggerCallback):
         self._filename = filename
         self._columns: dict[str, None] = {}
         self._file: Pieces | None = None
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """In a folder of its own below `logdir`."""
+        copied = super().for_trial(search, run)
+        copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
+        return copied
 
     def log_start(self, run: LoggedRun) -> None:
         self._columns = {}

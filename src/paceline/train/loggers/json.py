@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Self
 
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
 from paceline.train.loggers.pieces import Pieces
@@ -21,6 +22,12 @@ class JsonLoggerCallback(LoggerCallback):
         self._logdir = logdir
         self._filename = filename
         self._file: Pieces | None = None
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """In a folder of its own below `logdir`."""
+        copied = super().for_trial(search, run)
+        copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
+        return copied
 
     def log_start(self, run: LoggedRun) -> None:
         self._file = Pieces(Path(self._logdir or run.directory) / self._filename)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
@@ -18,6 +19,8 @@ _MOST_AT_ONCE = 1000
 """Metrics in one request, as the server allows."""
 _PARAM_LENGTH = 500
 _PARAMS_AT_ONCE = 100
+_MAKING = threading.Lock()
+"""Of trials that begin at once, one makes the experiment."""
 
 
 class MLflowLoggerCallback(LoggerCallback):
@@ -48,6 +51,12 @@ class MLflowLoggerCallback(LoggerCallback):
         self._client: Any = None
         self._run_id = ""
         self._directory = ""
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """Trials are runs of one experiment, which has the name of the search where no other is given."""
+        copied = super().for_trial(search, run)
+        copied._experiment_name = self._experiment_name or search
+        return copied
 
     def log_start(self, run: LoggedRun) -> None:
         from mlflow.tracking import MlflowClient
@@ -80,8 +89,9 @@ class MLflowLoggerCallback(LoggerCallback):
         self._client, self._run_id = None, ""
 
     def _experiment_id(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        experiment: str = found.experiment_id if found is not None else self._client.create_experiment(name)
+        with _MAKING:
+            found = self._client.get_experiment_by_name(name)
+            experiment: str = found.experiment_id if found is not None else self._client.create_experiment(name)
         return experiment
 
     def _found(self, experiment: str, mark: str) -> str | None:

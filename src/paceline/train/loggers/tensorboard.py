@@ -15,7 +15,7 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paceline.data.tfrecord import framed
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
@@ -38,6 +38,12 @@ class TensorBoardLoggerCallback(LoggerCallback):
         self._logdir = logdir
         self._file: Pieces | None = None
         self._is_seen = False
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """In a folder of its own below `logdir`."""
+        copied = super().for_trial(search, run)
+        copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
+        return copied
 
     def log_start(self, run: LoggedRun) -> None:
         directory = Path(self._logdir or run.directory)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
@@ -45,6 +45,14 @@ class WandbLoggerCallback(LoggerCallback):
         self._kwargs = kwargs
         self._run: Any = None
         self._note: _Note | None = None
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """Trials are runs of one group, which has the name of the search where no other is given."""
+        copied = super().for_trial(search, run)
+        copied._group = self._group or search
+        # Several of its runs at once in one process: otherwise the second would end the first.
+        copied._kwargs = {"reinit": "create_new", **self._kwargs}
+        return copied
 
     def log_start(self, run: LoggedRun) -> None:
         import wandb

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
@@ -70,6 +70,15 @@ class Trainer(DataParallelTrainer):
             dataset_config=dataset_config,
         )
         self.train_loop_per_worker = named if function is _missing else function
+
+    def _with(self, changes: Mapping[str, Any]) -> Self:
+        # What these said is in the two configurations that are given in their place.
+        said = {
+            "scaling_config": ("num_workers", "use_gpu", "resources_per_worker"),
+            "run_config": ("logdir", "max_retries"),
+        }
+        others = {name: None for config, names in said.items() if config in changes for name in names}
+        return super()._with({**others, **changes})
 
     def fit(self) -> Result:
         """Run the function that the constructor was given, as a trainer does whose workers do not stay."""

@@ -55,7 +55,16 @@ class TrialMade(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The searcher has no further one."""
+    """The searcher has no further one, or the search is stopped."""
+
+    at: float
+    then: tuple[Act, ...] = ()
+    why: str = ""
+    """Why it is stopped; empty where it is not."""
+
+
+class SearchIdle(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Nothing runs and nothing could: only paused trials are left."""
 
     at: float
     then: tuple[Act, ...] = ()
@@ -101,6 +110,14 @@ class TrialCloned(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class TrialStayed(msgspec.Struct, frozen=True, tag=True):
+    """What was decided about it could not be done: it goes on as it is."""
+
+    trial: str
+    at: float
+    why: str
+
+
 Ending = Literal["returned", "stopped", "paused", "failed", "interrupted"]
 
 
@@ -115,12 +132,15 @@ class TrialEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     then: tuple[Act, ...] = ()
 
 
-class TrialReset(msgspec.Struct, frozen=True, tag=True):
+class TrialReset(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One that had failed is to be run again: from its last checkpoint, or anew in a run of its own."""
 
     trial: str
     run: str
     at: float
+    then: tuple[Act, ...] = ()
+    why: str = ""
+    """It had not failed: what kept it from going on in the run that it had."""
 
 
 class SearchEnded(msgspec.Struct, frozen=True, tag=True):
@@ -135,10 +155,12 @@ Event = (
     SearchStarted
     | TrialMade
     | NoMoreTrials
+    | SearchIdle
     | TrialBegan
     | TrialReported
     | TrialSaved
     | TrialCloned
+    | TrialStayed
     | TrialEnded
     | TrialReset
     | SearchEnded

@@ -6,7 +6,8 @@ way is `leaving`; what it becomes is known when the run has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from paceline.tune.drive.events import (
     TrialReported,
     TrialReset,
     TrialSaved,
+    TrialStayed,
     unraw,
 )
 from paceline.tune.trial import Saved, Status, Trial
@@ -68,6 +70,10 @@ class Standing:
     """It has reported the metric at least once."""
     runs: list[str] = field(default_factory=list)
     """Of all its lives, in order."""
+    purpose: str = ""
+    """Of its current life: what it was asked to do, and from where. A run for anything else is not its own."""
+    is_retried: bool = False
+    """It had failed and is to be run again: that its run has failed is known."""
 
 
 class Search:
@@ -83,6 +89,8 @@ class Search:
         self.described: Any = None
         self.is_exhausted = False
         """The searcher has no further trial."""
+        self.stopped_because = ""
+        """Why it was stopped before its end, by its time or a stopper."""
         self.best: Best | None = None
         self.began_at: float | None = None
         """When the driver that has it began."""
@@ -94,6 +102,9 @@ class Search:
         self.why = ""
         """Why it ended."""
         self._restored = restored
+        # Of thousands of trials these are few, and they are looked through at every event.
+        self._pending: dict[str, None] = {}
+        self._leaving: dict[str, None] = {}
 
     # What others ask.
 
@@ -102,9 +113,7 @@ class Search:
 
     def waiting(self) -> list[Trial]:
         """Those that could be started, in the order in which they are tried: the ones that began already first."""
-        pending = [
-            t for t in self.trials.values() if t.status == "PENDING" and self.standing[t.trial_id].leaving is None
-        ]
+        pending = [self.trials[trial_id] for trial_id in self._pending if trial_id not in self._leaving]
         return sorted(pending, key=lambda trial: self.standing[trial.trial_id].num_begun == 0)
 
     def elapsed_s(self, now: float) -> float:
@@ -154,10 +163,12 @@ class Search:
                 self._started(event)
             case TrialMade(trial=trial, config=config, at=at):
                 self.trials[trial] = Trial(trial, self._restored(unraw(config)))
+                self._pending[trial] = None
                 run = run_name(trial, 0)
-                self.standing[trial] = Standing(run, made_at=at, runs=[run])
-            case NoMoreTrials():
+                self.standing[trial] = Standing(run, made_at=at, runs=[run], purpose=purpose_of(config))
+            case NoMoreTrials(why=why):
                 self.is_exhausted = True
+                self.stopped_because = why or self.stopped_because
             case TrialBegan(trial=trial, at=at):
                 standing = self.standing[trial]
                 standing.began_at = standing.reported_at = at
@@ -173,10 +184,12 @@ class Search:
                     self._change(trial, checkpoint=saved)
             case TrialCloned():
                 self._cloned(event)
+            case TrialStayed(trial=trial):
+                self._leave(trial, None)
             case TrialEnded():
                 self._ended(event)
-            case TrialReset(trial=trial, run=run):
-                self._reset(trial, run)
+            case TrialReset():
+                self._reset(event)
             case SearchEnded(at=at, why=why, complete=complete):
                 self.ran_s = self.elapsed_s(at)
                 self.began_at = None
@@ -191,19 +204,21 @@ class Search:
         first = standing.leaving
         if act.do == "resume":
             if first is not None and first.do == "pause":
-                standing.leaving = None if trial.status != "RUNNING" else msgspec.structs.replace(first, do="resume")
+                self._leave(
+                    act.trial, None if self._is_at_rest(act.trial) else msgspec.structs.replace(first, do="resume")
+                )
             if trial.status == "PAUSED":
                 self._change(act.trial, status="PENDING", why="")
         elif first is None or act.do == "stop" or first.do in ("pause", "resume"):
-            standing.leaving = act
+            self._leave(act.trial, act)
 
     def settled(self) -> list[Act]:
         """Of those that are to leave, the ones whose run is not under way: what is to become of them can be done."""
-        return [
-            standing.leaving
-            for trial_id, standing in self.standing.items()
-            if standing.leaving is not None and self.trials[trial_id].status != "RUNNING"
-        ]
+        found = (self.standing[trial_id].leaving for trial_id in self._leaving if self._is_at_rest(trial_id))
+        return [act for act in found if act is not None]
+
+    def _is_at_rest(self, trial_id: str) -> bool:
+        return self.trials[trial_id].status != "RUNNING"
 
     def _started(self, event: SearchStarted) -> None:
         if self.began_at is not None:  # The last driver was lost, at some time after its last event.
@@ -213,7 +228,8 @@ class Search:
         self.metric, self.mode, self.trainable = event.metric, event.mode, event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
         self.described = unraw(event.described)
-        self.is_complete, self.why = False, ""
+        self.is_complete = self.is_exhausted = False
+        self.why = self.stopped_because = ""
         for trial_id, trial in self.trials.items():
             if trial.status == "RUNNING":
                 self._rest(trial_id, self.last_at)
@@ -244,7 +260,8 @@ class Search:
         standing.first_iteration = event.saved.iteration
         standing.seen = 0
         standing.initial, standing.donor = event.saved, event.donor
-        standing.leaving = None
+        standing.purpose, standing.is_retried = purpose_of(event.config, event.saved), False
+        self._leave(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._restored(unraw(event.config))
         self._change(event.trial, config=config, lineage=lineage, checkpoint=event.saved, status="PENDING", why="")
@@ -252,6 +269,8 @@ class Search:
     def _ended(self, event: TrialEnded) -> None:
         standing = self.standing[event.trial]
         self._rest(event.trial, event.at)
+        if event.ending != "interrupted":
+            standing.is_retried = False
         status: Status = {
             "returned": "TERMINATED",
             "stopped": "TERMINATED",
@@ -261,7 +280,7 @@ class Search:
         }[event.ending]  # type: ignore[assignment]
         leaving = standing.leaving
         if status in ("TERMINATED", "ERROR", "PAUSED"):
-            standing.leaving = None
+            self._leave(event.trial, None)
         if status == "PAUSED" and leaving is not None and leaving.do == "resume":
             status = "PENDING"  # It was let go on before it had come to rest.
         if status in ("TERMINATED", "ERROR"):
@@ -272,17 +291,28 @@ class Search:
         if status in ("TERMINATED", "ERROR") and last is not None and last.get("done") is False:
             self._change(event.trial, last_result={**last, "done": True})
 
-    def _reset(self, trial_id: str, run: str) -> None:
-        standing = self.standing[trial_id]
-        standing.leaving = standing.ended_at = None
-        if run != standing.run:
-            standing.run = run
-            standing.runs.append(run)
+    def _reset(self, event: TrialReset) -> None:
+        trial_id, standing = event.trial, self.standing[event.trial]
+        self._rest(trial_id, event.at)
+        if not event.why:
+            self._leave(trial_id, None)
+            standing.is_retried = True
+        standing.ended_at = None
+        if event.run != standing.run:
+            standing.runs.append(event.run)
             standing.num_lives += 1
-            standing.first_iteration = standing.seen = 0
-            standing.initial = None
-            self._change(trial_id, checkpoint=None, iteration=0, last_result=None)
+            standing.run = event.run
+            if not event.why:
+                self._from_the_start(trial_id)
+            else:  # What was told already is not told again.
+                self._change(trial_id, checkpoint=standing.initial)
         self._change(trial_id, status="PENDING", why="")
+
+    def _from_the_start(self, trial_id: str) -> None:
+        standing = self.standing[trial_id]
+        standing.first_iteration = standing.seen = 0
+        standing.initial = None
+        self._change(trial_id, checkpoint=None, iteration=0, last_result=None)
 
     def _rest(self, trial_id: str, at: float) -> None:
         standing = self.standing[trial_id]
@@ -290,8 +320,38 @@ class Search:
             standing.ran_s += max(0.0, at - standing.began_at)
             standing.began_at = None
 
+    def _leave(self, trial_id: str, act: Act | None) -> None:
+        self.standing[trial_id].leaving = act
+        if act is None:
+            self._leaving.pop(trial_id, None)
+        else:
+            self._leaving[trial_id] = None
+
     def _change(self, trial_id: str, **changes: Any) -> None:
-        self.trials[trial_id] = replace(self.trials[trial_id], **changes)
+        trial = self.trials[trial_id] = replace(self.trials[trial_id], **changes)
+        if trial.status == "PENDING":
+            self._pending[trial_id] = None
+        else:
+            self._pending.pop(trial_id, None)
+
+
+def driven_s(past: Iterable[Event]) -> float:
+    """How long drivers have had a search, without what nobody told of the last."""
+    ran_s, began_at, last_at = 0.0, None, 0.0
+    for event in past:
+        if isinstance(event, SearchStarted):
+            ran_s += max(0.0, last_at - began_at) if began_at is not None else 0.0
+            began_at = event.at
+        elif isinstance(event, SearchEnded) and began_at is not None:
+            ran_s, began_at = ran_s + event.at - began_at, None
+        last_at = event.at
+    return ran_s + (max(0.0, last_at - began_at) if began_at is not None else 0.0)
+
+
+def purpose_of(config: msgspec.Raw, saved: Saved | None = None) -> str:
+    """By which a run is known to be for this configuration, and to have begun from that checkpoint."""
+    told = bytes(config) if saved is None else b"%s %s" % (bytes(config), msgspec.json.encode(saved))
+    return hashlib.sha256(told).hexdigest()[:16]
 
 
 def run_name(trial_id: str, life: int) -> str:

@@ -1,1 +1,36 @@
 """What decides which trials go on: FIFO, ASHA, HyperBand, median stopping, PBT, PB2."""
+
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+
+if TYPE_CHECKING:
+    from paceline.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
+    from paceline.tune.schedulers.fifo import FIFOScheduler
+    from paceline.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
+    from paceline.tune.schedulers.median import MedianStoppingRule
+    from paceline.tune.schedulers.pbt import PopulationBasedTraining
+    from paceline.tune.schedulers.scheduler import TrialScheduler
+
+__all__ = [
+    "ASHAScheduler",
+    "AsyncHyperBandScheduler",
+    "FIFOScheduler",
+    "HyperBandForBOHB",
+    "HyperBandScheduler",
+    "MedianStoppingRule",
+    "PopulationBasedTraining",
+    "TrialScheduler",
+]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.tune.schedulers.asha": ("ASHAScheduler", "AsyncHyperBandScheduler"),
+        "paceline.tune.schedulers.fifo": ("FIFOScheduler",),
+        "paceline.tune.schedulers.hyperband": ("HyperBandForBOHB", "HyperBandScheduler"),
+        "paceline.tune.schedulers.median": ("MedianStoppingRule",),
+        "paceline.tune.schedulers.pbt": ("PopulationBasedTraining",),
+        "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
+    },
+)

@@ -105,6 +105,13 @@ class TrialScheduler:
         """The searcher has no further trial to add: whoever waits for more waits in vain."""
         return ()
 
+    def on_idle(self) -> Sequence[Action]:
+        """Nothing runs, nothing waits for room, and the searcher has nothing to add before a trial is over.
+
+        Only paused trials are left then. Whoever keeps them has to let one go on, or end it.
+        """
+        return ()
+
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
         """Which of the trials that wait for room is tried next; None: none of them yet."""
         return waiting[0] if waiting else None

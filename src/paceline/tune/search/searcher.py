@@ -20,6 +20,8 @@ class Searcher:
 
     needs_metric: bool = True
     """It learns from results: there has to be a metric."""
+    counts_samples: bool = False
+    """It ends by itself after `num_samples` of them, however many trials that are. Else the search ends it."""
 
     def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
         self.metric = metric
@@ -47,6 +49,10 @@ class Searcher:
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """A trial is over, with its last result; `error` where it failed."""
+
+    def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
+        """A scheduler has ended a trial early; told in place of `on_trial_complete`, which it is unless overridden."""
+        self.on_trial_complete(trial_id, result)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         """A trial was suggested with this configuration by an earlier driver."""

@@ -28,11 +28,19 @@ class TrialNeeds:
     bundles: tuple[Bundle, ...]
     is_explicit: bool = False
     """The user said how many cores. If not, a trial of more workers than there are cores may have them all."""
+    strategy: str = "PACK"
+    """How the bundles lie on the nodes of a cluster, as in `ScalingConfig(placement_strategy=...)`."""
 
 
 class Planned(Protocol):
     name: str
     """What was given, for a person: the name of a function or class."""
+    run_config: RunConfig | None
+    """That of a trainer, if it was given one: what holds where `Tuner` has none of its own."""
+
+    def check(self, run_config: RunConfig) -> None:
+        """Raise `ValueError` for what this cannot be run with. `trainer` does so, too."""
+        ...
 
     def needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Of a trial with this configuration. Raises `ValueError` for one that cannot be run at all."""

@@ -8,6 +8,7 @@ one task. There is one ledger for all streams of a process, for as long as that 
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from paceline._engine.ray.connect import imported
 
+_lock = threading.Lock()  # protects the one below
 _kept: dict[str, Any] = {}
 """By the connection to Ray: a process may connect again, to another cluster."""
 
@@ -94,11 +96,12 @@ def opened() -> Notes:
 
     context = ray.get_runtime_context()
     connection = f"{context.get_job_id()} {context.get_worker_id()}"
-    if connection not in _kept:
-        here = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=True)
-        actor = ray.remote(Ledger).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-        _kept.clear()
-        _kept[connection] = actor.remote()
-    notes = Notes(_kept[connection], uuid.uuid4().hex)
+    with _lock:
+        if connection not in _kept:
+            here = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=True)
+            options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
+            _kept.clear()
+            _kept[connection] = ray.remote(Ledger).options(**options).remote()
+        notes = Notes(_kept[connection], uuid.uuid4().hex)
     notes.ledger.open.remote(notes.stream)
     return notes

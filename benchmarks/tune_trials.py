@@ -1,0 +1,52 @@
+"""How long does a search of trivial trials take?
+
+Each trial runs in a process of its own and makes three reports. Ours and Ray Tune's in turns, both from a fresh
+interpreter to the results; and ours alone with many more trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, times_in
+
+from paceline.tune import ResultGrid
+
+
+def measured(bench: Bench) -> Report:
+    few, many = bench.options.trials, bench.options.many
+    ours: list[float] = []
+    long: list[float] = []
+    ray: list[float] = []
+    for number in bench.rounds():
+        ours.append(_searched(bench, few))
+        if many:
+            long.append(_searched(bench, many))
+        if bench.ray_runs(number):
+            directory = bench.directory("ray")
+            bench.run(bench.ray_python("peers/ray_tune_trials.py", directory, few), directory, timeout_s=900)
+            ray += times_in(directory, 1)
+    peers = {"Ray Tune": ray} if ray else {}
+    measures = [Measure(f"{few} trials", "s", ours, peers, Bar("<=", 0.05, ratio=True) if peers else None)]
+    if long:
+        measures.append(Measure(f"{many} trials", "s", long, {}, Bar("<", 60.0) if many == 1000 else None))
+    return Report(measures, {"one of many": note([took / many for took in long], "s")} if long else {})
+
+
+def _searched(bench: Bench, trials: int) -> float:
+    directory = bench.directory("ours")
+    bench.run(python("ours/tune_trials.py", directory, trials), directory, timeout_s=600)
+    grid = ResultGrid.from_path(directory / "search")
+    check(len(grid) == trials and grid.num_terminated == trials, f"{grid.num_terminated} of {trials} trials ended")
+    reports = {result.metrics["training_iteration"] for result in grid}
+    check(reports == {3}, f"trials made {reports} reports")
+    return times_in(directory, 1)[0]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=40, help="how many, beside the peer (default 40)")
+    parser.add_argument("--many", type=int, default=1000, help="how many, ours alone; 0: not (default 1000)")
+
+
+if __name__ == "__main__":
+    main("tune trials", measured, repeats=3, add_arguments=add_arguments)

@@ -1,0 +1,189 @@
+"""The callbacks of a search: who is told about the search, and who about which trial's run.
+
+Trials run in threads of one process. A logger keeps what it has open of one run, so each run gets one of its own, made
+before it begins. Any other callback is one object that is told about all trials, one call at a time; once it has
+raised it is told nothing more of any of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.train.callbacks import (
+    Callback,
+    LoggedReport,
+    LoggedRun,
+    LoggerCallback,
+    TrainingCallback,
+    TrainRunContext,
+    UserCallback,
+)
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig
+from paceline.tune.callback import Callback as SearchCallback
+from paceline.tune.drive.events import Event, SearchEnded, TrialBegan, TrialEnded, TrialReported, TrialSaved
+from paceline.tune.drive.state import Search
+from paceline.tune.trial import Trial
+
+log = logging.getLogger("paceline")
+
+
+class Callbacks:
+    """Those of one search. `saw` is called by its loop, `for_trial` before a trial's run begins, by any thread."""
+
+    def __init__(self, callbacks: Sequence[Callback], search_name: str) -> None:
+        """Raises `ValueError` for a logger that cannot be had once for each trial."""
+        self._search_name = search_name
+        self._told = [_Told(callback) for callback in callbacks]
+        self._of_search = [told for told in self._told if isinstance(told.callback, SearchCallback)]
+        self._iteration = 0
+        for callback in callbacks:
+            if isinstance(callback, LoggerCallback):
+                self._copied(callback, "trial_00000")
+
+    def for_trial(self, run_config: RunConfig) -> RunConfig:
+        """The same for one run, with the callbacks that are told about it."""
+        assert run_config.name is not None
+        found: list[Callback] = []
+        for told in self._told:
+            if told.hears_of_runs:
+                found.append(_OfRuns(told))
+            if isinstance(told.callback, LoggerCallback):
+                found.append(self._copied(told.callback, run_config.name))
+        return dataclasses.replace(run_config, callbacks=tuple(found))
+
+    def setup(self, stop: Any, num_samples: int | None, total_num_samples: int | None) -> None:
+        for told in self._of_search:
+            told.call(lambda c: c.setup(stop=stop, num_samples=num_samples, total_num_samples=total_num_samples))
+
+    def saw(self, event: Event, search: Search) -> None:
+        """An event took effect, and this is the search after it."""
+        if not self._of_search:
+            return
+        self._iteration += 1
+        about: dict[str, Any] = {"iteration": self._iteration, "trials": list(search.trials.values())}
+        calls = list(_calls(event, search, about))
+        for told in self._of_search:
+            for call in calls:
+                told.call(call)
+
+    def tick(self, search: Search, now: float) -> None:
+        """Nothing is told by the clock."""
+
+    def _copied(self, logger: LoggerCallback, run: str) -> LoggerCallback:
+        try:
+            copied = logger.for_trial(self._search_name, run)
+        except Exception as error:
+            raise ValueError(
+                f"callbacks holds a {type(logger).__name__} that cannot be had once for each trial: "
+                f"{type(error).__name__}: {error}\n\n"
+                "hint: open what it writes to in log_start(), or let it implement for_trial(search, run)"
+            ) from error
+        if not isinstance(copied, UserCallback | TrainingCallback):
+            return copied
+        # Of a class that is of several kinds only this one: for the others there is one object for all trials.
+        only: type[_OnlyLogs] = type(type(logger).__name__, (_OnlyLogs,), {})
+        return only(copied)
+
+
+def _calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
+    """What is called, in order."""
+    trial: Trial | None = search.trials.get(getattr(event, "trial", ""))
+    calls: list[Callable[[SearchCallback], None]] = [lambda c: c.on_step_begin(**about)]
+    if trial is not None:
+        of_trial = {**about, "trial": trial}
+        match event:
+            case TrialBegan():
+                calls.append(lambda c: c.on_trial_start(**of_trial))
+                if trial.checkpoint is not None:
+                    calls.append(lambda c: c.on_trial_restore(**of_trial))
+            case TrialReported():
+                calls.append(lambda c: c.on_trial_result(**of_trial, result=dict(trial.last_result or {})))
+            case TrialSaved():
+                calls.append(lambda c: c.on_trial_save(**of_trial))
+            case TrialEnded(ending="returned" | "stopped"):
+                calls.append(lambda c: c.on_trial_complete(**of_trial))
+            case TrialEnded(ending="failed"):
+                calls.append(lambda c: c.on_trial_error(**of_trial))
+    if isinstance(event, SearchEnded):
+        calls.append(lambda c: c.on_experiment_end(trials=about["trials"]))
+    return [*calls, lambda c: c.on_step_end(**about)]
+
+
+class _Told:
+    """One callback, whoever tells it: one call at a time, and none once it has raised."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self._lock = threading.RLock()
+        self._is_dropped = False
+
+    @property
+    def hears_of_runs(self) -> bool:
+        """Not where all that it implements is about the search."""
+        if isinstance(self.callback, TrainingCallback):
+            return True
+        kind = type(self.callback)
+        return isinstance(self.callback, UserCallback) and (
+            kind.after_report is not UserCallback.after_report
+            or kind.after_exception is not UserCallback.after_exception
+        )
+
+    def call(self, tell: Callable[[Any], None]) -> None:
+        with self._lock:
+            if self._is_dropped:
+                return
+            try:
+                tell(self.callback)
+            except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
+                self._is_dropped = True
+                log.exception("the callback %s raised and is dropped; the search goes on", type(self.callback).__name__)
+
+
+class _OfRuns(UserCallback, TrainingCallback):
+    """Passes on what happens in one run."""
+
+    def __init__(self, told: _Told) -> None:
+        self._told = told
+        self._is_user = isinstance(told.callback, UserCallback)
+        self._is_older = isinstance(told.callback, TrainingCallback)
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        if self._is_user:
+            self._told.call(lambda c: c.after_report(run_context, metrics, checkpoint))
+
+    def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
+        if self._is_user:
+            self._told.call(lambda c: c.after_exception(run_context, worker_exceptions))
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        if self._is_older:
+            self._told.call(lambda c: c.start_training(logdir=logdir, config=config, **info))
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        if self._is_older:
+            self._told.call(lambda c: c.handle_result(results, **info))
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        if self._is_older:
+            self._told.call(lambda c: c.finish_training(error=error, **info))
+
+
+class _OnlyLogs(LoggerCallback):
+    def __init__(self, logger: LoggerCallback) -> None:
+        self._logger = logger
+
+    def log_start(self, run: LoggedRun) -> None:
+        self._logger.log_start(run)
+
+    def log_report(self, report: LoggedReport) -> None:
+        self._logger.log_report(report)
+
+    def log_end(self, failed: bool) -> None:
+        self._logger.log_end(failed)

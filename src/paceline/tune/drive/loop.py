@@ -1,0 +1,612 @@
+"""The loop of a search: hear what trials tell, write down what follows, start and stop runs accordingly.
+
+All that is decided is decided here, in one thread. An event and what was decided upon it are in the journal before
+anything is done about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from paceline._control.background import Background
+from paceline._storage.home import Home
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.drive import Seams
+from paceline.tune.drive.advice import Advice
+from paceline.tune.drive.book import Held
+from paceline.tune.drive.events import (
+    Act,
+    Event,
+    NoMoreTrials,
+    SearchEnded,
+    SearchIdle,
+    SearchStarted,
+    TrialBegan,
+    TrialCloned,
+    TrialEnded,
+    TrialMade,
+    TrialReported,
+    TrialReset,
+    TrialSaved,
+    TrialStayed,
+)
+from paceline.tune.drive.runner import EndTold, PinsTold, ReportTold, SaveTold, Told, TrialRun, error_line
+from paceline.tune.drive.state import Search, driven_s, run_name
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.trainables.planned import TrialNeeds
+from paceline.tune.trial import Saved, Trial
+
+log = logging.getLogger("paceline")
+
+TICK_S = 0.1
+SYNC_EVERY_S = 1.0
+
+
+class SearchObserver(Protocol):
+    def saw(self, event: Event, search: Search) -> None: ...
+    def tick(self, search: Search, now: float) -> None: ...
+
+
+class Room(Protocol):
+    def take(self, needs: TrialNeeds) -> Any | None: ...
+    def free(self, part: Any) -> None: ...
+    def refusal(self, needs: TrialNeeds) -> str | None: ...
+    def refresh(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a trial's run is to be."""
+
+    run: str
+    purpose: str
+    initial: Checkpoint | None
+    """Of another trial, where it begins from that."""
+    pinned: tuple[int, ...]
+    """Of its own checkpoints, those that it keeps for others."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search was asked to do, checked and ready to be driven."""
+
+    home: Home
+    advice: Advice
+    room: Room
+    needs: Callable[[Mapping[str, Any]], TrialNeeds]
+    play: Callable[[Trial, Life, Any, Seams], Any]
+    """A trial's run, in a part of the room, played to its end in the thread that calls it."""
+    restored: Callable[[Any], Mapping[str, Any]]
+    started: Callable[[], SearchStarted]
+    num_trials: int | None
+    """How many there are at most; None: as many as the searcher suggests."""
+    max_concurrent: int | None = None
+    time_budget_s: float | None = None
+    fail_fast: bool = False
+    observers: Sequence[SearchObserver] = ()
+    say: Callable[[str], None] = lambda text: None
+    """To a person."""
+    reset_errored: str = ""
+    """Of trials that have failed: "resume" or "restart" them."""
+    resume_unfinished: bool = True
+    grace_s: float = 30.0
+
+
+@dataclass
+class _Live:
+    run: TrialRun
+    part: Any
+    pinned: frozenset[int]
+    """Of its checkpoints, those that it is known to keep for others."""
+    asked_to_stop: bool = False
+
+
+@dataclass
+class Outcome:
+    search: Search
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    """Of trials that failed while this driver had the search."""
+    interrupted: int = 0
+    """How often the user asked for a stop."""
+    preempted: bool = False
+    failed_metric: str = ""
+
+
+class SearchDriver:
+    def __init__(self, plan: Plan, held: Held, seams: Seams) -> None:
+        self.search = Search(plan.restored)
+        self.outcome = Outcome(self.search)
+        self._plan = plan
+        self._held = held
+        self._seams = seams
+        self._observers = list(plan.observers)
+        self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+        self._live: dict[str, _Live] = {}
+        self._pinning: dict[str, tuple[str, Saved]] = {}
+        """Trials that are to be cloned: their donors, and what these were asked to keep for them."""
+        self._news: list[Event] = []
+        self._is_ending = False
+        self._patience_ends: float | None = None
+        """When trials that were to stop at their next report are stopped without one."""
+        self._failed_fast = ""
+        self._synced_at = time.monotonic()
+        self._looked_at = 0.0
+        self._background: Background | None = None
+        self._replay()
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do: an earlier driver came to the end, and no more is asked for now."""
+        search, plan = self.search, self._plan
+        if not search.is_complete or (plan.reset_errored and search.of_status("ERROR")):
+            return False
+        if search.stopped_because:
+            budget_s = plan.time_budget_s
+            return budget_s is None or search.ran_s >= budget_s
+        return self.num_trials is not None and len(search.trials) >= self.num_trials
+
+    @property
+    def num_trials(self) -> int | None:
+        """How many trials there will be, where that is known."""
+        if self._plan.num_trials is not None:
+            return self._plan.num_trials
+        total: int | None = getattr(self._plan.advice.searcher, "total_samples", None)
+        return total
+
+    # Asked by signal handlers.
+
+    def request_stop(self, *, now: bool) -> None:
+        """At the next report of each trial, or at once."""
+        self.outcome.interrupted = max(self.outcome.interrupted + 1, 2 if now else 1)
+        self._told.put(None)
+
+    def request_preemption(self) -> None:
+        self.outcome.preempted = True
+        self._told.put(None)
+
+    def _replay(self) -> None:
+        """Tell the search, and those who advise it, what happened under earlier drivers."""
+        if self._held.past:
+            self._plan.advice.continued(driven_s(self._held.past))
+        for event in self._held.past:
+            self.search.apply(event)
+            self._plan.advice.heard(event, self.search, again=True)
+            for act in getattr(event, "then", ()):
+                self.search.take(act)
+
+    def drive(self) -> Outcome:
+        self._background = Background(lambda: None)
+        try:
+            self._happen(self._plan.started())
+            self._plan.advice.continued(self.search.ran_s)
+            self._take_up()
+            self._carry_out()
+            while not self._is_over():
+                self._look_at_the_time()  # First: of a search that is continued it may be over already.
+                self._fill()
+                self._hear()
+                self._held.lease.raise_if_lost()
+                self._keep_journal()
+                self._tick()
+            self._end()
+        finally:
+            self._leave()
+        return self.outcome
+
+    def _take_up(self) -> None:
+        """What an earlier driver left: trials that had failed may be run again, and unfinished ones be left so."""
+        now = self._wall()
+        for trial in list(self.search.trials.values()):
+            if trial.status == "ERROR" and self._plan.reset_errored:
+                standing = self.search.standing[trial.trial_id]
+                anew = self._plan.reset_errored == "restart"
+                run = run_name(trial.trial_id, standing.num_lives) if anew else standing.run
+                self._happen(TrialReset(trial.trial_id, run, now))
+            elif not trial.is_over and not self._plan.resume_unfinished:
+                self._happen(TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
+
+    # Events.
+
+    def _happen(self, event: Event) -> None:
+        """Let an event take effect, ask what follows from it, and write both down."""
+        self.search.apply(event)
+        decided = self._plan.advice.heard(event, self.search)
+        if decided:
+            event = msgspec.structs.replace(event, then=decided)
+        self._write(event)
+
+    def _write(self, event: Event) -> None:
+        self._held.journal.append(event)
+        self._news.append(event)
+        for act in getattr(event, "then", ()):
+            self.search.take(act)
+
+    def _carry_out(self) -> None:
+        """Do what was decided, once it is written down, and tell those who watch."""
+        while True:
+            self._held.journal.flush()
+            news, self._news = self._news, []
+            for event in news:
+                for act in getattr(event, "then", ()):
+                    self._stop_if_live(act)
+                self._tell(event)
+            settled = [act for act in self.search.settled() if act.trial not in self._pinning]
+            if not settled:
+                return
+            for act in settled:
+                self._settle(act)
+            if not self._news:
+                return
+
+    def _stop_if_live(self, act: Act) -> None:
+        live = self._live.get(act.trial)
+        if live is not None and act.do != "resume" and not live.asked_to_stop:
+            live.asked_to_stop = True
+            live.run.stop()
+
+    def _settle(self, act: Act) -> None:
+        """A trial whose run is not under way is to stop, pause or be cloned."""
+        trial_id, now = act.trial, self._wall()
+        if act.do == "stop":
+            self._happen(TrialEnded(trial_id, "stopped", now, act.why, by=act.by))
+        elif act.do in ("pause", "resume"):
+            self._happen(TrialEnded(trial_id, "paused", now, act.why, by=act.by))
+        else:
+            self._clone(act)
+
+    def _clone(self, act: Act) -> None:
+        """Let a trial begin anew from its donor's last checkpoint, once that is sure to stay."""
+        donor = self.search.trials.get(act.donor)
+        if donor is None or donor.checkpoint is None:
+            why = f"trial {act.donor} has no committed checkpoint to clone"
+            self._happen(TrialStayed(act.trial, self._wall(), why))
+            return
+        saved, live = donor.checkpoint, self._live.get(act.donor)
+        if live is not None and live.run.run == saved.run and saved.seq not in live.pinned:
+            self._pinning[act.trial] = (act.donor, saved)
+            self._ask_for_pins(live)
+            return
+        self._begin_clone(act, saved)
+
+    def _begin_clone(self, act: Act, saved: Saved) -> None:
+        run = run_name(act.trial, self.search.standing[act.trial].num_lives)
+        self._happen(TrialCloned(act.trial, run, act.donor, saved, act.config, self._wall()))
+
+    def _pinned(self, told: PinsTold) -> None:
+        """A donor has said what it keeps: those whose checkpoint is among it are cloned; the others ask again, since
+        theirs was gone before it could be kept."""
+        if (live := self._live.get(told.trial_id)) is not None:
+            live.pinned = frozenset(told.seqs)
+        for trial_id, (donor, saved) in list(self._pinning.items()):
+            if donor != told.trial_id:
+                continue
+            del self._pinning[trial_id]
+            act = self.search.standing[trial_id].leaving
+            if live is not None and act is not None and act.do == "exploit" and saved.seq in told.seqs:
+                self._begin_clone(act, saved)
+
+    def _ask_for_pins(self, live: _Live) -> None:
+        """All that clones began from and have nothing newer than, and what others are about to begin from."""
+        run = live.run.run
+        asked = {saved.seq for _, saved in self._pinning.values() if saved.run == run}
+        live.run.pin(tuple(sorted({*self.search.pinned(run), *asked})))
+
+    def _unpin(self, run: str) -> None:
+        """A clone has a checkpoint of its own now: its donor need not keep the one that it began from."""
+        for live in self._live.values():
+            if live.run.run == run:
+                self._ask_for_pins(live)
+
+    # Trials.
+
+    def _fill(self) -> None:
+        """Start trials for as long as there is room, and make new ones where none waits."""
+        plan, search = self._plan, self.search
+        while not self._is_ending and (plan.max_concurrent is None or len(self._live) < plan.max_concurrent):
+            trial = plan.advice.chosen(search.waiting())
+            if trial is None and not (trial := self._made()):
+                return
+            needs = self._needs(trial)
+            if needs is None:
+                continue
+            part = plan.room.take(needs)
+            if part is None:
+                return
+            self._begin(trial, part)
+
+    def _made(self) -> Trial | None:
+        """A new trial, if the searcher has one now; one that waits already is not made again."""
+        search, advice = self.search, self._plan.advice
+        if search.is_exhausted:
+            return self._stranded()
+        number = len(search.trials)
+        trial_id = f"{number:05d}"
+        suggested: msgspec.Raw | str | None = Searcher.FINISHED
+        if self._plan.num_trials is None or number < self._plan.num_trials:
+            suggested = advice.suggested(trial_id)
+        if suggested is None:
+            if not self._live and not search.waiting() and not search.of_status("PAUSED"):
+                name = type(advice.searcher).__name__
+                log.warning("%s suggests nothing though no trial runs: the search ends", name)
+                suggested = Searcher.FINISHED
+            else:
+                return self._stranded()
+        if isinstance(suggested, str):
+            self._happen(NoMoreTrials(self._wall()))
+            self._carry_out()
+            return advice.chosen(search.waiting()) or self._stranded()
+        self._happen(TrialMade(trial_id, suggested, self._wall()))
+        self._carry_out()
+        waiting = search.waiting()
+        return advice.chosen(waiting) if waiting else None
+
+    def _stranded(self) -> Trial | None:
+        """Where nothing runs and nothing could, the scheduler has to let something go on, or else all does."""
+        if self._live:
+            return None
+        waiting = self.search.waiting()
+        if waiting:
+            return waiting[0]
+        paused = self.search.of_status("PAUSED")
+        if not paused:
+            return None
+        event = SearchIdle(self._wall())
+        self.search.apply(event)
+        then = self._plan.advice.heard(event, self.search)
+        left = {trial.trial_id for trial in paused}
+        if not any(act.trial in left and act.do != "pause" for act in then):
+            name = type(self._plan.advice.scheduler).__name__
+            log.warning("%s has paused every trial that is left; all go on", name)
+            then += tuple(Act("resume", trial.trial_id, by="search") for trial in paused)
+        self._write(msgspec.structs.replace(event, then=then))
+        self._carry_out()
+        waiting = self.search.waiting()
+        return (self._plan.advice.chosen(waiting) or waiting[0]) if waiting else None
+
+    def _needs(self, trial: Trial) -> TrialNeeds | None:
+        """What a trial needs; None, and it has failed, where that can never be had."""
+        try:
+            needs = self._plan.needs(trial.config)
+            refusal = self._plan.room.refusal(needs)
+            problem: Exception | None = ValueError(refusal) if refusal is not None else None
+        except Exception as raised:  # noqa: BLE001  by what the user gave to say it
+            problem, refusal = raised, str(raised)
+        if problem is None:
+            return needs
+        if not any(standing.num_begun for standing in self.search.standing.values()):
+            raise problem
+        self.outcome.errors[trial.trial_id] = problem
+        self._happen(TrialEnded(trial.trial_id, "failed", self._wall(), error_line(problem)))
+        self._carry_out()
+        return None
+
+    def _begin(self, trial: Trial, part: Any) -> None:
+        plan, standing = self._plan, self.search.standing[trial.trial_id]
+        initial = self._checkpoint_of(standing.initial) if standing.initial is not None else None
+        self._happen(TrialBegan(trial.trial_id, standing.run, self._wall()))
+        self._carry_out()
+        trial = self.search.trials[trial.trial_id]
+        life = Life(standing.run, standing.purpose, initial, self.search.pinned(standing.run))
+        run = TrialRun(
+            trial.trial_id,
+            life.run,
+            lambda seams: plan.play(trial, life, part, seams),
+            self._told.put,
+            seen=standing.seen,
+            waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
+            is_retried=standing.is_retried,
+        )
+        self._live[trial.trial_id] = _Live(run, part, frozenset(life.pinned))
+        run.start(self._seams)
+
+    def _checkpoint_of(self, saved: Saved) -> Checkpoint:
+        """By reference: where it was committed."""
+        from paceline._control.recover import history_of
+        from paceline.tune.drive.book import home_of_run
+
+        depot = home_of_run(self._plan.home, saved.run).depot_to_read()
+        run, _ = history_of(depot)
+        record = next((record for record in run.checkpoints if record.seq == saved.seq), run.latest)
+        if record is None:
+            raise RuntimeError(f"{saved.name} of {saved.run}, which a trial is a clone of, is gone")
+        return Checkpoint(*depot.place(record))
+
+    # What trials tell.
+
+    def _hear(self) -> None:
+        """Wait for something to be told, and take all that was."""
+        try:
+            said = [self._told.get(timeout=TICK_S)]
+            while not self._told.empty():
+                said.append(self._told.get())
+        except queue.Empty:
+            return
+        proceeding: list[ReportTold] = []
+        for told in said:
+            match told:
+                case ReportTold():
+                    if self._reported(told):
+                        proceeding.append(told)
+                case SaveTold(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
+                    saved = self.search.trials[trial_id].checkpoint
+                    if saved is None or (saved.run, saved.seq) != (run, seq):
+                        initial = self.search.standing[trial_id].initial
+                        self._happen(TrialSaved(trial_id, run, seq, name, at))
+                        if initial is not None:
+                            self._unpin(initial.run)
+                case PinsTold():
+                    self._pinned(told)
+                case EndTold():
+                    self._ended(told)
+        if None in said:
+            self._interrupted()
+        if proceeding:
+            self._end_if_asked()
+        self._carry_out()
+        for told in proceeding:
+            live = self._live.get(told.trial_id)
+            if live is not None and not live.asked_to_stop:
+                live.run.proceed(told.attempt, told.seq)
+
+    def _reported(self, told: ReportTold) -> bool:
+        """Whether it may go on."""
+        if self.search.is_new(told.trial_id, told.run, told.seq):
+            self._happen(TrialReported(told.trial_id, told.run, told.seq, told.metrics, told.at))
+        return self.search.standing[told.trial_id].leaving is None
+
+    def _ended(self, told: EndTold) -> None:
+        live = self._live.pop(told.trial_id)
+        live.run.join()
+        self._pinned(PinsTold(told.trial_id, told.run, ()))
+        self._plan.room.free(live.part)
+        leaving = self.search.standing[told.trial_id].leaving
+        at, trial_id = told.at, told.trial_id
+        if told.ending == "not its own":
+            run = run_name(trial_id, self.search.standing[trial_id].num_lives)
+            self._happen(TrialReset(trial_id, run, at, why=str(told.error)))
+        elif told.ending == "failed" and (leaving is None or leaving.do != "stop"):
+            assert told.error is not None
+            self.outcome.errors[trial_id] = told.error
+            self._happen(TrialEnded(trial_id, "failed", at, error_line(told.error)))
+            if self._plan.fail_fast and not self._is_ending:
+                self._failed_fast = f"trial {trial_id} failed, and FailureConfig says fail_fast"
+                self._interrupt_all(now=False)
+        elif told.ending == "returned":
+            self._check_metric(trial_id)
+            self._happen(TrialEnded(trial_id, "returned", at))
+        elif leaving is None or leaving.do == "exploit":
+            self._happen(TrialEnded(trial_id, "interrupted", at))
+        elif leaving.do == "stop":
+            self._happen(TrialEnded(trial_id, "stopped", at, leaving.why, by=leaving.by))
+        else:
+            self._happen(TrialEnded(trial_id, "paused", at, leaving.why, by=leaving.by))
+
+    def _check_metric(self, trial_id: str) -> None:
+        search = self.search
+        if search.metric is None or search.standing[trial_id].has_metric or self.outcome.failed_metric:
+            return
+        advice = self._plan.advice
+        if advice.searcher.needs_metric or advice.scheduler.metric is not None:
+            self.outcome.failed_metric = trial_id
+
+    # The end.
+
+    def _is_over(self) -> bool:
+        if self.outcome.failed_metric and not self._is_ending:
+            self._interrupt_all(now=True)
+        if self._live:
+            return False
+        return self._is_ending or (self.search.is_exhausted and all(t.is_over for t in self.search.trials.values()))
+
+    def _interrupted(self) -> None:
+        if self.outcome.preempted and not self._is_ending:
+            self._is_ending = True
+            self._plan.say(
+                "this machine is about to be taken away: trials stop at their next report, "
+                f"for which there are {self._plan.grace_s:.0f} s"
+            )
+            for live in self._live.values():
+                live.run.preempt(self._plan.grace_s)
+        elif self.outcome.interrupted:
+            if self.outcome.interrupted == 1 and self._live:
+                self._plan.say("trials stop at their next report; press Ctrl-C again to stop now")
+            self._interrupt_all(now=self.outcome.interrupted > 1)
+
+    def _interrupt_all(self, *, now: bool) -> None:
+        self._is_ending = True
+        for live in self._live.values():
+            live.run.stop(now=now)
+
+    def _look_at_the_time(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < TICK_S:
+            return
+        self._looked_at = now
+        self._plan.room.refresh()
+        if self._patience_ends is not None and now >= self._patience_ends:
+            self._patience_ends = None
+            self._interrupt_all(now=True)
+        budget_s = self._plan.time_budget_s
+        if self.search.is_exhausted and not self._live:
+            return
+        if budget_s is not None and self.search.elapsed_s(self._wall()) >= budget_s:
+            self._stop_all(f"time_budget_s={budget_s:g} is over")
+        else:
+            self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        if why := self._plan.advice.ends_search():
+            self._stop_all(why)
+
+    def _stop_all(self, why: str) -> None:
+        """No trial is begun any more. Those that are not over end at their next report, or, if that is long in coming,
+        without."""
+        unfinished = [trial.trial_id for trial in self.search.trials.values() if not trial.is_over]
+        pending = [trial_id for trial_id in unfinished if self.search.standing[trial_id].leaving is None]
+        if self.search.is_exhausted and not pending:
+            return
+        then = tuple(Act("stop", trial, why, by="search") for trial in pending)
+        event = NoMoreTrials(self._wall(), then, why)
+        self.search.apply(event)
+        self._write(event)
+        self._carry_out()
+        self._patience_ends = time.monotonic() + self._plan.grace_s
+
+    def _end(self) -> None:
+        complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
+        why = "" if complete else self._failed_fast or "interrupted"
+        self._happen(SearchEnded(self._wall(), why, complete))
+        self._carry_out()
+        self._held.journal.sync()
+        self._held.lease.check()
+
+    def _leave(self) -> None:
+        """Whatever happened, nothing of a trial outlives the search."""
+        for live in self._live.values():
+            live.run.stop(now=True)
+        for live in self._live.values():
+            live.run.join()
+        if self._background is not None:
+            self._background.close()
+
+    # Around it.
+
+    def _keep_journal(self) -> None:
+        assert self._background is not None
+        self._background.taken()  # Raises what broke there.
+        now = time.monotonic()
+        if self._held.journal.unsynced and now - self._synced_at >= SYNC_EVERY_S:
+            self._synced_at = now
+            self._held.journal.unsynced = False
+            self._background.submit(self._kept)
+
+    def _kept(self) -> None:
+        self._held.journal.sync_written()
+        self._held.depot.ship_journal()
+
+    def _tell(self, event: Event) -> None:
+        for observer in list(self._observers):
+            try:
+                observer.saw(event, self.search)
+            except Exception:
+                self._observers.remove(observer)
+                log.exception("%s raised and is dropped; the search goes on", type(observer).__name__)
+
+    def _tick(self) -> None:
+        now = self._wall()
+        for observer in list(self._observers):
+            try:
+                observer.tick(self.search, now)
+            except Exception:
+                self._observers.remove(observer)
+                log.exception("%s raised and is dropped; the search goes on", type(observer).__name__)
+
+    def _wall(self) -> float:
+        return self._seams.clock.wall()

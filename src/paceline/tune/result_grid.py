@@ -1,0 +1,298 @@
+"""ResultGrid: what a search has come to, trial by trial.
+
+It is made of what the search's journal tells. Directories of trials are not looked into before somebody asks one of
+them for its checkpoints or its error, and the journal is read once more, for all trials, when somebody asks for more
+than last results. So it is as quick for a thousand trials as for ten, of a search that has ended, that is still
+running, or that was copied elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, overload
+
+from paceline._core.plain import looked_up
+from paceline._storage.depot import DiskDepot
+from paceline._storage.home import Home
+from paceline.train.result import dataframe_of, flat
+from paceline.tune import scopes
+from paceline.tune.drive.state import Search
+from paceline.tune.history import FILLED, History, Restored, search_told_by, told_by, users_first, without_objects
+from paceline.tune.result import Result
+from paceline.tune.trial import Trial
+
+if TYPE_CHECKING:
+    from paceline.tune.plots import Kind, PlottedTrial
+
+_NAMED = 12
+"""So many metrics are named in an error."""
+_ABOUT = (*FILLED, "status")
+_LAST = ("why", "logdir")
+
+
+class ResultGrid:
+    """The results of a search's trials, in the order in which they were made; those that failed included.
+
+        results = tuner.fit()
+        results.get_best_result("loss", "min").config
+
+    `results[0]`, `len(results)` and iteration give a `Result` for each trial.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        home: Home,
+        errors: Mapping[str, Exception] | None = None,
+        restored: Restored = without_objects,
+    ) -> None:
+        """`home` is the search's; `errors`, by trial, are those that this process has met itself."""
+        self._search = search
+        self._home = home
+        self._depot = home.depot_to_read()
+        self._history = History(self._depot, restored)
+        self._trials = list(search.trials.values())
+        self._errors = dict(errors or {})
+        self._results: dict[str, Result] = {}
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> ResultGrid:
+        """The results of the search in a directory, also of one that is running or was copied. Changes nothing."""
+        home = Home.of_path(os.fspath(path), storage_filesystem)
+        depot = home.depot_to_read()
+        if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
+            raise RuntimeError(f"{depot.uri} does not exist: there is no search there")
+        search = search_told_by(told_by(depot.journal(), depot.uri))
+        if not search.num_drivers:
+            raise RuntimeError(f"{depot.uri} has no journal of a search, or an empty one")
+        return cls(search, home)
+
+    @property
+    def experiment_path(self) -> str:
+        """The search's directory."""
+        return self._depot.root()[0]
+
+    @property
+    def filesystem(self) -> Any:
+        """The `pyarrow.fs.FileSystem` that `experiment_path` is on."""
+        filesystem = self._depot.root()[1]
+        if filesystem is None:
+            from pyarrow.fs import LocalFileSystem
+
+            filesystem = LocalFileSystem()
+        return filesystem
+
+    @property
+    def errors(self) -> list[Exception]:
+        """What trials failed with, one for each that did."""
+        found = (self._result(trial).error for trial in self._trials if trial.status == "ERROR")
+        return [error for error in found if error is not None]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials failed."""
+        return sum(trial.status == "ERROR" for trial in self._trials)
+
+    @property
+    def num_terminated(self) -> int:
+        """How many trials are over and did not fail: they returned, or were stopped."""
+        return sum(trial.status == "TERMINATED" for trial in self._trials)
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        if isinstance(index, slice):
+            return [self._result(trial) for trial in self._trials[index]]
+        try:
+            return self._result(self._trials[index])
+        except IndexError:
+            raise IndexError(f"there is no result {index}: the search has {len(self)} trials") from None
+
+    def __iter__(self) -> Iterator[Result]:
+        return (self._result(trial) for trial in self._trials)
+
+    def __repr__(self) -> str:
+        return (
+            f"ResultGrid({len(self)} trials: {self.num_terminated} terminated, {self.num_errors} failed, "
+            f"in {self._depot.uri})"
+        )
+
+    def get_best_result(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> Result:
+        """The result of the trial with the lowest (`min`) or highest (`max`) value of a metric.
+
+        `metric` and `mode` are those of `TuneConfig` where they are not given; a nested metric is `eval/loss`. `scope`
+        says which value of a trial counts: its `last`, the average of `all` it reported (`avg`) or of its last ones
+        (`last-5-avg`, `last-10-avg`), or the best that it ever reported (`all`). With `filter_nan_and_inf` a trial
+        whose value is nan or infinite is never the best; without, nan is worse than any number.
+        """
+        scopes.check_scope(scope)
+        if metric is None and self._search.metric is None and len(self._trials) == 1:
+            return self._result(self._trials[0])
+        metric, mode = self._what(metric, mode, "get_best_result")
+        scored = (
+            (trial, found)
+            for trial in self._trials
+            if (found := self._score(trial, metric, mode, scope, filter_nan_and_inf)) is not None
+        )
+        leading = scopes.best(scored, mode)
+        if leading is None:
+            raise RuntimeError(self._why_none_is_best(metric, scope))
+        return self._result(leading[0])
+
+    def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
+        """A pandas DataFrame with one row for each trial: its last metrics, nested ones as `eval/loss`, its
+        configuration as `config/lr`, its `status`, why it was stopped or failed, and its directory as `logdir`.
+
+        With `filter_metric`, each row has the report in which that metric was lowest (`filter_mode="min"`) or highest.
+        Of a trial that has not reported anything, or not the metric, the metrics are empty.
+        """
+        if filter_metric is None and filter_mode is not None:
+            raise ValueError(f"filter_mode={filter_mode!r} is given without filter_metric: name the metric it is for")
+        if filter_metric is not None:
+            filter_metric, filter_mode = self._what(filter_metric, filter_mode, "get_dataframe", "filter_")
+            self._check_reported(filter_metric)
+        rows = [self._row(trial, filter_metric, filter_mode) for trial in self._trials]
+        frame = dataframe_of(rows)
+        if frame is None:
+            import pandas
+
+            frame = pandas.DataFrame()
+        return frame[sorted(frame.columns, key=_place)]
+
+    def plot(self, kind: Kind = "all", metric: str | None = None, mode: str | None = None) -> Any:
+        """Figures of the search, by matplotlib: how good each configuration was (`parallel`), which parameters matter
+        (`importance`), each trial's curve (`curves`), or all of these.
+
+        `metric` and `mode` are those of `TuneConfig` where they are not given. What is returned has `savefig(path)`.
+        """
+        from paceline.tune import plots
+
+        metric, mode = self._what(metric, mode, "plot")
+        self._check_reported(metric)
+        plotted = [self._plotted(trial, metric) for trial in self._trials]
+        return plots.plot(plotted, kind=kind, metric=metric, mode=mode)
+
+    def _plotted(self, trial: Trial, metric: str) -> PlottedTrial:
+        from paceline.tune.plots import PlottedTrial
+
+        rows = self._history.of(trial.trial_id)
+        curve = [
+            (int(row["training_iteration"]), float(value))
+            for row in rows
+            if (value := scopes.value_of(row, metric)) is not None
+        ]
+        return PlottedTrial(
+            trial_id=trial.trial_id,
+            config=dict(trial.config),
+            history=curve,
+            value=curve[-1][1] if curve else None,
+            status="STOPPED" if trial.status == "TERMINATED" and trial.why else trial.status,
+        )
+
+    def _result(self, trial: Trial) -> Result:
+        found = self._results.get(trial.trial_id)
+        if found is None:
+            runs = self._search.standing[trial.trial_id].runs
+            found = Result(trial, runs, self._home, self._history, self._errors.get(trial.trial_id))
+            self._results[trial.trial_id] = found
+        return found
+
+    def _what(self, metric: str | None, mode: str | None, asked: str, prefix: str = "") -> tuple[str, str]:
+        metric = metric if metric is not None else self._search.metric
+        mode = mode if mode is not None else self._search.mode
+        if metric is None:
+            raise ValueError(
+                f"no metric is given: neither to {asked}() nor in the search's TuneConfig\n\n"
+                f'hint: {asked}({prefix}metric="loss", {prefix}mode="min"){self._reported_names()}'
+            )
+        if not isinstance(metric, str):
+            raise ValueError(f"{prefix}metric={metric!r} is not the name of a metric")
+        if mode is None:
+            raise ValueError(
+                f"no mode is given for {metric!r}: neither to {asked}() nor in the search's TuneConfig\n\n"
+                f'hint: {prefix}mode="min" if less is better, "max" if more is'
+            )
+        scopes.check_mode(mode, f"{prefix}mode")
+        return metric, mode
+
+    def _score(self, trial: Trial, metric: str, mode: str, scope: str, only_finite: bool) -> float | None:
+        if trial.last_result is None:
+            return None
+        last = scopes.value_of(trial.last_result, metric)
+        values = [last] if scope == "last" and last is not None else self._values(trial, metric)
+        return scopes.score(values, scope, mode, only_finite=only_finite)
+
+    def _values(self, trial: Trial, metric: str) -> list[float]:
+        found = (scopes.value_of(row, metric) for row in self._history.of(trial.trial_id))
+        return [value for value in found if value is not None]
+
+    def _row(self, trial: Trial, metric: str | None, mode: str | None) -> dict[str, Any]:
+        if metric is None or mode is None:
+            metrics = users_first(trial.last_result) if trial.last_result is not None else {}
+        else:
+            rows = self._history.of(trial.trial_id)
+            scored = ((row, value) for row in rows if (value := scopes.value_of(row, metric)) is not None)
+            leading = scopes.best(scored, mode)
+            metrics = leading[0] if leading is not None else {}
+        own = {name: value for name, value in metrics.items() if name != "config"}
+        return {
+            **own,
+            "trial_id": trial.trial_id,
+            "status": trial.status,
+            "why": trial.why,
+            "logdir": self._result(trial).path,
+            "config": metrics.get("config", dict(trial.config)),
+        }
+
+    def _check_reported(self, metric: str) -> None:
+        if not any(self._values(trial, metric) for trial in self._trials):
+            raise RuntimeError(self._why_none_is_best(metric, "all"))
+
+    def _why_none_is_best(self, metric: str, scope: str) -> str:
+        if not self._trials:
+            return "no trial was run, so there is no best one"
+        if all(trial.last_result is None for trial in self._trials):
+            failed = f" ({self.num_errors} failed, see results.errors)" if self.num_errors else ""
+            return f"no trial has reported anything{failed}, so there is no best one by {metric!r}"
+        if any(self._values(trial, metric) for trial in self._trials):
+            return (
+                f"no trial has a value of {metric!r} that is a finite number, in scope={scope!r}: all are nan or "
+                "infinite\n\nhint: filter_nan_and_inf=False takes them as they are"
+            )
+        others = [looked_up(trial.last_result, metric) for trial in self._trials]
+        other = next((value for value in others if value is not None), None)
+        if other is not None:
+            return f"{metric!r} is not a number that trials could be compared by: {other!r:.200} was reported"
+        return f"no trial has reported {metric!r}{self._reported_names()}"
+
+    def _reported_names(self) -> str:
+        names: dict[str, None] = {}
+        for trial in self._trials:
+            if trial.last_result is not None:
+                own = {name: value for name, value in trial.last_result.items() if name not in FILLED}
+                names |= dict.fromkeys(flat(own))
+        if not names:
+            return ""
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"; reported were {', '.join(list(names)[:_NAMED])}{more}"
+
+
+def _place(column: str) -> int:
+    """Of a column: what was reported, what the search adds to it, the configuration, why it ended and where it is."""
+    if column.startswith("config/"):
+        return len(_ABOUT) + 1
+    if column in _LAST:
+        return len(_ABOUT) + 2
+    return _ABOUT.index(column) + 1 if column in _ABOUT else 0

@@ -1,0 +1,13 @@
+"""Trials in the order in which they are made, each to its end."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from paceline.tune.schedulers.scheduler import TrialScheduler
+
+
+class FIFOScheduler(TrialScheduler):
+    """Lets every trial run to its end. Nothing is decided, so no trial ever waits in `report()`."""
+
+    decides: ClassVar[bool] = False

@@ -1,0 +1,293 @@
+"""The spaces that `OptunaSearch` can search in: paceline's own domains, Optuna's distributions, or a function.
+
+Each gives the configuration that a trial of Optuna's suggests, parameter by parameter, and finds the parameters of a
+configuration again. A parameter is suggested by its path, `model/lr`, and one under a condition only where that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Protocol
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from paceline._core.plain import plain
+from paceline.tune.columns import flattened
+from paceline.tune.search.optuna.quiet import heard, quiet
+from paceline.tune.space.domains import Categorical, Domain, Float, Grid, Integer
+from paceline.tune.space.points import Point
+from paceline.tune.space.space import Space as ParamSpace
+from paceline.tune.space.tree import Path, Place, told
+
+_SIMPLE = (type(None), bool, int, float, str)
+
+
+class Space(Protocol):
+    @property
+    def parameters(self) -> bool:
+        """Whether there is anything to search for."""
+        ...
+
+    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The configuration of a trial; `given` is the point it was asked to begin with, if any."""
+        ...
+
+    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that a configuration, or a part of one, sets. Raises `ValueError` for what is not there."""
+        ...
+
+    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """All parameters of a configuration; None where it is not one of this space."""
+        ...
+
+
+def understood(space: Any, name: str) -> Space:
+    """The space that was given, checked."""
+    if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
+        return Distributions(space)
+    if isinstance(space, Mapping):
+        return Domains(ParamSpace(space), name)
+    if callable(space):
+        return DefinedByRun(space)
+    raise ValueError(
+        f"{name}={space!r} is neither a dict of paceline's domains or Optuna's distributions, nor a function that "
+        'takes an Optuna trial\n\nhint: {"lr": tune.loguniform(1e-5, 1e-1)}'
+    )
+
+
+class Domains:
+    """A space of paceline's own domains.
+
+    What Optuna has no distribution for is suggested as something else: floats with a step as the number of steps from
+    zero, and options that are objects, or not all different, by their index.
+    """
+
+    def __init__(self, space: ParamSpace, name: str) -> None:
+        self._space = space
+        self._places = space.domains()
+        for place in self._places.values():
+            _check_searchable(place, name)
+
+    @property
+    def parameters(self) -> bool:
+        return bool(self._places)
+
+    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        made = self._point(given).made if given else {}
+        return self._space.put_together(lambda place: _suggested(trial, place), trial.number, seed, made)
+
+    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        found = self._point(point)
+        return {self._places[path].name: _as_suggested(self._places[path], at) for path, at in found.picked.items()}
+
+    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            found = self._point(config)
+        except ValueError:
+            return None  # It may be from another space; the caller says so.
+        picked: dict[Path, Any] = {**found.picked}
+        for place in self._places.values():
+            if place.path not in picked and all(picked.get(path) == index for path, index in place.condition):
+                return None
+        return {self._places[path].name: _as_suggested(self._places[path], at) for path, at in picked.items()}
+
+    def _point(self, config: Mapping[str, Any]) -> Point:
+        return self._space.point(config, "points_to_evaluate")
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{place.name}: {place.domain}" for place in self._places.values()) + "}"
+
+
+class Distributions:
+    """A dict of Optuna's distributions, with constants beside them. `a/b` is `b` in the dict `a`."""
+
+    def __init__(self, space: Mapping[str, Any]) -> None:
+        self._space = dict(space)
+        for key, value in self._space.items():
+            if not isinstance(key, str):
+                raise ValueError(f"space has the key {key!r}: the names of parameters have to be strings")
+            if isinstance(value, Domain):
+                raise ValueError(
+                    f"space[{key!r}] is {value}, a domain of paceline's, beside distributions of Optuna's: use one "
+                    "kind of them"
+                )
+
+    @property
+    def parameters(self) -> bool:
+        return True
+
+    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        return nested(
+            {
+                name: _by_distribution(trial, name, value) if isinstance(value, BaseDistribution) else value
+                for name, value in self._space.items()
+            }
+        )
+
+    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {**flattened(point), **point}
+        names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
+        unknown = [name for name in flattened(point) if name not in self._space and name not in flattened(self._space)]
+        if unknown:
+            raise ValueError(f"points_to_evaluate has {unknown[0]!r}, and the space has {', '.join(self._space)}")
+        found = {name: flat[name] for name in names if name in flat}
+        for name, value in found.items():
+            if not _has(self._space[name], value):
+                raise ValueError(f"points_to_evaluate has {name}={value!r}, which is not in {self._space[name]}")
+        return found
+
+    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        flat = {**flattened(config), **config}
+        names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
+        if not all(name in flat and _has(self._space[name], flat[name]) for name in names):
+            return None
+        return {name: flat[name] for name in names}
+
+    def __str__(self) -> str:
+        return str(self._space)
+
+
+class DefinedByRun:
+    """A function that suggests by a trial, and may return further values. `a/b` is `b` in the dict `a`."""
+
+    def __init__(self, function: Callable[[Any], Mapping[str, Any] | None]) -> None:
+        self._function = function
+
+    @property
+    def parameters(self) -> bool:
+        return True
+
+    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        constants = self._called(trial)
+        return nested({**trial.params, **constants})
+
+    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        return {**flattened(point), **point}
+
+    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        flat = {**flattened(config), **config}
+        trial = optuna.trial.FixedTrial(flat)
+        try:
+            with quiet():
+                self._called(trial)
+        except ValueError:
+            return None  # A parameter is not there; an error of the function's own comes again when it is asked.
+        return {**trial.params}
+
+    def _called(self, trial: Any) -> Mapping[str, Any]:
+        with heard():
+            constants = self._function(trial)
+        if constants is not None and not isinstance(constants, Mapping):
+            raise ValueError(
+                f"the function of the space has returned {constants!r}: it has to be a dict of constant values, or None"
+            )
+        return constants or {}
+
+    def __str__(self) -> str:
+        return getattr(self._function, "__qualname__", repr(self._function))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a/b": 1}` as `{"a": {"b": 1}}`."""
+    made: dict[str, Any] = {}
+    for name, value in flat.items():
+        *around, last = name.split("/")
+        inside = made
+        for key in around:
+            inside = inside.setdefault(key, {})
+            if not isinstance(inside, dict):
+                raise ValueError(f"the parameter {name!r} is inside of {key!r}, which is a parameter itself")
+        if isinstance(inside.get(last), dict):
+            raise ValueError(f"the parameter {name!r} has others inside of it")
+        inside[last] = value
+    return made
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two configurations are the same, one of them perhaps from storage, where tuples are lists."""
+    try:
+        return bool(plain(dict(a)) == plain(dict(b)))
+    except (TypeError, ValueError):
+        return bool(a == b)
+
+
+def _check_searchable(place: Place, name: str) -> None:
+    if isinstance(place.domain, Grid):
+        raise ValueError(
+            f"{told(place.path, name)} is a grid_search, and Optuna suggests one trial after the other: it does not go "
+            "through a grid\n\nhint: use tune.choice, or leave out the search_alg"
+        )
+    if not isinstance(place.domain, Float | Integer | Categorical):
+        raise ValueError(
+            f"{told(place.path, name)} is {place.domain}, which Optuna has no distribution for\n\n"
+            "hint: use tune.uniform within bounds that make sense, or leave out the search_alg"
+        )
+
+
+def _suggested(trial: optuna.Trial, place: Place) -> Any:
+    """A number of the domain, or the index of an option."""
+    name, domain = place.name, place.domain
+    match domain:
+        case Float(q=None):
+            return trial.suggest_float(name, domain.lower, domain.upper, log=domain.log)
+        case Float(q=float(step)):
+            first, last = _steps(domain.first, step), _steps(domain.last, step)
+            return domain.nearest(float(trial.suggest_int(name, first, last, log=domain.log) * Fraction(repr(step))))
+        case Integer(q=int(step), log=True):
+            return trial.suggest_int(name, domain.first // step, domain.last // step, log=True) * step
+        case Integer():
+            return trial.suggest_int(name, domain.first, domain.last, step=domain.q or 1, log=domain.log)
+        case Categorical():
+            if _are_simple(domain.categories):
+                return domain.categories.index(trial.suggest_categorical(name, domain.categories))
+            return trial.suggest_categorical(name, range(len(domain.categories)))
+    raise AssertionError(f"{domain} was checked before")
+
+
+def _as_suggested(place: Place, picked: Any) -> Any:
+    """What Optuna calls a number of the domain, or the index of an option."""
+    domain = place.domain
+    if isinstance(domain, Float) and domain.q is not None:
+        return _steps(picked, domain.q)
+    if isinstance(domain, Integer) and domain.q is not None and domain.log:
+        return picked // domain.q
+    if isinstance(domain, Categorical) and _are_simple(domain.categories):
+        return domain.categories[picked]
+    return picked
+
+
+def _steps(value: float, step: float) -> int:
+    return round(Fraction(repr(value)) / Fraction(repr(step)))
+
+
+def _are_simple(options: tuple[Any, ...]) -> bool:
+    """Whether Optuna can keep and tell them apart; 1 and True are the same to it, and nan is not even itself."""
+    if any(type(option) not in _SIMPLE or option != option for option in options):
+        return False
+    return len({*options}) == len(options)
+
+
+def _by_distribution(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    match distribution:
+        case FloatDistribution():
+            return trial.suggest_float(
+                name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
+        case IntDistribution():
+            return trial.suggest_int(
+                name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
+        case CategoricalDistribution():
+            return trial.suggest_categorical(name, distribution.choices)
+    raise ValueError(f"space[{name!r}] is {distribution!r}, which is not a distribution that can be suggested")
+
+
+def _has(distribution: BaseDistribution, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return any(value is choice or value == choice for choice in distribution.choices)
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and distribution.low <= value <= distribution.high
+    return True

@@ -1,0 +1,114 @@
+"""Stoppers with a limit: a number of iterations, values that a report reaches, seconds of the whole search."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from paceline._core.clock import Clock, SystemClock
+from paceline.tune.stoppers.reported import Reported
+from paceline.tune.stoppers.stopper import Stopper
+
+
+class MaximumIterationStopper(Stopper):
+    """Ends a trial at its `max_iter`-th iteration."""
+
+    def __init__(self, max_iter: int) -> None:
+        if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
+            raise ValueError(f"max_iter={max_iter!r} is not a whole number of 1 or more")
+        self.max_iter = max_iter
+        self._reports: Counter[str] = Counter()
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        self._reports[trial_id] += 1
+        # What a trial was cloned from counts too, and only the report knows of that.
+        iteration = result.get("training_iteration", self._reports[trial_id])
+        return bool(iteration >= self.max_iter)
+
+    @property
+    def why(self) -> str:
+        return f"it has made {self.max_iter} iterations (max_iter)"
+
+
+class ThresholdStopper(Stopper):
+    """Ends a trial when one of these numbers reaches its limit, that is, is equal to it or more.
+
+    This is what a dict means: `{"training_iteration": 10, "eval/accuracy": 0.9}`. A report without one of the names
+    does not reach it; that the first one is without it is said.
+    """
+
+    def __init__(self, limits: Mapping[str, Any]) -> None:
+        self.limits = dict(_flat(limits))
+        self._reported = Reported("stop")
+        self._why = "a limit was reached"
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        reached = []
+        for name, limit in self.limits.items():
+            value = self._reported.number(name, trial_id, result)
+            if value is not None and value >= limit:
+                reached.append(f"{name} {value} has reached {limit}")
+        if reached:
+            self._why = ", ".join(reached)
+        return bool(reached)
+
+    @property
+    def why(self) -> str:
+        return self._why
+
+
+class TimeoutStopper(Stopper):
+    """Ends the search when it has run for so long: seconds, or a `timedelta`.
+
+    Only the time counts in which a driver ran it. A continued search has what is left.
+    """
+
+    decides = False
+
+    def __init__(self, timeout: float | timedelta, clock: Clock | None = None) -> None:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise ValueError(f"timeout={timeout!r} is neither a number of seconds above 0 nor such a timedelta")
+        self.timeout_s = seconds
+        self._clock = clock or SystemClock()
+        self._began: float | None = None
+        self._before_s = 0.0
+
+    @property
+    def ran_s(self) -> float:
+        """How long the search has run. This driver's time begins with the first question."""
+        now = self._clock.now()
+        if self._began is None:
+            self._began = now
+        return self._before_s + now - self._began
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.ran_s >= self.timeout_s
+
+    def continued(self, ran_s: float) -> None:
+        self._before_s = ran_s
+
+    @property
+    def why(self) -> str:
+        return f"the search has run for {self.timeout_s:g} s (timeout)"
+
+
+def _flat(limits: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    for name, limit in limits.items():
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"stop={limits!r} has the key {name!r}, which is not the name of a metric")
+        if isinstance(limit, Mapping):
+            yield from _flat(limit, f"{path}{name}/")
+        elif not isinstance(limit, (int, float)) or limit != limit:
+            raise ValueError(
+                f"stop={{{path + name!r}: {limit!r}}} is not a number, which the metric has to reach\n\n"
+                "hint: for anything else give a function: stop=lambda trial_id, result: result['loss'] < 0.1"
+            )
+        else:
+            yield path + name, limit

@@ -1,0 +1,126 @@
+"""A function as what a trial runs: one worker, which calls it with the trial's configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from paceline._core.choice import chosen
+from paceline._core.errors import TrainingFailedError
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.trainer import DataParallelTrainer
+from paceline.tune import session
+from paceline.tune.trainables.carried import Carried, carried
+from paceline.tune.trainables.planned import TrialNeeds
+from paceline.tune.trainables.resources import Resources, needs_of, scaling_for
+from paceline.tune.trainables.shared import Handle
+from paceline.tune.trainables.wrapped import Wrapped
+
+
+@dataclass(frozen=True)
+class CallFunction:
+    """What the worker of a trial runs."""
+
+    function: Any
+    """Itself, or as it was `Carried`."""
+    handle: Handle | None = None
+
+    @property
+    def inner_function(self) -> Any:
+        return self.function.value if isinstance(self.function, Carried) else self.function
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        session.begin_trial()
+        objects = self.handle.load() if self.handle is not None else {}
+        try:
+            result = self.inner_function(config, **objects)
+        except TrainingFailedError as error:
+            # Of a run that the trial itself had started: the reason is more to the point than that it failed.
+            if error.__cause__ is not None:
+                error.add_note(f"{type(error.__cause__).__name__}: {error.__cause__}")
+            raise
+        if inspect.isgenerator(result):
+            for metrics in cast(Iterator[dict[str, Any]], result):
+                session.report(metrics)
+            return None
+        if isinstance(result, dict) and session.num_reports() == 0:
+            session.report(result)
+        return result
+
+
+class FunctionPlan:
+    def __init__(self, wrapped: Wrapped) -> None:
+        function = wrapped.trainable
+        self.name: str = getattr(function, "__name__", type(function).__name__)
+        _check_signature(function, self.name, wrapped.shared.names if wrapped.shared is not None else ())
+        self._function = function
+        self._carried = carried(function, self.name)
+        self._resources = wrapped.resources
+        self._shared = wrapped.shared
+        self.run_config: RunConfig | None = None
+
+    def check(self, run_config: RunConfig) -> None:
+        refuse_detached(run_config)
+        config = run_config.checkpoint_config
+        for name in ("checkpoint_frequency", "checkpoint_at_end"):
+            if getattr(config, name, None):
+                raise ValueError(
+                    f"CheckpointConfig({name}={getattr(config, name)}) is for subclasses of tune.Trainable, and "
+                    f"{self.name} is a function\n\nhint: tune.report(metrics, checkpoint=...) when you want one"
+                )
+
+    def needs(self, config: Mapping[str, Any]) -> TrialNeeds:
+        return needs_of(scaling_of(self._resources, config), is_explicit=self._resources is not None)
+
+    def trainer(
+        self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
+    ) -> DataParallelTrainer:
+        self.check(run_config)
+        choice = chosen(run_config.engine)
+        # On a cluster it is looked into for references to objects there.
+        function = self._function if choice.engine == "ray" else self._carried
+        handle = self._shared.handle(choice) if self._shared is not None else None
+        return DataParallelTrainer(
+            CallFunction(function, handle),
+            train_loop_config=dict(config),
+            scaling_config=scaling_of(self._resources, config),
+            run_config=run_config,
+            resume_from_checkpoint=initial,
+        )
+
+
+def scaling_of(resources: Resources | None, config: Mapping[str, Any]) -> ScalingConfig:
+    return scaling_for(resources, config) if resources is not None else ScalingConfig(num_workers=1)
+
+
+def refuse_detached(run_config: RunConfig) -> None:
+    if run_config.detached:
+        raise ValueError(
+            "RunConfig(detached=True) is for a single run: the trials of a search are driven by its script"
+        )
+
+
+def _check_signature(function: Any, name: str, shared: tuple[str, ...]) -> None:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return  # Written in C: calling it will tell.
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    if not positional or positional[0].name in shared:
+        raise ValueError(
+            f"{name} takes no argument for the trial's configuration\n\nhint: def {name}(config{_listed(shared)}): ..."
+        )
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [p.name for p in needed[1 if needed[:1] == positional[:1] else 0 :] if p.name not in shared]
+    if missing:
+        raise ValueError(
+            f"{name} needs {', '.join(missing)} beside the trial's configuration\n\n"
+            f"hint: tune.with_parameters({name}, {missing[0]}=...) gives it to every trial"
+        )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return "".join(f", {name}" for name in names)

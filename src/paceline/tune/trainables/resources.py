@@ -1,0 +1,145 @@
+"""What a trial is to have: as a dict, a `ScalingConfig`, bundles, or a function of the configuration.
+
+A trial that is not a trainer has one process, which gets all that was asked for: what it starts itself, an inner run
+for one, shares that with it. So all bundles of a trial lie in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.train.config import ScalingConfig
+from paceline.tune.trainables.planned import Bundle, TrialNeeds
+
+_KNOWN = {"cpu": "CPU", "gpu": "GPU"}
+_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+_LEAST_AMOUNT = 0.0001
+
+
+@dataclass(frozen=True)
+class PlacementGroupFactory:
+    """Bundles of resources for a trial: the first for its own process, the others for what that starts.
+
+    PlacementGroupFactory([{"CPU": 1}, {"CPU": 2, "GPU": 1}])
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str = "PACK"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bundles, str | bytes | Mapping) or not isinstance(self.bundles, Sequence):
+            raise ValueError(f"bundles={self.bundles!r} is not a list of dicts such as [{{'CPU': 1}}]")
+        if not self.bundles:
+            raise ValueError("bundles=[] asks for nothing: give at least one, such as [{'CPU': 1}]")
+        if self.strategy not in _STRATEGIES:
+            raise ValueError(f"strategy={self.strategy!r} is not one of {', '.join(_STRATEGIES)}")
+        checked = tuple(_checked(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
+        object.__setattr__(self, "bundles", checked)
+
+    @property
+    def required_resources(self) -> dict[str, float]:
+        """What all bundles ask for together."""
+        total: Counter[str] = Counter()
+        for bundle in self.bundles:
+            for name, amount in bundle.items():
+                total[name] += amount  # type: ignore[assignment]
+        return dict(total)
+
+    @property
+    def head_bundle_is_empty(self) -> bool:
+        return not any(self.bundles[0].values())
+
+    @property
+    def head_cpus(self) -> float:
+        return self.bundles[0].get("CPU", 0.0)
+
+
+Asked = Mapping[str, float] | ScalingConfig | PlacementGroupFactory
+Resources = Asked | Callable[[Mapping[str, Any]], Asked]
+"""What `with_resources` takes."""
+
+
+def checked_resources(resources: Any) -> Resources:
+    """As it was given, where it can be known before there is a configuration."""
+    if callable(resources) and not isinstance(resources, type):
+        return resources  # type: ignore[no-any-return]
+    _request(resources, "resources")
+    return resources  # type: ignore[no-any-return]
+
+
+def scaling_for(resources: Resources, config: Mapping[str, Any]) -> ScalingConfig:
+    """One worker that has all of it."""
+    where = "resources"
+    if callable(resources):
+        where = f"{getattr(resources, '__name__', 'resources')}(config)"
+        resources = resources(config)
+    request = _request(resources, where)
+    if isinstance(resources, ScalingConfig) and resources.num_workers == 1:
+        return resources
+    total = {name: float(amount) for name, amount in request.required_resources.items() if amount or name == "CPU"}
+    num_gpus = total.get("GPU", 0.0)
+    if num_gpus > 1:
+        total["GPU"] = float(math.ceil(num_gpus))
+    return ScalingConfig(
+        num_workers=1,
+        use_gpu=num_gpus > 0,
+        resources_per_worker=total,
+        placement_strategy=request.strategy,
+        accelerator_type=resources.accelerator_type if isinstance(resources, ScalingConfig) else None,
+    )
+
+
+def needs_of(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
+    """What the workers of a run need, one bundle each. Of an elastic run, as many as it may grow to."""
+    others = dict(scaling.additional_resources_per_worker)
+    if scaling.accelerator_type is not None:
+        others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
+    bundle = Bundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
+    return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
+
+
+def _request(given: Any, where: str) -> PlacementGroupFactory:
+    if isinstance(given, PlacementGroupFactory):
+        return given
+    if isinstance(given, ScalingConfig):
+        if given.max_workers == 0:
+            raise ValueError(f"{where}={given!r} has no worker: use 1 or more")
+        return PlacementGroupFactory([_per_worker(given)] * given.max_workers, given.placement_strategy)
+    if isinstance(given, Mapping):
+        return PlacementGroupFactory([_checked(given, where)])
+    raise ValueError(
+        f"{where}={given!r} is no resources: use a dict such as {{'cpu': 2, 'gpu': 0.5}}, a ScalingConfig, "
+        "a PlacementGroupFactory, or a function of the config that returns one of them"
+    )
+
+
+def _per_worker(scaling: ScalingConfig) -> dict[str, float]:
+    own = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
+    return {**own, **scaling.additional_resources_per_worker}
+
+
+def _checked(bundle: Any, where: str) -> dict[str, float]:
+    if not isinstance(bundle, Mapping):
+        raise ValueError(f"{where}={bundle!r} is not a dict such as {{'CPU': 1}}")
+    found: dict[str, float] = {}
+    for name, amount in bundle.items():
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{where} has {name!r}, which is not the name of a resource")
+        if name == "custom_resources" and isinstance(amount, Mapping):
+            found |= _checked(amount, f"{where}['custom_resources']")
+            continue
+        name_of = _KNOWN.get(name.lower(), name)
+        if name_of in found:
+            raise ValueError(f"{where}={dict(bundle)!r} has {name_of} twice")
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+            raise ValueError(f"{where}[{name!r}]={amount!r} is not a number of 0 or more")
+        if 0 < amount < _LEAST_AMOUNT:
+            raise ValueError(f"{where}[{name!r}]={amount!r} is too little: the least amount is {_LEAST_AMOUNT}")
+        if name_of == "GPU" and amount > 1 and amount != int(amount):
+            raise ValueError(f"{where}[{name!r}]={amount!r} is neither below 1 nor a whole number")
+        found[name_of] = float(amount)
+    return found

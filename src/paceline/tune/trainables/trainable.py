@@ -1,0 +1,165 @@
+"""`Trainable`: a trial as a class, which is asked for one step after another.
+
+What belongs to the loop around it (reports, checkpoints, the end) is in `classes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.train.checkpoint import Checkpoint
+from paceline.tune import session
+from paceline.tune.trainables.resources import PlacementGroupFactory
+
+_NOTE = ".trainable.json"
+"""What is kept with a checkpoint beside the user's own files: how far the trainable was."""
+
+
+class Trainable:
+    """Subclass this, and implement `setup`, `step`, and `save_checkpoint` and `load_checkpoint`.
+
+    A trial has one object of it in a process of its own, and calls `step` again and again: each result is a report. It
+    ends when a result has `done` as true, or when it is stopped. A result with `should_checkpoint` as true brings a
+    checkpoint; `CheckpointConfig(checkpoint_frequency=..., checkpoint_at_end=...)` say when there are others.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, *, parameters: Mapping[str, Any] | None = None) -> None:
+        self.config: dict[str, Any] = dict(config or {})
+        self._iteration = 0
+        self._time_total_s = 0.0
+        self._is_done = False
+        self.setup(self.config, **(parameters or {}))
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Begin; objects of `with_parameters` come as further arguments."""
+
+    def step(self) -> dict[str, Any]:
+        """Train a while, and return what is to be reported."""
+        raise NotImplementedError(f"{type(self).__name__} has to implement step()")
+
+    def save_checkpoint(self, checkpoint_dir: str) -> str | dict[str, Any] | None:
+        """Write all that is needed to go on to a directory; or return it, as a dict of numbers, texts and arrays."""
+        raise NotImplementedError(f"{type(self).__name__} has to implement save_checkpoint()")
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Go on from a checkpoint: the directory, or the dict, where `save_checkpoint` returned one."""
+        raise NotImplementedError(f"{type(self).__name__} has to implement load_checkpoint()")
+
+    def cleanup(self) -> None:
+        """The trial ends, or pauses."""
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another configuration. Never called: each trial has a process and an object of its own."""
+        return False
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """A step has returned this."""
+
+    @classmethod
+    def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory | Mapping[str, float] | None:
+        """What a trial with this configuration needs, where `with_resources` does not say; None: one CPU."""
+        return None
+
+    def train(self) -> dict[str, Any]:
+        """One iteration."""
+        began = time.monotonic()
+        result = self.step()
+        if not isinstance(result, dict):
+            raise TypeError(f"{type(self).__name__}.step() returned {result!r}, which is not a dict of metrics")
+        self._iteration += 1
+        self._time_total_s += time.monotonic() - began
+        self._is_done = bool(result.get("done"))
+        self.log_result(result)
+        return result
+
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> Checkpoint:
+        """Save to a directory, a new temporary one if none is given."""
+        directory = Path(checkpoint_dir) if checkpoint_dir is not None else Path(tempfile.mkdtemp(prefix="trainable-"))
+        directory.mkdir(parents=True, exist_ok=True)
+        returned = self.save_checkpoint(str(directory))
+        note: dict[str, Any] = {
+            "iteration": self._iteration,
+            "time_total_s": self._time_total_s,
+            "done": self._is_done,
+            "holds": _written(returned, directory, type(self).__name__),
+        }
+        if note["holds"] == "path":
+            note["path"] = str(Path(str(returned)).absolute().relative_to(directory.absolute()))
+        (directory / _NOTE).write_text(json.dumps(note))
+        return Checkpoint(str(directory))
+
+    def restore(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> None:
+        """Go on from what `save` has made."""
+        given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(os.fspath(checkpoint))
+        with given.as_directory() as directory:
+            try:
+                note = json.loads((Path(directory) / _NOTE).read_text())
+            except FileNotFoundError:
+                note = {}  # Not of a trainable: what is in it, its own code has to know.
+            self._iteration = note.get("iteration", 0)
+            self._time_total_s = note.get("time_total_s", 0.0)
+            self._is_done = note.get("done", False)
+            if note.get("holds") == "dict":
+                self.load_checkpoint(given.to_dict())
+            else:
+                self.load_checkpoint(str(Path(directory) / note.get("path", "")))
+
+    def stop(self) -> None:
+        self.cleanup()
+
+    def get_config(self) -> dict[str, Any]:
+        return self.config
+
+    @property
+    def iteration(self) -> int:
+        """How many steps were made, those before the checkpoint that this went on from included."""
+        return self._iteration
+
+    @property
+    def training_iteration(self) -> int:
+        return self._iteration
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last step said so."""
+        return self._is_done
+
+    @property
+    def logdir(self) -> str:
+        """The trial's directory."""
+        return session.get_context().get_trial_dir()
+
+    @property
+    def trial_id(self) -> str:
+        return session.get_context().get_trial_id()
+
+    @property
+    def trial_name(self) -> str:
+        return session.get_context().get_trial_name()
+
+    @property
+    def trial_resources(self) -> dict[str, float]:
+        return session.get_context().get_trial_resources()
+
+
+def _written(returned: Any, directory: Path, name: str) -> Literal["dict", "path", "directory"]:
+    if returned is None:
+        return "directory"
+    if isinstance(returned, dict):
+        Checkpoint.from_dict(returned).to_directory(directory)
+        return "dict"
+    if not isinstance(returned, str | os.PathLike):
+        raise TypeError(f"{name}.save_checkpoint() returned {returned!r}, which is neither a dict, a path, nor None")
+    path = Path(returned).absolute()
+    if not path.is_relative_to(directory.absolute()) or not path.exists():
+        raise ValueError(
+            f"{name}.save_checkpoint() returned {str(returned)!r}, which does not lie in the directory that it was "
+            f"given, {directory}"
+        )
+    return "path"

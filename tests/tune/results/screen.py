@@ -1,0 +1,66 @@
+"""A terminal: runs a program on a pseudo-terminal, and plays what it wrote to a screen."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+HIDE, SHOW, OTHER_SCREEN = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049h"
+
+
+def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, **streams):
+    """How the program ended, and everything that came out of its terminal."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    source = cwd / "on_terminal.py"
+    source.write_text(script)
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    told = {"stdin": its, "stdout": its, "stderr": its, **streams}
+    process = subprocess.Popen([sys.executable, str(source), *args], cwd=cwd, env=env, **told)
+    os.close(its)
+    data = b""
+    try:
+        while True:
+            try:
+                read = os.read(ours, 65536)
+            except OSError:  # How Linux tells that nobody has the other end any more.
+                break
+            if not read:
+                break
+            data += read
+        return process.wait(timeout), data.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def played(text, width=80):
+    """The lines that are on the screen, and above it, in the end."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part[0] != "\x1b":
+            while part:
+                if column == width:
+                    row, column = row + 1, 0
+                    lines += [""] * (row + 1 - len(lines))
+                now, part = part[: width - column], part[width - column :]
+                lines[row] = lines[row].ljust(column)[:column] + now + lines[row][column + len(now) :]
+                column += len(now)
+        elif part[-1] == "A":
+            row -= int(part[2:-1] or 1)
+            assert row >= 0, "it went up beyond what it had written"
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part[-1] not in "mhl":
+            raise AssertionError(f"{part!r} is not known to this terminal")
+    return [line.rstrip() for line in lines]

@@ -1,0 +1,384 @@
+"""What a person sees of a search, with a terminal and without."""
+
+import io
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
+from told_search import Told
+
+from paceline import train
+from paceline._core import settings
+from paceline._storage.layout import Layout
+from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
+from paceline.train.drive import played as run_played
+from paceline.train.site import site_of
+from paceline.tune.lines import Budget
+from paceline.tune.shown import duration
+from paceline.tune.table import Drawn, picture
+from paceline.tune.terminal import SearchTerminal, TableTerminal, TrialTerminal, terminal_of
+
+GOLDEN = Path(__file__).parent / "golden"
+URI = "/results/mnist"
+
+
+def configuration(number):
+    return {"lr": 0.1 / (number + 1), "layers": number + 1, "act": "relu", "data": "/data/mnist"}
+
+
+def small_search(*observers):
+    """Trials that finish, are stopped, paused, cloned, and one that fails."""
+    told = Told(*observers, num_samples=6)
+    told.starts()
+    told.trial("00000", 0.9, 0.5, ending=None, config=configuration(0))
+    told.reported("00000", loss=0.3, checkpoint=True)
+    told.ended("00000")
+    why = "loss=0.8 is not among the best third of 3 trials at iteration 1"
+    told.trial("00001", 0.8, ending="stopped", why=why, config=configuration(1))
+    told.trial("00002", 0.7, ending="paused", why="waits for its bracket", config=configuration(2))
+    told.trial(
+        "00003", 0.7, ending="failed", why="ValueError: shapes do not fit\n\nhint: none", config=configuration(3)
+    )
+    told.began("00002")
+    told.ended("00002", "interrupted")
+    told.cloned("00002", "00000", **(configuration(2) | {"lr": 0.08}))
+    told.began("00002")
+    told.reported("00002", loss=0.2, checkpoint=True)
+    told.trial("00004", ending=None, config=configuration(4))
+    told.no_more()
+    return told
+
+
+def lines_of(search, verbosity=1):
+    out = io.StringIO()
+    terminal = SearchTerminal("mnist", URI, verbosity, out, clock=lambda: 0.0)
+    told = search(terminal)
+    told.ended("00004")
+    told.ended("00002")
+    told.search_ended()
+    terminal.close()
+    return out.getvalue()
+
+
+def golden(name):
+    """What it should look like."""
+    return (GOLDEN / name).read_text()
+
+
+def test_a_small_search_in_lines():
+    assert lines_of(small_search) == golden("lines.txt")
+
+
+def test_every_report_in_lines_where_asked_for():
+    assert lines_of(small_search, verbosity=2) == golden("every_report.txt")
+
+
+def test_nothing_is_said_where_nothing_is_asked_for():
+    assert lines_of(small_search, verbosity=0) == ""
+    out = io.StringIO()
+    terminal = SearchTerminal("mnist", URI, 0, out)
+    terminal.say("began")
+    terminal.say("the disk is full", error=True)
+    assert out.getvalue() == "paceline: the disk is full\n"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_small_search_as_a_table(width):
+    told = small_search()
+    drawn = Drawn("mnist", URI)
+    for trial in ("00000", "00001", "00003"):
+        drawn.saw_end(trial)
+    drawing = picture(told.search, drawn, told.at + 70, width, 24)
+    assert as_text(drawing, width) == golden(f"table_{width}.txt")
+
+
+def as_text(drawing, width, height=24):
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None, highlight=False)
+    console.print(drawing)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_table_of_many_long_trials_keeps_to_its_room(width):
+    told = Told(metric="validation/a_metric_with_a_very_long_name", mode="max")
+    told.starts()
+    for number in range(100):
+        config = {f"a_parameter_with_a_long_name_{n}": "a text as long as it gets" * (n + number) for n in range(9)}
+        told.trial(f"{number:05d}", ending=None, config=config)
+        told.reported(f"{number:05d}", validation={"a_metric_with_a_very_long_name": 1e-300 * number})
+    for number in range(50):
+        told.ended(f"{number:05d}", "stopped", why="because " * 50)
+    drawn = Drawn("a-search-with-a-long-name", "/a/directory/far/down" * 9)
+    for number in range(50):
+        drawn.saw_end(f"{number:05d}")
+    text = as_text(picture(told.search, drawn, told.at, width, 24), width)
+    assert len(text.splitlines()) < 24
+    assert "50 running   50 stopped" in text
+    assert "and 36 more" in text
+    assert "  00050 " in text
+
+
+def test_a_table_without_a_metric_shows_what_was_reported():
+    told = Told(metric=None, mode=None)
+    told.starts()
+    told.trial("00000", 0.5, ending=None, config={})
+    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    assert "loss=0.5" in text
+    assert "best" not in text
+
+
+def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
+    out, now = io.StringIO(), [0.0]
+    terminal = SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0])
+    told = Told(terminal, num_samples=1000)
+    told.starts()
+    for number in range(1000):
+        told.trial(
+            f"{number:05d}", 1000.0 - number % 100, ending="failed" if number % 4 == 0 else "returned", why="E: x"
+        )
+        now[0] += 0.05
+        terminal.tick(told.search, told.at)
+    told.search_ended()
+    lines = out.getvalue().splitlines()
+    assert len(lines) < 200
+    sums = [line for line in lines if re.match(r"paceline: \d+ trials: ", line)]
+    assert 8 <= len(sums) <= 10
+    assert "; best is trial 00099, loss=901: lr=9.9" in sums[-1]
+    assert "paceline: search mnist is complete" in out.getvalue()
+    assert "750 stopped, 250 failed" in out.getvalue()
+    assert "failed: 250 trials (00000, 00004, 00008, 00012, 00016 and 245 more): E: x; see" in lines[-1]
+
+
+def test_slow_trials_are_all_told_however_many():
+    out, now = io.StringIO(), [0.0]
+    told = Told(SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0]), num_samples=500)
+    told.starts()
+    for number in range(500):
+        told.trial(f"{number:05d}", 1.0)
+        now[0] += 3.0
+    assert out.getvalue().count(" finished after 1 iteration, ") == 500
+
+
+def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
+    budget = Budget(3, 0.5)
+    assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
+    assert [budget.take(2.0), budget.take(2.0), budget.take(3.0), budget.take(4.0)] == [True, False, False, True]
+    assert [budget.take(100.0) for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1:00 min"), (3599.6, "1:00 h")],
+)
+def test_durations_are_short(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_search_that_is_interrupted_says_how_to_go_on():
+    out = io.StringIO()
+    told = Told(SearchTerminal("mnist", URI, 1, out))
+    told.starts()
+    told.trial("00000", 1.0, ending="interrupted")
+    told.search_ended("Ctrl-C", complete=False)
+    assert "search mnist has stopped (Ctrl-C) after" in out.getvalue()
+    assert out.getvalue().endswith("paceline: run the script again with the same name to continue\n")
+    told.starts()
+    assert "paceline: search mnist continues: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
+
+
+def test_the_best_so_far_counts_what_earlier_drivers_had():
+    out = io.StringIO()
+    told = Told()
+    told.starts()
+    told.trial("00000", 1.0)
+    told.observers = (SearchTerminal("mnist", URI, 1, out),)
+    told.starts()
+    told.trial("00001", 2.0)
+    told.trial("00002", 0.5)
+    assert "trial 00001 finished after 1 iteration, 2.0 s: loss=2\n" in out.getvalue()
+    assert "trial 00002 finished after 1 iteration, 2.0 s: loss=0.5, the best so far\n" in out.getvalue()
+
+
+def test_a_search_that_ends_early_says_why():
+    out = io.StringIO()
+    told = Told(SearchTerminal("mnist", URI, 1, out))
+    told.starts()
+    told.trial("00000", 1.0, ending=None)
+    told.no_more("its time of 10 s is over")
+    assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
+    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    assert text.startswith("search mnist  1 trial, 4.0 s, ends early: its time of 10 s is over")
+
+
+def test_lines_are_said_where_there_is_no_terminal_to_redraw():
+    assert type(terminal_of("mnist", URI, 1, io.StringIO())) is SearchTerminal
+
+
+# What trials print.
+
+
+def noisy(config):
+    print("this is", config["name"], flush=True)
+    attempt = train.get_checkpoint()
+    print("half a line", end="")
+    if attempt is None:
+        train.report({"loss": 1.0}, checkpoint=train.Checkpoint.from_dict({}))
+        raise OSError("the first time")
+    train.report({"loss": 1.0})
+
+
+def play(name, directory, above, **run_config):
+    """A trial's run, as a search has it played."""
+    config = RunConfig(name=f"trial_{name}", storage_path=directory, **run_config)
+    trainer = DataParallelTrainer(noisy, train_loop_config={"name": name}, run_config=config)
+    terminal = TrialTerminal(name, Layout(Path(directory) / f"trial_{name}"), above, settings.load().report_notice_s)
+    return run_played(trainer._asked(site_of(trainer.scaling_config, config)), terminal, trainer._seams)
+
+
+def test_what_trials_print_at_once_is_passed_on_line_by_line_and_a_retry_is_told(tmp_path, capsys):
+    above = SearchTerminal("mnist", URI, 1)
+    names = [f"{number:05d}" for number in range(3)]
+    once_more = FailureConfig(max_failures=1)
+    threads = [
+        threading.Thread(target=play, args=(name, tmp_path, above), kwargs={"failure_config": once_more})
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = capsys.readouterr()
+    for name in names:
+        own = [line for line in told.out.splitlines() if line.startswith(f"[{name}] ")]
+        assert own[:1] == [f"[{name}] this is {name}"]
+        assert own[-2:] == [f"[{name}] this is {name}", f"[{name}] half a line"]
+        assert f"[{name}] OSError: the first time" in own
+        again = (
+            f"trial {name} is tried again after OSError: the first time: attempt 2, from checkpoint checkpoint_000001"
+        )
+        assert told.err.count(f"paceline: {again}\n") == 1
+    assert all(re.match(r"\[0000[012]\] ", line) for line in told.out.splitlines())
+    # A run itself says neither that it begins nor that it is complete.
+    assert len(told.err.splitlines()) == len(names)
+
+
+def test_with_verbosity_0_trials_are_silent_and_their_logs_are_not(tmp_path, capsys):
+    with pytest.raises(train.TrainingFailedError):
+        play("00000", tmp_path, SearchTerminal("mnist", URI, 0))
+    assert capsys.readouterr() == ("", "")
+    log = tmp_path / "trial_00000" / "logs" / "attempt_1" / "rank_0.log"
+    assert log.read_text().startswith("this is 00000\n")
+
+
+# On a terminal.
+
+ON_TERMINAL = f"""
+import logging, os, signal, sys, threading, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from told_search import Told
+from paceline.tune.terminal import terminal_of
+
+terminal = terminal_of("mnist", "/results/mnist", 1)
+told = Told(terminal, at=time.time())
+told.step_s = 0.0
+
+def tick():
+    terminal._drawn_at = 0.0
+    terminal.tick(told.search, told.at + 1)
+
+told.starts()
+tick()
+told.trial("00000", 0.9, 0.5)
+told.trial("00001", 0.9, ending=None)
+tick()
+print("printed by the script")
+terminal.pass_on("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
+logging.getLogger("somebody").warning("logged")
+told.trial("00002", ending="failed", why="ValueError: boom")
+tick()
+told.reported("00001", loss=0.1)
+tick()
+"""
+
+ENDS = {
+    "an exception": ("try:\n    raise RuntimeError('lost')\nfinally:\n    terminal.close()", 1),
+    "an exception that nobody catches": ("raise RuntimeError('lost')", 1),
+    "sys.exit": ("sys.exit(3)", 3),
+    "an interrupt": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", 130),
+    "a kill": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "its end": ("told.ended('00001')\ntold.search_ended()\nterminal.close()", 0),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_however_a_search_ends_the_cursor_is_there_and_the_screen_as_it_was(how, tmp_path):
+    end, code = ENDS[how]
+    ended, text = run_on_terminal(ON_TERMINAL + end, cwd=tmp_path)
+    assert ended in (code, -signal.SIGINT if how == "an interrupt" else code)
+    assert OTHER_SCREEN not in text
+    assert text.rfind(SHOW) > text.rfind(HIDE) >= 0
+    lines = played(text)
+    printed = [
+        "printed by the script",
+        "[00001] printed by a trial",
+        "[00001] with colours and [brackets]",
+        "logged",
+        "paceline: trial 00002 failed at iteration 0: ValueError: boom",
+    ]
+    assert lines[: len(printed)] == printed
+    if how == "a kill":
+        assert "search mnist  3 trials" in lines[len(printed)], "nobody was there to take the table away"
+    else:
+        assert not any("search mnist  3 trials" in line for line in lines)
+    if how == "its end":
+        assert any("best: trial 00001, loss=0.1 at iteration 2" in line for line in lines)
+    if "exception" in how:
+        assert "RuntimeError: lost" in lines
+
+
+def test_standard_output_goes_where_it_was_sent_while_the_table_is_on_the_terminal(tmp_path):
+    with (tmp_path / "out.txt").open("w") as out:
+        ended, text = run_on_terminal(ON_TERMINAL + "terminal.close()", cwd=tmp_path, stdout=out)
+    assert ended == 0
+    assert (tmp_path / "out.txt").read_text() == (
+        "printed by the script\n[00001] printed by a trial\n[00001] \x1b[31mwith colours\x1b[0m and [brackets]\n"
+    )
+    assert "printed by" not in text
+    assert "mnist" in text
+
+
+def test_a_terminal_that_cannot_be_redrawn_gets_lines(tmp_path):
+    dumb = "import os\nos.environ['TERM'] = 'dumb'\n"
+    ended, text = run_on_terminal(dumb + ON_TERMINAL.replace("_drawn_at", "_"), cwd=tmp_path)
+    assert ended == 0
+    assert "\x1b[" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
+    assert "paceline: trial 00000 finished after 2 iterations" in text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_on_a_terminal_is_drawn_over_itself(width, tmp_path):
+    _, text = run_on_terminal(ON_TERMINAL + "os.kill(os.getpid(), signal.SIGKILL)", cwd=tmp_path, width=width)
+    lines = played(text, width)
+    assert sum("search mnist" in line for line in lines) == 1
+    (running,) = (line for line in lines if line.startswith("  00001"))
+    assert re.fullmatch(r"  00001 +2 +1\.0 s +0\.1 +0\.1", running)
+
+
+def test_the_table_is_drawn_a_few_times_a_second_at_most():
+    now = [0.0]
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
+    terminal = TableTerminal("mnist", URI, 1, console, clock=lambda: now[0])
+    told = small_search(terminal)
+    try:
+        for _ in range(1000):
+            now[0] += 0.01
+            terminal.tick(told.search, told.at)
+    finally:
+        terminal.close()
+    assert 35 <= console.file.getvalue().count("search mnist  5 trials") <= 41
