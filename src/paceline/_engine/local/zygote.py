@@ -30,6 +30,7 @@ NUM_FDS = 3
 """What comes with each request to fork: the control socket, the log file, the job."""
 
 _DRIVER_DIED = signal.SIGHUP
+_LOOK_AGAIN_S = 0.005
 
 
 class Channel:
@@ -72,6 +73,11 @@ class Zygote:
 
     def serve(self) -> None:
         """Work until the driver is gone."""
+        self._serve()
+        # The death signal may be later than the news of the death, and must not interrupt what follows from it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
+
+    def _serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(_DRIVER_DIED, _leave)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
@@ -111,9 +117,11 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             try:
-                os.waitpid(-1, 0)
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
             except ChildProcessError:
                 return
+            time.sleep(_LOOK_AGAIN_S)  # The list of children may lack one, while it changes.
 
     def _attach(self, channel: Channel) -> None:
         self._channels[channel.end.fileno()] = channel
@@ -242,6 +250,8 @@ def _kill_group(pid: int) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
+    # Of a driver with threads each one that ends may send it, and the first alone is to interrupt.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
     raise SystemExit(0)
 
 
