@@ -91,6 +91,8 @@ class Plan:
     time_budget_s: float | None = None
     fail_fast: bool = False
     observers: Sequence[SearchObserver] = ()
+    say: Callable[[str], None] = lambda text: None
+    """To a person."""
     reset_errored: str = ""
     """Of trials that have failed: "resume" or "restart" them."""
     resume_unfinished: bool = True
@@ -506,9 +508,15 @@ class SearchDriver:
     def _interrupted(self) -> None:
         if self.outcome.preempted and not self._is_ending:
             self._is_ending = True
+            self._plan.say(
+                "this machine is about to be taken away: trials stop at their next report, "
+                f"for which there are {self._plan.grace_s:.0f} s"
+            )
             for live in self._live.values():
                 live.run.preempt(self._plan.grace_s)
         elif self.outcome.interrupted:
+            if self.outcome.interrupted == 1 and self._live:
+                self._plan.say("trials stop at their next report; press Ctrl-C again to stop now")
             self._interrupt_all(now=self.outcome.interrupted > 1)
 
     def _interrupt_all(self, *, now: bool) -> None:
