@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
     from paceline.tune.callback import Callback
     from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
+    from paceline.tune.error import TuneError
     from paceline.tune.result import Result
     from paceline.tune.result_grid import ResultGrid
     from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -43,6 +44,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.train.checkpoint": ("Checkpoint",),
     "paceline.tune.callback": ("Callback",),
     "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig"),
+    "paceline.tune.error": ("TuneError",),
     "paceline.tune.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
@@ -88,6 +90,7 @@ __all__ = [
     "TrialScheduler",
     "TuneConfig",
     "TuneContext",
+    "TuneError",
     "Tuner",
     "choice",
     "get_checkpoint",

@@ -15,7 +15,6 @@ from paceline._core import settings
 from paceline._core.errors import PreemptionError
 from paceline._engine.local.launch import prewarm
 from paceline._storage.home import Home, joined
-from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, as_config
 from paceline.train.drive import Seams, SignalInterrupts, played
 from paceline.train.result import Result
@@ -27,10 +26,11 @@ from paceline.tune.drive.book import Held
 from paceline.tune.drive.callbacks import Callbacks
 from paceline.tune.drive.described import Before, check_same, described
 from paceline.tune.drive.events import SearchStarted, raw, unraw
-from paceline.tune.drive.loop import Outcome, Plan, SearchDriver
+from paceline.tune.drive.loop import Life, Outcome, Plan, SearchDriver
 from paceline.tune.drive.room import SearchRoom, TrialPart, room_of
+from paceline.tune.drive.runner import FailedBefore
 from paceline.tune.drive.state import Search
-from paceline.tune.history import search_told_by
+from paceline.tune.history import FILLED, search_told_by
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.fifo import FIFOScheduler
 from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -98,7 +98,8 @@ class Tuner:
         self._planned = planned(trainable)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
-        self._stopper = stopper_of(getattr(self.run_config, "stop", None))
+        stop = getattr(self.run_config, "stop", None)
+        self._stopper = stopper_of(stop) if stop is not None else None
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()
         self._scheduler: TrialScheduler = self.tune_config.scheduler or FIFOScheduler()
         self._unused: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
@@ -116,7 +117,9 @@ class Tuner:
         """
         home = self.run_config.home
         prewarm(*PRELOADED, *used_by(getattr(self.trainable, "trainable", self.trainable)))
-        terminal = terminal_of(home.name, home.uri, settings.load().verbosity)
+        verbose = getattr(self.run_config, "verbose", None)
+        verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
+        terminal = terminal_of(home.name, home.uri, verbosity)
         try:
             with book.opened(home, self._seams, terminal.say) as held:
                 outcome = self._driven(held, terminal)
@@ -211,18 +214,16 @@ class Tuner:
         config, home = self.tune_config, self.run_config.home
         notice_s = settings.load().report_notice_s
 
-        def play(
-            trial: Trial,
-            run: str,
-            part: TrialPart,
-            initial: Checkpoint | None,
-            pinned: tuple[int, ...],
-            seams: Seams,
-        ) -> Result:
-            run_config = callbacks.for_trial(self._config_of_run(run))
-            trainer = self._planned.trainer(trial.config, run_config, initial)
+        def play(trial: Trial, life: Life, part: TrialPart, seams: Seams) -> Result:
+            run_config = callbacks.for_trial(self._config_of_run(life.run))
+            trainer = self._planned.trainer(trial.config, run_config, life.initial)
             site = part.site(trainer.scaling_config, run_config)
-            asked = dataclasses.replace(trainer._asked(site), waits_in_reports=advice.is_waited_for, pinned=pinned)
+            asked = dataclasses.replace(
+                trainer._asked(site),
+                waits_in_reports=advice.is_waited_for,
+                pinned=life.pinned,
+                purpose=life.purpose,
+            )
             shown = TrialTerminal(trial.trial_id, run_config.home.layout, terminal, notice_s)
             return played(asked, shown, seams)
 
@@ -246,7 +247,6 @@ class Tuner:
             room=room,
             needs=self._planned.needs,
             play=play,
-            stored=self._space.stored,
             restored=self._space.restored,
             started=started,
             num_trials=self._num_trials(),
@@ -254,6 +254,7 @@ class Tuner:
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
             observers=(terminal, callbacks),
+            say=terminal.say,
             reset_errored=self._take_up.reset_errored,
             resume_unfinished=self._take_up.resume_unfinished,
             grace_s=settings.load().preemption_grace_s,
@@ -266,7 +267,7 @@ class Tuner:
 
     def _num_trials(self) -> int | None:
         config = self.tune_config
-        if config.num_samples == -1 or isinstance(self._searcher, BasicVariantGenerator):
+        if config.num_samples == -1 or self._searcher.counts_samples:
             return None
         return config.num_samples
 
@@ -293,7 +294,11 @@ class Tuner:
     def _results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
         home = self.run_config.home
         search = search_told_by(book.past_of(home), self._space.restored)
-        told = {trial: error for trial, error in (errors or {}).items() if isinstance(error, Exception)}
+        told = {
+            trial: error
+            for trial, error in (errors or {}).items()
+            if isinstance(error, Exception) and not isinstance(error, FailedBefore)  # Its run tells more of that one.
+        }
         return ResultGrid(search, home, told, self._space.restored)
 
     def _ended(self, outcome: Outcome, grid: ResultGrid) -> ResultGrid:
@@ -329,7 +334,7 @@ class _Asked:
         self._driver = driver
 
     def request_stop(self, *, now: bool) -> None:
-        self._driver.request_stop()
+        self._driver.request_stop(now=now)
 
     def request_preemption(self, grace_s: float) -> None:
         self._driver.request_preemption()
@@ -341,8 +346,7 @@ def _described_in(event: SearchStarted) -> Any:
 
 def _missing_metric(search: Search, trial_id: str) -> str:
     last = search.trials[trial_id].last_result or {}
-    added = ("training_iteration", "time_total_s", "time_this_iter_s", "timestamp", "trial_id", "done", "config")
-    names = ", ".join(sorted(name for name in last if name not in added)) or "nothing"
+    names = ", ".join(sorted(name for name in last if name not in FILLED)) or "nothing"
     return (
         f"trial {trial_id} ended without ever reporting {search.metric!r}, the metric of TuneConfig; "
         f"it reported {names}\n\n"

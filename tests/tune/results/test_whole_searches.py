@@ -90,6 +90,21 @@ def test_the_results_of_a_search_in_a_store(s3_environment, tmp_path, monkeypatc
     assert "lr is too high" in str(results.errors[0])
 
 
+def test_objects_of_a_configuration_are_there_with_the_space_and_named_without(tmp_path):
+    def of_kind(config):
+        tune.report({"loss": config["kind"](3) + config["pair"][1]})
+
+    space = {"kind": tune.grid_search([int, float]), "pair": (1, 2)}
+    config = tune.RunConfig(name="kinds", storage_path=tmp_path)
+    results = tune.Tuner(of_kind, param_space=space, run_config=config).fit()
+    assert [result.config for result in results] == [{"kind": int, "pair": (1, 2)}, {"kind": float, "pair": (1, 2)}]
+    assert list(results[0].metrics_dataframe["config/kind"]) == [int]
+    read = tune.ResultGrid.from_path(tmp_path / "kinds")
+    assert [repr(result.config["kind"]) for result in read] == ["<int>", "<float>"]
+    assert read[0].config["pair"] == (1, 2)
+    assert read.get_best_result("loss", "max").metrics["config"]["pair"] == (1, 2)
+
+
 @pytest.mark.parametrize("kind", ["all", "parallel", "importance", "curves"])
 def test_a_search_is_plotted(tmp_path, kind):
     pytest.importorskip("matplotlib")

@@ -193,6 +193,20 @@ def test_bad_arguments_are_refused_at_once(arguments: dict[str, Any], message: s
     assert message in str(refusal.value)
 
 
+def test_a_searcher_is_made_again_from_what_it_shows() -> None:
+    points = [{"a": 2.0}]
+    made = BasicVariantGenerator(points, 3, True, np.random.default_rng(5))
+    assert (made.points_to_evaluate, made.max_concurrent, made.constant_grid_search) == (points, 3, True)
+    assert type(made.random_state) is int
+    assert BasicVariantGenerator().points_to_evaluate == []
+
+
+def test_the_name_of_ray_tune_is_there_too() -> None:
+    from paceline.tune.search.basic_variant import BasicVariantGenerator as Other
+
+    assert Other is BasicVariantGenerator
+
+
 @pytest.mark.parametrize("num_samples", [0, -2, 1.5, True, "3"])
 def test_num_samples_has_to_be_a_number_of_samples(num_samples: Any) -> None:
     with pytest.raises(ValueError, match="is not a whole number of 1 or more, or -1 for no end"):

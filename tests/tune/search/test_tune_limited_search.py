@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.tune import space as tune
 from paceline.tune.search.basic import BasicVariantGenerator
 from paceline.tune.search.limiter import ConcurrencyLimiter
 from paceline.tune.search.repeater import TRIAL_INDEX, Repeater
@@ -154,13 +155,23 @@ def test_bad_arguments_are_refused_at_once(make: Any, message: str) -> None:
     assert message in str(refusal.value)
 
 
+def test_a_limited_grid_is_tried_to_its_end() -> None:
+    limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
+    limited.set_search_properties(None, None, {"x": tune.grid_search([1, 2, 3])}, num_samples=2, seed=0)
+    assert (limited.counts_samples, limited.total_samples) == (True, 6)
+    assert (ConcurrencyLimiter(Counting(), 2).counts_samples, ConcurrencyLimiter(Counting(), 2).total_samples) == (
+        False,
+        None,
+    )
+
+
 # Repetitions.
 
 
 def repeated(
     repeat: int = 3, num_samples: int = 9, metric: Any = "loss", **arguments: Any
 ) -> tuple[Repeater, Counting]:
-    inner = Counting(num_samples // repeat)
+    inner = Counting()
     wrapped = Repeater(inner, repeat, **arguments)
     assert wrapped.set_search_properties(metric, "min", {}, num_samples=num_samples, seed=0)
     return wrapped, inner
@@ -232,6 +243,15 @@ def test_a_rebuilt_repeater_goes_on_in_the_middle_of_a_group(done: int) -> None:
     for number in range(9):
         again.on_trial_complete(str(number), {"loss": float(number)})
     assert [(told[1], told[2]["loss"]) for told in inner.told] == [("0", 1.0), ("3", 4.0), ("6", 7.0)]
+
+
+def test_a_repeated_grid_is_tried_to_its_end() -> None:
+    wrapped = Repeater(BasicVariantGenerator(), 2)
+    wrapped.set_search_properties(None, None, {"x": tune.grid_search([1, 2, 3])}, num_samples=2, seed=0)
+    assert wrapped.counts_samples
+    configs = [wrapped.suggest(str(number)) for number in range(7)]
+    assert configs[:-1] == [{"x": x, TRIAL_INDEX: index} for x in (1, 2, 3) for index in (0, 1)]
+    assert configs[-1] == wrapped.FINISHED
 
 
 def test_fewer_samples_than_repetitions_are_refused() -> None:

@@ -45,6 +45,11 @@ def test_a_loguniform_float_is_from_its_lower_bound_up_to_but_not_its_upper(a: f
     assert lower <= value < upper or lower == value == upper
 
 
+@pytest.mark.parametrize("make", [tune.uniform, tune.loguniform])
+def test_rounding_does_not_reach_the_upper_bound(make: Callable[[float, float], Domain]) -> None:
+    assert {*draws(make(1.0, math.nextafter(1.0, 2.0)), 200)} == {1.0}
+
+
 @given(st.integers(-40, 40), st.integers(0, 80), steps, seeds, st.booleans())
 def test_a_float_with_a_step_is_a_multiple_inside_both_bounds(
     first: int, more: int, q: float, seed: int, log: bool
@@ -131,7 +136,7 @@ def cdf_log(x: float) -> float:
         (tune.loguniform(1e-4, 1e-1), cdf_log),
         (tune.randn(10, 2), NormalDist(10, 2).cdf),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_continuous_values_have_their_distribution(domain: Domain, cdf: Callable[[float], float]) -> None:
     values = sorted(draws(domain))

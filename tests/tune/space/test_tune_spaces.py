@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -143,18 +145,13 @@ def test_random_values_are_drawn_anew_in_every_repetition_of_the_grid() -> None:
 
 
 def test_a_grid_inside_a_grid_counts_where_its_option_is_taken() -> None:
-    inner = {"kind": "deep", "layers": tune.grid_search([2, 3])}
-    space = Space({"model": tune.grid_search([inner, {"kind": "flat"}]), "z": tune.grid_search([0, 1])})
-    assert space.num_grid == 6
-    configs = [space.draw(number, 0) for number in range(6)]
-    assert [(c["model"].get("layers"), c["z"]) for c in configs] == [
-        (2, 0),
-        (2, 1),
-        (3, 0),
-        (3, 1),
-        (None, 0),
-        (None, 1),
-    ]
+    deep = {"layers": tune.grid_search([2, 3])}
+    wide = {"layers": tune.grid_search([4, 5, 6]), "x": tune.uniform(0, 1)}
+    space = Space({"model": tune.grid_search([deep, {}, wide]), "z": tune.grid_search([0, 1])})
+    assert space.num_grid == 12
+    configs = [space.draw(number, 0) for number in range(12)]
+    tried = [(config["model"].get("layers"), config["z"]) for config in configs]
+    assert tried == [(layers, z) for layers in (2, 3, None, 4, 5, 6) for z in (0, 1)]
 
 
 def test_a_grid_may_be_written_as_plain_json() -> None:
@@ -415,3 +412,8 @@ def test_numbers_and_seeds_are_whole(number: Any, seed: Any) -> None:
 def test_no_space_is_a_space_without_parameters() -> None:
     assert Space(None).draw(3, 0) == Space({}).draw(0, 0) == {}
     assert Space(None).num_grid == 1
+
+
+def test_parameters_may_be_in_any_mapping() -> None:
+    for mapping in (MappingProxyType({"a": tune.randint(1, 2)}), OrderedDict(a=tune.randint(1, 2))):
+        assert same(Space(mapping).draw(0, 0), {"a": 1})

@@ -75,11 +75,15 @@ def test_an_object_that_is_a_copy_is_found_by_being_equal() -> None:
     assert space.restored(stored)["scaling"] == Scaling(2)
 
 
-def test_of_options_that_cannot_be_compared_the_very_object_is_found() -> None:
-    space = Space({"array": tune.choice([np.zeros(2), np.zeros(3), np.ones(2)])})
+def test_of_options_that_are_alike_or_cannot_be_compared_the_very_object_is_found() -> None:
+    space = Space(
+        {"array": tune.choice([np.zeros(2), np.zeros(3), np.ones(2)]), "alike": tune.choice([Scaling(1), Scaling(1)])}
+    )
     for number in range(10):
         config = space.draw(number, 0)
-        assert space.restored(space.stored(config))["array"] is config["array"]
+        again = space.restored(space.stored(config))
+        assert again["array"] is config["array"]
+        assert again["alike"] is config["alike"]
 
 
 def test_numbers_of_numpy_are_kept_where_they_are_options_and_are_pythons_else() -> None:
@@ -89,11 +93,18 @@ def test_numbers_of_numpy_are_kept_where_they_are_options_and_are_pythons_else()
     assert config == {"a": 0.5, "b": 7}
 
 
-def test_what_a_function_made_anew_cannot_be_had_again_and_that_is_said() -> None:
-    space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: Model())}})
-    stored = through_json(space.stored(space.draw(0, 0)))
+@pytest.mark.parametrize("made", [Model(), [1, {"a": (Model(),)}]], ids=["itself", "inside"])
+def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made: Any) -> None:
+    space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: made)}})
+    with pytest.raises(ValueError) as refusal:
+        space.draw(0, 0)
+    assert "function of param_space['model']['x'] returned an object of drawn_spaces.Model" in str(refusal.value)
+
+
+def test_an_object_that_is_not_in_the_space_cannot_be_had_again_and_that_is_said() -> None:
+    stored = through_json(Space({"a": 1}).stored({"a": 1, "model": {"x": Model()}}))
     with pytest.raises(ValueError, match=r"config\['model'\]\['x'\] was an object of drawn_spaces.Model"):
-        space.restored(stored)
+        Space({"a": 1}).restored(stored)
     assert restored(stored, None) == {"a": 1, "model": {"x": Lost("drawn_spaces.Model")}}
 
 
@@ -139,7 +150,7 @@ def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
         (b"a", "bytes"),
         (np.zeros(1), "numpy.ndarray"),
     ],
-    ids=repr,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_names_do_not_depend_on_where_an_object_is_in_memory(value: Any, name: str) -> None:
     assert name_of(value) == name

@@ -63,6 +63,13 @@ class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Why it is stopped; empty where it is not."""
 
 
+class SearchIdle(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Nothing runs and nothing could: only paused trials are left."""
+
+    at: float
+    then: tuple[Act, ...] = ()
+
+
 class TrialBegan(msgspec.Struct, frozen=True, tag=True):
     """Its run was started, or continued."""
 
@@ -103,6 +110,14 @@ class TrialCloned(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class TrialStayed(msgspec.Struct, frozen=True, tag=True):
+    """What was decided about it could not be done: it goes on as it is."""
+
+    trial: str
+    at: float
+    why: str
+
+
 Ending = Literal["returned", "stopped", "paused", "failed", "interrupted"]
 
 
@@ -140,10 +155,12 @@ Event = (
     SearchStarted
     | TrialMade
     | NoMoreTrials
+    | SearchIdle
     | TrialBegan
     | TrialReported
     | TrialSaved
     | TrialCloned
+    | TrialStayed
     | TrialEnded
     | TrialReset
     | SearchEnded

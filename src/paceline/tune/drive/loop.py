@@ -26,6 +26,7 @@ from paceline.tune.drive.events import (
     Event,
     NoMoreTrials,
     SearchEnded,
+    SearchIdle,
     SearchStarted,
     TrialBegan,
     TrialCloned,
@@ -34,10 +35,10 @@ from paceline.tune.drive.events import (
     TrialReported,
     TrialReset,
     TrialSaved,
-    raw,
+    TrialStayed,
 )
 from paceline.tune.drive.runner import EndTold, PinsTold, ReportTold, SaveTold, Told, TrialRun, error_line
-from paceline.tune.drive.state import Search, run_name
+from paceline.tune.drive.state import Search, driven_s, run_name
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trainables.planned import TrialNeeds
 from paceline.tune.trial import Saved, Trial
@@ -61,6 +62,18 @@ class Room(Protocol):
 
 
 @dataclass(frozen=True)
+class Life:
+    """What a trial's run is to be."""
+
+    run: str
+    purpose: str
+    initial: Checkpoint | None
+    """Of another trial, where it begins from that."""
+    pinned: tuple[int, ...]
+    """Of its own checkpoints, those that it keeps for others."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a search was asked to do, checked and ready to be driven."""
 
@@ -68,10 +81,8 @@ class Plan:
     advice: Advice
     room: Room
     needs: Callable[[Mapping[str, Any]], TrialNeeds]
-    play: Callable[[Trial, str, Any, Checkpoint | None, tuple[int, ...], Seams], Any]
-    """A trial's run, in a part of the room, from a checkpoint, with those of its own that it keeps for others: played
-    to its end in the thread that calls it."""
-    stored: Callable[[Mapping[str, Any]], Any]
+    play: Callable[[Trial, Life, Any, Seams], Any]
+    """A trial's run, in a part of the room, played to its end in the thread that calls it."""
     restored: Callable[[Any], Mapping[str, Any]]
     started: Callable[[], SearchStarted]
     num_trials: int | None
@@ -80,6 +91,8 @@ class Plan:
     time_budget_s: float | None = None
     fail_fast: bool = False
     observers: Sequence[SearchObserver] = ()
+    say: Callable[[str], None] = lambda text: None
+    """To a person."""
     reset_errored: str = ""
     """Of trials that have failed: "resume" or "restart" them."""
     resume_unfinished: bool = True
@@ -116,12 +129,13 @@ class SearchDriver:
         self._observers = list(plan.observers)
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
-        self._pinning: dict[str, str] = {}
-        """Trials that are to be cloned, and the donors that were asked to keep a checkpoint for them."""
+        self._pinning: dict[str, tuple[str, Saved]] = {}
+        """Trials that are to be cloned: their donors, and what these were asked to keep for them."""
         self._news: list[Event] = []
         self._is_ending = False
         self._patience_ends: float | None = None
         """When trials that were to stop at their next report are stopped without one."""
+        self._failed_fast = ""
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
         self._background: Background | None = None
@@ -148,9 +162,9 @@ class SearchDriver:
 
     # Asked by signal handlers.
 
-    def request_stop(self) -> None:
-        """Once: at the next report of each trial. Twice: now."""
-        self.outcome.interrupted += 1
+    def request_stop(self, *, now: bool) -> None:
+        """At the next report of each trial, or at once."""
+        self.outcome.interrupted = max(self.outcome.interrupted + 1, 2 if now else 1)
         self._told.put(None)
 
     def request_preemption(self) -> None:
@@ -159,6 +173,8 @@ class SearchDriver:
 
     def _replay(self) -> None:
         """Tell the search, and those who advise it, what happened under earlier drivers."""
+        if self._held.past:
+            self._plan.advice.continued(driven_s(self._held.past))
         for event in self._held.past:
             self.search.apply(event)
             self._plan.advice.heard(event, self.search, again=True)
@@ -169,12 +185,13 @@ class SearchDriver:
         self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
+            self._plan.advice.continued(self.search.ran_s)
             self._take_up()
             self._carry_out()
             while not self._is_over():
+                self._look_at_the_time()  # First: of a search that is continued it may be over already.
                 self._fill()
                 self._hear()
-                self._look_at_the_time()
                 self._held.lease.raise_if_lost()
                 self._keep_journal()
                 self._tick()
@@ -246,32 +263,46 @@ class SearchDriver:
 
     def _clone(self, act: Act) -> None:
         """Let a trial begin anew from its donor's last checkpoint, once that is sure to stay."""
-        donor, standing = self.search.trials.get(act.donor), self.search.standing[act.trial]
+        donor = self.search.trials.get(act.donor)
         if donor is None or donor.checkpoint is None:
-            log.warning(
-                "trial %s goes on as it is: trial %s has no committed checkpoint to clone", act.trial, act.donor
-            )
-            self.search.stay(act.trial)
+            why = f"trial {act.donor} has no committed checkpoint to clone"
+            self._happen(TrialStayed(act.trial, self._wall(), why))
             return
-        live = self._live.get(act.donor)
-        if live is not None and live.run.run == donor.checkpoint.run and donor.checkpoint.seq not in live.pinned:
-            self._pinning[act.trial] = act.donor
-            live.run.pin((*self.search.pinned(live.run.run), donor.checkpoint.seq))
+        saved, live = donor.checkpoint, self._live.get(act.donor)
+        if live is not None and live.run.run == saved.run and saved.seq not in live.pinned:
+            self._pinning[act.trial] = (act.donor, saved)
+            self._ask_for_pins(live)
             return
-        run = run_name(act.trial, standing.num_lives)
-        self._happen(TrialCloned(act.trial, run, act.donor, donor.checkpoint, act.config, self._wall()))
+        self._begin_clone(act, saved)
+
+    def _begin_clone(self, act: Act, saved: Saved) -> None:
+        run = run_name(act.trial, self.search.standing[act.trial].num_lives)
+        self._happen(TrialCloned(act.trial, run, act.donor, saved, act.config, self._wall()))
 
     def _pinned(self, told: PinsTold) -> None:
-        """A donor has said what it keeps: those who wait for that are cloned, or ask for a newer one."""
+        """A donor has said what it keeps: those whose checkpoint is among it are cloned; the others ask again, since
+        theirs was gone before it could be kept."""
         if (live := self._live.get(told.trial_id)) is not None:
             live.pinned = frozenset(told.seqs)
-        self._pinning = {trial: donor for trial, donor in self._pinning.items() if donor != told.trial_id}
+        for trial_id, (donor, saved) in list(self._pinning.items()):
+            if donor != told.trial_id:
+                continue
+            del self._pinning[trial_id]
+            act = self.search.standing[trial_id].leaving
+            if live is not None and act is not None and act.do == "exploit" and saved.seq in told.seqs:
+                self._begin_clone(act, saved)
+
+    def _ask_for_pins(self, live: _Live) -> None:
+        """All that clones began from and have nothing newer than, and what others are about to begin from."""
+        run = live.run.run
+        asked = {saved.seq for _, saved in self._pinning.values() if saved.run == run}
+        live.run.pin(tuple(sorted({*self.search.pinned(run), *asked})))
 
     def _unpin(self, run: str) -> None:
         """A clone has a checkpoint of its own now: its donor need not keep the one that it began from."""
         for live in self._live.values():
             if live.run.run == run:
-                live.run.pin(self.search.pinned(run))
+                self._ask_for_pins(live)
 
     # Trials.
 
@@ -279,7 +310,7 @@ class SearchDriver:
         """Start trials for as long as there is room, and make new ones where none waits."""
         plan, search = self._plan, self.search
         while not self._is_ending and (plan.max_concurrent is None or len(self._live) < plan.max_concurrent):
-            trial = plan.advice.scheduler.choose(search.waiting())
+            trial = plan.advice.chosen(search.waiting())
             if trial is None and not (trial := self._made()):
                 return
             needs = self._needs(trial)
@@ -292,33 +323,32 @@ class SearchDriver:
 
     def _made(self) -> Trial | None:
         """A new trial, if the searcher has one now; one that waits already is not made again."""
-        search, searcher = self.search, self._plan.advice.searcher
+        search, advice = self.search, self._plan.advice
         if search.is_exhausted:
             return self._stranded()
         number = len(search.trials)
         trial_id = f"{number:05d}"
-        suggested: Any = None
+        suggested: msgspec.Raw | str | None = Searcher.FINISHED
         if self._plan.num_trials is None or number < self._plan.num_trials:
-            suggested = searcher.suggest(trial_id)
-        else:
-            suggested = Searcher.FINISHED
+            suggested = advice.suggested(trial_id)
         if suggested is None:
             if not self._live and not search.waiting() and not search.of_status("PAUSED"):
-                log.warning("%s suggests nothing though no trial runs: the search ends", type(searcher).__name__)
+                name = type(advice.searcher).__name__
+                log.warning("%s suggests nothing though no trial runs: the search ends", name)
                 suggested = Searcher.FINISHED
             else:
                 return self._stranded()
         if isinstance(suggested, str):
             self._happen(NoMoreTrials(self._wall()))
             self._carry_out()
-            return self._plan.advice.scheduler.choose(search.waiting()) or self._stranded()
-        self._happen(TrialMade(trial_id, raw(self._plan.stored(suggested)), self._wall()))
+            return advice.chosen(search.waiting()) or self._stranded()
+        self._happen(TrialMade(trial_id, suggested, self._wall()))
         self._carry_out()
         waiting = search.waiting()
-        return self._plan.advice.scheduler.choose(waiting) if waiting else None
+        return advice.chosen(waiting) if waiting else None
 
     def _stranded(self) -> Trial | None:
-        """Where nothing runs and nothing could, those that wait are let go on, whatever the scheduler waits for."""
+        """Where nothing runs and nothing could, the scheduler has to let something go on, or else all does."""
         if self._live:
             return None
         waiting = self.search.waiting()
@@ -327,25 +357,33 @@ class SearchDriver:
         paused = self.search.of_status("PAUSED")
         if not paused:
             return None
-        then = tuple(Act("resume", trial.trial_id, by="search") for trial in paused)
-        log.warning("%s has paused every trial that is left; all go on", type(self._plan.advice.scheduler).__name__)
-        self._write(NoMoreTrials(self._wall(), then))
+        event = SearchIdle(self._wall())
+        self.search.apply(event)
+        then = self._plan.advice.heard(event, self.search)
+        left = {trial.trial_id for trial in paused}
+        if not any(act.trial in left and act.do != "pause" for act in then):
+            name = type(self._plan.advice.scheduler).__name__
+            log.warning("%s has paused every trial that is left; all go on", name)
+            then += tuple(Act("resume", trial.trial_id, by="search") for trial in paused)
+        self._write(msgspec.structs.replace(event, then=then))
         self._carry_out()
-        return self.search.waiting()[0]
+        waiting = self.search.waiting()
+        return (self._plan.advice.chosen(waiting) or waiting[0]) if waiting else None
 
     def _needs(self, trial: Trial) -> TrialNeeds | None:
         """What a trial needs; None, and it has failed, where that can never be had."""
         try:
             needs = self._plan.needs(trial.config)
             refusal = self._plan.room.refusal(needs)
-        except ValueError as problem:
-            needs, refusal = None, str(problem)
-        if refusal is None:
+            problem: Exception | None = ValueError(refusal) if refusal is not None else None
+        except Exception as raised:  # noqa: BLE001  by what the user gave to say it
+            problem, refusal = raised, str(raised)
+        if problem is None:
             return needs
         if not any(standing.num_begun for standing in self.search.standing.values()):
-            raise ValueError(refusal)
-        self.outcome.errors[trial.trial_id] = ValueError(refusal)
-        self._happen(TrialEnded(trial.trial_id, "failed", self._wall(), refusal.partition("\n")[0]))
+            raise problem
+        self.outcome.errors[trial.trial_id] = problem
+        self._happen(TrialEnded(trial.trial_id, "failed", self._wall(), error_line(problem)))
         self._carry_out()
         return None
 
@@ -354,17 +392,18 @@ class SearchDriver:
         initial = self._checkpoint_of(standing.initial) if standing.initial is not None else None
         self._happen(TrialBegan(trial.trial_id, standing.run, self._wall()))
         self._carry_out()
-        trial, name = self.search.trials[trial.trial_id], standing.run
-        pinned = self.search.pinned(name)
+        trial = self.search.trials[trial.trial_id]
+        life = Life(standing.run, standing.purpose, initial, self.search.pinned(standing.run))
         run = TrialRun(
             trial.trial_id,
-            name,
-            lambda seams: plan.play(trial, name, part, initial, pinned, seams),
+            life.run,
+            lambda seams: plan.play(trial, life, part, seams),
             self._told.put,
             seen=standing.seen,
             waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
+            is_retried=standing.is_retried,
         )
-        self._live[trial.trial_id] = _Live(run, part, frozenset(pinned))
+        self._live[trial.trial_id] = _Live(run, part, frozenset(life.pinned))
         run.start(self._seams)
 
     def _checkpoint_of(self, saved: Saved) -> Checkpoint:
@@ -408,6 +447,8 @@ class SearchDriver:
                     self._ended(told)
         if None in said:
             self._interrupted()
+        if proceeding:
+            self._end_if_asked()
         self._carry_out()
         for told in proceeding:
             live = self._live.get(told.trial_id)
@@ -427,12 +468,16 @@ class SearchDriver:
         self._plan.room.free(live.part)
         leaving = self.search.standing[told.trial_id].leaving
         at, trial_id = told.at, told.trial_id
-        if told.ending == "failed" and (leaving is None or leaving.do != "stop"):
+        if told.ending == "not its own":
+            run = run_name(trial_id, self.search.standing[trial_id].num_lives)
+            self._happen(TrialReset(trial_id, run, at, why=str(told.error)))
+        elif told.ending == "failed" and (leaving is None or leaving.do != "stop"):
             assert told.error is not None
             self.outcome.errors[trial_id] = told.error
             self._happen(TrialEnded(trial_id, "failed", at, error_line(told.error)))
             if self._plan.fail_fast and not self._is_ending:
-                self._stop_all(f"trial {trial_id} failed, and FailureConfig says fail_fast")
+                self._failed_fast = f"trial {trial_id} failed, and FailureConfig says fail_fast"
+                self._interrupt_all(now=False)
         elif told.ending == "returned":
             self._check_metric(trial_id)
             self._happen(TrialEnded(trial_id, "returned", at))
@@ -463,9 +508,15 @@ class SearchDriver:
     def _interrupted(self) -> None:
         if self.outcome.preempted and not self._is_ending:
             self._is_ending = True
+            self._plan.say(
+                "this machine is about to be taken away: trials stop at their next report, "
+                f"for which there are {self._plan.grace_s:.0f} s"
+            )
             for live in self._live.values():
                 live.run.preempt(self._plan.grace_s)
         elif self.outcome.interrupted:
+            if self.outcome.interrupted == 1 and self._live:
+                self._plan.say("trials stop at their next report; press Ctrl-C again to stop now")
             self._interrupt_all(now=self.outcome.interrupted > 1)
 
     def _interrupt_all(self, *, now: bool) -> None:
@@ -487,7 +538,11 @@ class SearchDriver:
             return
         if budget_s is not None and self.search.elapsed_s(self._wall()) >= budget_s:
             self._stop_all(f"time_budget_s={budget_s:g} is over")
-        elif why := self._plan.advice.ends_search():
+        else:
+            self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        if why := self._plan.advice.ends_search():
             self._stop_all(why)
 
     def _stop_all(self, why: str) -> None:
@@ -506,7 +561,7 @@ class SearchDriver:
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
-        why = "" if complete else "interrupted"
+        why = "" if complete else self._failed_fast or "interrupted"
         self._happen(SearchEnded(self._wall(), why, complete))
         self._carry_out()
         self._held.journal.sync()

@@ -19,11 +19,19 @@ from paceline._control.controller import Controller
 from paceline._control.events import CommitFailed, Committed, PinsSet, StagingFailed
 from paceline._control.events import Event as RunEvent
 from paceline._control.gathering import Gathering, Report, reduced_metrics, reports_of, that_count
+from paceline._control.policy import first_failure
 from paceline._control.recover import Recovered
 from paceline._control.run import Finished, Run, Running
-from paceline._core.errors import PreemptionError
-from paceline.train.drive import Seams
+from paceline._core.errors import PreemptionError, TrainingFailedError
+from paceline.train.drive import OtherPurposeError, Seams
 from paceline.train.result import Result
+
+Ending = Literal["returned", "failed", "interrupted", "preempted", "not its own"]
+"""The last: in the place of its run there is one for something else."""
+
+
+class FailedBefore(TrainingFailedError):
+    """The run had failed under a driver that was lost before it could tell."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class SaveTold:
 class EndTold:
     trial_id: str
     run: str
-    ending: Literal["returned", "failed", "interrupted", "preempted"]
+    ending: Ending
     error: BaseException | None
     at: float
 
@@ -78,13 +86,15 @@ class TrialRun:
         *,
         seen: int,
         waits_for_checkpoints: bool,
+        is_retried: bool = False,
     ) -> None:
-        """`seen` is the number of the last report that the search knows of."""
+        """`seen` is the number of the last report that the search knows of. `is_retried`: if the run has failed, that
+        is known, and it is to be continued."""
         self.trial_id = trial_id
         self.run = run
         self._play = play
         self._tell = tell
-        self._teller = _Teller(trial_id, run, tell, seen, waits_for_checkpoints)
+        self._teller = _Teller(trial_id, run, tell, seen, waits_for_checkpoints, is_retried)
         # Protects the two below: a stop may be asked for before there is a controller.
         self._lock = threading.Lock()
         self._controller: Controller | None = None
@@ -133,13 +143,15 @@ class TrialRun:
         ask(controller)
 
     def _drive(self) -> None:
-        ending: Literal["returned", "failed", "interrupted", "preempted"] = "failed"
+        ending: Ending = "failed"
         error: BaseException | None = None
         try:
             self._play(self._seams)
             ending = "interrupted" if self._teller.was_interrupted else "returned"
         except PreemptionError as problem:
             ending, error = "preempted", problem
+        except OtherPurposeError as problem:
+            ending, error = "not its own", problem
         except BaseException as problem:  # noqa: BLE001  told to the search, which goes on without this trial
             error = problem
         finally:
@@ -167,7 +179,13 @@ class _Teller:
     """An observer of the run. It may hold a report back until the checkpoint that came with it is committed."""
 
     def __init__(
-        self, trial_id: str, run: str, tell: Callable[[Told], None], seen: int, waits_for_checkpoints: bool
+        self,
+        trial_id: str,
+        run: str,
+        tell: Callable[[Told], None],
+        seen: int,
+        waits_for_checkpoints: bool,
+        is_retried: bool,
     ) -> None:
         self.was_interrupted = False
         self._trial_id = trial_id
@@ -175,6 +193,7 @@ class _Teller:
         self._tell = tell
         self._seen = seen
         self._waits = waits_for_checkpoints
+        self._is_retried = is_retried
         self._gathering = Gathering()
         self._held: deque[Report] = deque()
 
@@ -186,6 +205,9 @@ class _Teller:
                 self._pass_on(last if last is not None and last.seq == report.seq else report)
         if (latest := found.run.latest) is not None:
             self._tell(SaveTold(self._trial_id, self._run, latest.seq, latest.name, time.time()))
+        phase = found.run.phase
+        if isinstance(phase, Finished) and phase.ending == "failed" and not self._is_retried:
+            raise FailedBefore(first_failure(phase.failures).message if phase.failures else phase.reason)
 
     def saw(self, event: RunEvent, run: Run) -> None:
         match event:
@@ -227,6 +249,8 @@ def error_line(error: BaseException | None) -> str:
     """What a trial failed with, in one line."""
     if error is None:
         return "failed"
+    if isinstance(error, FailedBefore):
+        return str(error).partition("\n")[0]
     cause: Any = error.__cause__ if error.__cause__ is not None else error
     text = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__

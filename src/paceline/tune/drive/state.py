@@ -7,7 +7,7 @@ way is `leaving`; what it becomes is known when the run has ended.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from paceline.tune.drive.events import (
     TrialReported,
     TrialReset,
     TrialSaved,
+    TrialStayed,
     unraw,
 )
 from paceline.tune.trial import Saved, Status, Trial
@@ -183,6 +184,8 @@ class Search:
                     self._change(trial, checkpoint=saved)
             case TrialCloned():
                 self._cloned(event)
+            case TrialStayed(trial=trial):
+                self._leave(trial, None)
             case TrialEnded():
                 self._ended(event)
             case TrialReset():
@@ -213,10 +216,6 @@ class Search:
         """Of those that are to leave, the ones whose run is not under way: what is to become of them can be done."""
         found = (self.standing[trial_id].leaving for trial_id in self._leaving if self._is_at_rest(trial_id))
         return [act for act in found if act is not None]
-
-    def stay(self, trial_id: str) -> None:
-        """What was decided about a trial cannot be done: it goes on as it is."""
-        self._leave(trial_id, None)
 
     def _is_at_rest(self, trial_id: str) -> bool:
         return self.trials[trial_id].status != "RUNNING"
@@ -334,6 +333,19 @@ class Search:
             self._pending[trial_id] = None
         else:
             self._pending.pop(trial_id, None)
+
+
+def driven_s(past: Iterable[Event]) -> float:
+    """How long drivers have had a search, without what nobody told of the last."""
+    ran_s, began_at, last_at = 0.0, None, 0.0
+    for event in past:
+        if isinstance(event, SearchStarted):
+            ran_s += max(0.0, last_at - began_at) if began_at is not None else 0.0
+            began_at = event.at
+        elif isinstance(event, SearchEnded) and began_at is not None:
+            ran_s, began_at = ran_s + event.at - began_at, None
+        last_at = event.at
+    return ran_s + (max(0.0, last_at - began_at) if began_at is not None else 0.0)
 
 
 def purpose_of(config: msgspec.Raw, saved: Saved | None = None) -> str:

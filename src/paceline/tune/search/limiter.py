@@ -26,10 +26,16 @@ class ConcurrencyLimiter(Searcher):
         self.batch = batch
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
+        self.counts_samples = searcher.counts_samples
         self._live: set[str] = set()
         self._untold: list[Callable[[], None]] = []
         # A searcher that keeps a limit itself goes by this one from now on.
         searcher.set_max_concurrency(max_concurrent)
+
+    @property
+    def total_samples(self) -> int | None:
+        """How many trials there will be; None: nobody knows."""
+        return getattr(self.searcher, "total_samples", None)
 
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any

@@ -1,0 +1,71 @@
+"""A search whose driver is killed comes to what it would have come to: the same trials, the same decisions, no step that
+was committed made twice.
+"""
+
+import random
+
+import pytest
+from searching import Script, committed, finished, num_lines, survived, told
+
+KINDS = ("grid", "tpe", "asha")
+_NUM_KILLS = 50
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """What a search comes to when nothing happens, and how many lines it writes; computed once for each."""
+    known = {}
+
+    def get(kind):
+        if kind not in known:
+            script = Script(tmp_path_factory.mktemp(f"undisturbed_{kind}"), kind)
+            script.lived()
+            known[kind] = finished(script.path), num_lines(script.path)
+        return known[kind]
+
+    return get
+
+
+def moments(kind, seed, num_lines, num_kills):
+    """After how many further lines each driver is killed; a continued one has fewer left to write."""
+    dice = random.Random(f"{kind} {seed}")
+    return [dice.randint(1, max(2, 2 * num_lines // (num_kills + 2))) for _ in range(num_kills)]
+
+
+def kill(tmp_path, kind, seed, num_kills, undisturbed, processes_in):
+    expected, lines = undisturbed(kind)
+    script = Script(tmp_path, kind, processes_in)
+    num_killed = survived(script, moments(kind, seed, lines, num_kills))
+    assert finished(script.path) == expected
+    assert told(script.path).is_complete
+    return num_killed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_killed_twice_ends_as_one_that_nothing_happened_to(tmp_path, kind, undisturbed, processes_in):
+    assert kill(tmp_path, kind, 0, 2, undisturbed, processes_in) == 2
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS + ("hyperband",))
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_search_killed_at_random_moments_ends_as_one_that_nothing_happened_to(
+    tmp_path, kind, seed, undisturbed, processes_in, fault_table
+):
+    """50 kills of each kind: ten of each of five searches."""
+    with fault_table.trying(f"driver of a search killed ({kind})"):
+        kill(tmp_path, kind, seed, _NUM_KILLS // 5, undisturbed, processes_in)
+
+
+def test_what_the_log_of_steps_would_show(tmp_path):
+    """The check itself: a step that was committed is found among those that were run since."""
+    script = Script(tmp_path, "grid")
+    (tmp_path / "steps").write_text("00000 1\n00000 2\n00000 2\n")
+    from searching import assert_not_run_again
+
+    with pytest.raises(AssertionError, match="was committed was run again"):
+        assert_not_run_again(script, 2, {("00000", "2")}, set())
+    with pytest.raises(AssertionError, match="was over was run again"):
+        assert_not_run_again(script, 2, set(), {"00000"})
+    assert committed(script.path) == set()
