@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from paceline._core import settings
 from paceline._core.choice import Choice
+from paceline._core.errors import ControllerError
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray import room as ray_room
 from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.look import looked
-from paceline._engine.ray.presence import Leavable, Presence
+from paceline._engine.ray.presence import ClusterLostError, Leavable, Presence
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.cluster import ClusterSite
 from paceline.train.config import RunConfig, ScalingConfig
@@ -55,6 +56,7 @@ class ClusterPart:
     choice: Choice
     luggage: Luggage
     say: Say
+    presence: Presence
     sites: list[ClusterSite] = field(default_factory=list)
     """Of the trial's runs, the last of which may be under way."""
 
@@ -70,7 +72,7 @@ class ClusterPart:
         most = max(1, len(self.part.bundles))
         site = _TrialSite(scaling, run_config, self.choice, luggage=self.luggage, most=most)
         site.aloud = self.say
-        site.check()
+        self.presence.asked(site.check)
         self.sites.append(site)
         return site
 
@@ -114,7 +116,7 @@ class ClusterRoom:
             part = self._room.take(needs, beyond=True)
         if part is None:
             return None
-        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage, self._say)
+        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage, self._say, self._presence)
         return made
 
     def free(self, part: TrialPart) -> None:
@@ -145,6 +147,10 @@ class ClusterRoom:
             elif not self._silent:  # Of a head that is lost the presence tells.
                 log.warning("the cluster does not say what it has: %s", str(problem).partition("\n")[0])
             self._silent = problem is not None
+
+    def is_lost_by(self, error: BaseException) -> bool:
+        cause = error.controller_failure if isinstance(error, ControllerError) else error
+        return isinstance(cause, ClusterLostError)
 
     def close(self) -> None:
         self._presence.close()
