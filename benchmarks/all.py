@@ -32,6 +32,7 @@ BENCHMARKS = (
     "data_memory",
     "scale",
     "tune_trials",
+    "tune_decisions",
     "cluster_noop",
     "cluster_report",
     "cluster_recovery",
@@ -52,6 +53,7 @@ QUICK = {
     "data_memory": ("--files", "1", "--step-ms", "0"),
     "scale": ("--workers", "10", "100", "--seconds", "15", "--events", "0", "--save-every", "10"),
     "tune_trials": ("--trials", "4", "--many", "0"),
+    "tune_decisions": ("--trials", "50", "--reports", "500"),
     "cluster_report": ("--reports", "20", "--peer-reports", "2"),
 }
 

@@ -40,6 +40,7 @@ OPTIONAL = {
     "tensorboard": ("train/loggers/",),
     "accelerate": ("train/huggingface/",),
     "deepspeed": ("train/lightning/",),
+    "rich": ("tune/table.py", "tune/terminal.py"),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 
@@ -49,6 +50,12 @@ NEVER = {
     "_worker": ("_control",),
     "data/plan.py": ("data.exec", "_engine"),
     "data": ("_control", "_worker", "train"),
+    "train": ("tune",),
+    "tune/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
+    "tune/drive/admission.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
+    "tune/drive/packing.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
+    "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive", "tune.search"),
+    "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
 }
 """What a part never imports."""
 
@@ -337,6 +344,12 @@ BREACHES = {
         "train/errors.py": "",
         "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
     },
+    "training imports the search": {"train/callbacks.py": "def f():\n    from paceline.tune.callback import Callback"},
+    "a score imports a trial": {"tune/scopes.py": "from paceline.tune.trial import Trial"},
+    "a table where there is no terminal": {"tune/lines.py": "def f():\n    from rich.table import Table"},
+    "admission imports the engine": {"tune/drive/admission.py": "from paceline._engine.local.devices import Machine"},
+    "a search space imports a searcher": {"tune/space/space.py": "from paceline.tune.search.searcher import Searcher"},
+    "a searcher imports what runs it": {"tune/search/basic.py": "from paceline.tune.drive import loop"},
     "a module named utils": {"train/utils.py": ""},
     "a package named helpers": {"train/helpers/x.py": ""},
     "a variable read by index": {"train/config.py": "import os\nx = os.environ['A']"},

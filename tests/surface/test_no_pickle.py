@@ -21,6 +21,8 @@ ALLOWED = {
     ("_engine/ray/detached.py", "pickle.loads"): "the work of an actor, from its class, as Ray itself has it",
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
     ("train/worker_group.py", "cloudpickle.loads"): "what workers of this very run sent, by way of the driver",
+    ("tune/trainables/carried.py", "cloudpickle.loads"): "the trainable, from the driver's memory, as the job is",
+    ("tune/trainables/shared.py", "pickle.loads"): "objects of with_parameters, from memory that the driver holds",
     ("data/groups.py", "pickle.loads"): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
     ("data/sources/held.py", "cloudpickle.load"): "a user's own dataset, from a memory file that the driver holds",

@@ -146,18 +146,29 @@ def test_what_others_use_keeps_trials_out_and_not_the_first():
     assert room.take(needs(Bundle(1))) is not None
 
 
-def test_a_part_counts_where_it_was_found_and_goes_with_its_node():
+def test_a_part_counts_where_it_was_found_and_where_it_will_go_when_its_node_is_gone():
     room = Room([Node("a", 2), Node("b", 2)])
     part = room.take(needs(Bundle(1)))
     assert part.places[0].node == "a"
     room.look([Node("a", 2), Node("b", 2)], {part.number: ["b"]})
     two = room.take(needs(Bundle(2)))
     assert two.places[0].node == "a"
-    room.look([Node("a", 2), Node("c", 2)], {})
-    assert room.take(needs(Bundle(2))).places[0].node == "c"
+    room.look([Node("a", 2), Node("c", 2)], {two.number: ["a"]})
+    assert room.take(needs(Bundle(2))) is None
+    assert room.take(needs(Bundle(1))).places[0].node == "c"
     room.free(part)
     room.free(two)
     assert room.take(needs(Bundle(2))).places[0].node == "a"
+
+
+def test_a_part_of_which_nothing_is_known_yet_counts_where_there_is_room_for_it():
+    room = Room([Node("a", 2), Node("b", 2)])
+    part = room.take(needs(Bundle(2)))
+    assert part.places[0].node == "a"
+    room.look([Node("a", 2, in_use=Bundle(2)), Node("b", 2)], {})
+    assert room.take(needs(Bundle(1))) is None
+    room.free(part)
+    assert room.take(needs(Bundle(2))).places[0].node == "b"
 
 
 def test_a_part_that_waits_too_long_keeps_nobody_out():

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from paceline import tune
 from paceline.tune.trainables.ahead import used_by
 
 
@@ -59,3 +60,12 @@ def test_functions_that_call_one_another_are_looked_at_once():
         return ping(config)
 
     assert used_by(ping) == ()
+
+
+def told_threads(config):
+    tune.report({"threads": torch.get_num_threads()})
+
+
+def test_a_trial_uses_no_more_threads_than_it_has_cores_though_torch_was_imported_before(tmp_path):
+    results = tune.Tuner(told_threads, run_config=tune.RunConfig(storage_path=tmp_path, name="search")).fit()
+    assert results[0].metrics["threads"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,10 +16,23 @@ optuna = pytest.importorskip("optuna")
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
 from optuna.trial import TrialState  # noqa: E402
 
+from paceline.tune import space as tune  # noqa: E402
 from paceline.tune.search.optuna import OptunaSearch  # noqa: E402
-from paceline.tune.space import primitives as tune  # noqa: E402
 
 BY_NAME = ["tpe", "gp", "qmc", "nsgaii", "nsgaiii", "random"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The Gaussian processes are torch's, whose threads get into each other's way on a busy machine."""
+    if "gp" not in request.node.name:
+        yield
+        return
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def searched(space: Any = None, **arguments: Any) -> OptunaSearch:
@@ -60,9 +73,11 @@ def test_every_kind_of_domain_is_suggested_within_itself() -> None:
         assert config["made"] == config["int"] * 10
         assert config["nested"]["deep"][1] == "fixed"
         for name in ("float", "log", "step", "log step"):
-            assert type(config[name]) is float and EVERY_DOMAIN[name].contains(config[name])
+            assert type(config[name]) is float
+            assert EVERY_DOMAIN[name].contains(config[name])
         for name in ("int", "int step", "log int", "log int step"):
-            assert type(config[name]) is int and EVERY_DOMAIN[name].contains(config[name])
+            assert type(config[name]) is int
+            assert EVERY_DOMAIN[name].contains(config[name])
     assert {config["int"] for config in seen} == {*range(2, 9)}
     assert {config["int step"] for config in seen} == {20, 40}
     assert {config["step"] for config in seen} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
@@ -114,7 +129,10 @@ def test_what_is_under_a_condition_is_suggested_only_where_it_holds() -> None:
             assert search.study.trials[-1].params.keys() == {"model", "model/depth", "lr"}
         else:
             assert config["model"].keys() == {"kind", "width", "act"}
-            assert ("model/act/option 1" in search.study.trials[-1].params) == isinstance(config["model"]["act"], float)
+            suggested = search.study.trials[-1].params
+            assert "model/width" in suggested
+            assert "model/depth" not in suggested
+            assert ("model/option 1/act/option 1" in suggested) == isinstance(config["model"]["act"], float)
         search.on_trial_complete(str(number), {"loss": config["lr"]})
     assert {trial.params["model"] for trial in search.study.trials} == {0, 1}
 
@@ -130,7 +148,9 @@ def test_optunas_distributions_may_be_the_space() -> None:
     space = {"opt/lr": FloatDistribution(1e-4, 1, log=True), "n": IntDistribution(1, 9, step=2), "data": "here"}
     config = first({**space, "kind": CategoricalDistribution(["a", "b"])})
     assert config.keys() == {"opt", "n", "data", "kind"}
-    assert 1e-4 <= config["opt"]["lr"] <= 1 and config["n"] in (1, 3, 5, 7, 9) and config["data"] == "here"
+    assert 1e-4 <= config["opt"]["lr"] <= 1
+    assert config["n"] in (1, 3, 5, 7, 9)
+    assert config["data"] == "here"
     with pytest.raises(ValueError, match="use one kind"):
         searched({**space, "x": tune.uniform(0, 1)})
 
@@ -212,7 +232,7 @@ def test_cmaes_without_its_package_names_it() -> None:
     try:
         import cmaes  # noqa: F401
     except ImportError:
-        with pytest.raises(ImportError, match="sampler='cmaes' needs the package cmaes(.|\n)*hint: pip install cmaes"):
+        with pytest.raises(ImportError, match=r"sampler='cmaes' needs the package cmaes(.|\n)*hint: pip install cmaes"):
             searched({"x": tune.uniform(0, 1)}, sampler="cmaes")
     else:
         pytest.skip("the package cmaes is here")
@@ -263,7 +283,8 @@ def minimized(search: OptunaSearch, trials: int, function: Callable[[Any], Any] 
 
 @pytest.mark.parametrize("sampler", BY_NAME)
 def test_every_sampler_runs(sampler: str) -> None:
-    configs = minimized(searched(BOX, sampler=sampler), 16)
+    space = BOX if sampler != "gp" else {"x": BOX["x"], "c": BOX["c"]}
+    configs = minimized(searched(space, sampler=sampler), 16, lambda config: loss({"n": 7, "y": 1, **config}))
     assert len({str(config) for config in configs}) == 16
 
 
@@ -279,7 +300,8 @@ def test_points_come_first_and_what_they_leave_open_is_suggested() -> None:
     points = [{"x": 1.5, "c": "b"}, {"y": 0.5, "n": 3, "x": 0.0, "c": "a"}]
     search = searched(BOX, points_to_evaluate=points)
     first, second, third = (search.suggest(str(number)) for number in range(3))
-    assert (first["x"], first["c"]) == (1.5, "b") and first["y"] != 0.5
+    assert (first["x"], first["c"]) == (1.5, "b")
+    assert first["y"] != 0.5
     assert second == {"x": 0.0, "y": 0.5, "n": 3, "c": "a"}
     assert third["x"] not in (0.0, 1.5)
 
@@ -287,7 +309,8 @@ def test_points_come_first_and_what_they_leave_open_is_suggested() -> None:
 def test_a_point_may_be_an_object_or_under_a_condition() -> None:
     point = {"object": (1, 2), "step": 0.3, "log step": 2.5, "log int step": 16, "alike": True, "made": -1}
     config = first(EVERY_DOMAIN, points_to_evaluate=[point])
-    assert {name: config[name] for name in point} == point and config["alike"] is True
+    assert {name: config[name] for name in point} == point
+    assert config["alike"] is True
     inner = {"model": {"kind": "net", "width": 7, "act": 0.25}}
     assert first(CONDITIONAL, points_to_evaluate=[inner])["model"] == inner["model"]
     assert first(by_run, points_to_evaluate=[{"kind": "b", "b": {"depth": 4}}]) == {
@@ -320,7 +343,8 @@ def test_rewards_are_learned_from_without_a_trial() -> None:
     assert search.study.best_params == points[1]
     search.add_evaluated_point({"x": 0.1, "y": 1.0, "n": 7, "c": "b"}, 0.01, intermediate_values=[3, 1])
     search.add_evaluated_point({"x": 0.2, "y": 1.0, "n": 7, "c": "b"}, 0.01, error=True)
-    assert search.study.best_value == 0.01 and search.study.trials[4].intermediate_values == {1: 3, 2: 1}
+    assert search.study.best_value == 0.01
+    assert search.study.trials[4].intermediate_values == {1: 3, 2: 1}
     assert search.study.trials[5].state == TrialState.FAIL
     with pytest.raises(ValueError, match="is no configuration of the space"):
         searched(BOX, points_to_evaluate=[{"x": 1}], evaluated_rewards=[1]).suggest("0")
@@ -357,12 +381,27 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog: pytest.LogCaptureF
     assert told["stopped"].intermediate_values == {1: 3.0, 2: 2.0}
 
 
+def test_a_failed_trial_that_ran_again_is_learned_from() -> None:
+    search = searched(BOX, points_to_evaluate=[{"x": 1.0}, {"x": 2.0}, {"x": 3.0}])
+    search.suggest("0")
+    search.suggest("1")
+    search.on_trial_complete("0", error=True)
+    search.on_trial_complete("0", {"loss": 4.0})
+    search.on_trial_complete("1", {"loss": 5.0})
+    search.on_trial_complete("1", {"loss": 6.0})
+    first, second, again = search.study.trials
+    assert [trial.state for trial in (first, second, again)] == [TrialState.FAIL, *[TrialState.COMPLETE] * 2]
+    assert (again.params, again.user_attrs, again.value) == (first.params, {"trial_id": "0"}, 4.0)
+    assert search.suggest("2")["x"] == 3.0
+
+
 @pytest.mark.parametrize("sampler", ["gp", "nsgaii"])
 def test_a_sampler_that_learns_only_from_whole_trials_is_told_stopped_ones_as_such(sampler: str) -> None:
     search = searched(BOX, sampler=sampler)
     search.suggest("0")
     search.on_trial_stopped("0", {"loss": 2.0})
-    assert search.study.trials[0].state == TrialState.COMPLETE and search.study.trials[0].value == 2.0
+    assert search.study.trials[0].state == TrialState.COMPLETE
+    assert search.study.trials[0].value == 2.0
 
 
 def test_a_metric_may_be_nested_and_numpys() -> None:
@@ -394,11 +433,12 @@ def test_a_function_that_raises_leaves_no_running_trial() -> None:
 @pytest.mark.parametrize("sampler", BY_NAME)
 def test_several_objectives_are_searched_for_at_once(sampler: str) -> None:
     search = searched({"x": tune.uniform(0, 1)}, metric=["a", "b"], mode=["min", "max"], sampler=sampler)
-    for number in range(16):
+    trials = 16 if sampler != "gp" else 12
+    for number in range(trials):
         x = search.suggest(str(number))["x"]
         search.on_trial_result(str(number), {"a": x, "b": x, "training_iteration": 1})
         (search.on_trial_stopped if number % 3 == 0 else search.on_trial_complete)(str(number), {"a": x, "b": x})
-    assert len(search.study.best_trials) == 16
+    assert len(search.study.best_trials) == trials
     assert [direction.name for direction in search.study.directions] == ["MINIMIZE", "MAXIMIZE"]
 
 
@@ -421,15 +461,15 @@ def test_optuna_is_silent_about_this_study_only(capfd: pytest.CaptureFixture[str
         optuna.samplers.QMCSampler()
 
 
-def test_what_a_users_function_says_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_users_function_says_is_heard(caplog: pytest.LogCaptureFixture) -> None:
     def space(trial: Any) -> None:
-        logging.getLogger("optuna.mine").error("from the function")
+        logging.getLogger("optuna.study.study").warning("from the function")
         warnings.warn("of the function", UserWarning, stacklevel=1)
         trial.suggest_float("x", 0, 1)
 
     with pytest.warns(UserWarning, match="of the function"):
         first(space)
-    assert "from the function" in capfd.readouterr().err
+    assert caplog.messages == ["from the function"]
 
 
 @settings(max_examples=25, deadline=None)

@@ -114,6 +114,17 @@ def test_what_this_machine_can_never_have_is_refused_and_what_it_has_is_told(roo
     assert room.refusal(needs(ScalingConfig(9))) is None
 
 
+def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
+    said = []
+    room = LocalRoom(Machine(2, ()), said.append)
+    for _ in range(3):
+        room.free(room.take(needs(ScalingConfig(5))))
+    assert said == [
+        "a trial of 5 cores on this machine with 2 cores: it has them all, one trial at a time, "
+        "and its workers take turns"
+    ]
+
+
 def test_what_is_only_for_clusters_is_refused_with_the_site(room, run_config):
     scaling = ScalingConfig(1, label_selector={"zone": "a"})
     with pytest.raises(ValueError, match="label_selector"):

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.train import config as of_train
 from paceline.train.config import _named_arguments, as_config
+from paceline.tune.stoppers.given import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
 
 
@@ -80,7 +81,7 @@ class RunConfig(of_train.RunConfig):
         _take_kind(self, "failure_config", FailureConfig, of_train.FailureConfig)
         _take_kind(self, "checkpoint_config", CheckpointConfig, of_train.CheckpointConfig)
         super().__post_init__()
-        _check_stop(self.stop)
+        stopper_of(self.stop)  # Says what it cannot be.
         if isinstance(self.verbose, bool) or self.verbose not in (None, 0, 1, 2, 3):
             raise ValueError(f"verbose={self.verbose!r} is not 0, 1, 2, 3 or None")
         for name, instead in (
@@ -103,21 +104,3 @@ def _take_kind(config: RunConfig, name: str, kind: type[Any], also: type[Any]) -
     given = getattr(config, name)
     if not isinstance(given, also):
         object.__setattr__(config, name, as_config(kind, given, name))
-
-
-def _check_stop(stop: Any) -> None:
-    if stop is None or isinstance(stop, Stopper) or (callable(stop) and not isinstance(stop, type)):
-        return
-    if isinstance(stop, Mapping):
-        for metric, value in stop.items():
-            if not isinstance(metric, str) or not metric:
-                raise ValueError(f"stop has {metric!r}, which is not the name of a metric")
-            if not isinstance(value, int | float):
-                raise ValueError(f"stop[{metric!r}]={value!r} is not a number to end a trial at")
-        return
-    if isinstance(stop, Sequence) and not isinstance(stop, str) and all(isinstance(part, Stopper) for part in stop):
-        return
-    raise ValueError(
-        f"stop={stop!r} is not a dict such as {{'training_iteration': 10}}, a function of a trial's id and result, "
-        "or a Stopper"
-    )

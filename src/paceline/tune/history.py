@@ -12,13 +12,20 @@ import msgspec
 
 from paceline._control.journal import JournalVersionError
 from paceline._core.codec import valid_prefix
-from paceline._core.plain import unplain
 from paceline._storage.depot import Depot
 from paceline._storage.home import Home, joined
 from paceline.tune.drive.events import SEARCH_VERSION, Event, SearchStarted, TrialReported, decode
 from paceline.tune.drive.state import Search
+from paceline.tune.space import stored
 
 Restored = Callable[[Any], Mapping[str, Any]]
+
+
+def without_objects(plain: Any) -> Mapping[str, Any]:
+    """A configuration as the journal has it: of what has no plain form, such as a class, its name."""
+    config: Mapping[str, Any] = stored.restored(plain, None)
+    return config
+
 
 FILLED = ("training_iteration", "time_total_s", "time_this_iter_s", "timestamp", "trial_id", "done", "config")
 """The metrics that a search itself adds to each report, as `Search.result` does."""
@@ -27,7 +34,7 @@ FILLED = ("training_iteration", "time_total_s", "time_this_iter_s", "timestamp",
 class History:
     """The reports of all trials of a search."""
 
-    def __init__(self, depot: Depot, restored: Restored = unplain) -> None:
+    def __init__(self, depot: Depot, restored: Restored = without_objects) -> None:
         self._depot = depot
         self._restored = restored
         self._rows: dict[str, list[dict[str, Any]]] | None = None
@@ -39,7 +46,7 @@ class History:
         return self._rows.get(trial_id, [])
 
 
-def rows_of(events: Iterable[Event], restored: Restored = unplain) -> dict[str, list[dict[str, Any]]]:
+def rows_of(events: Iterable[Event], restored: Restored = without_objects) -> dict[str, list[dict[str, Any]]]:
     """By trial, one row for each report."""
     search, rows = Search(restored), dict[str, list[dict[str, Any]]]()
     for event in events:
@@ -52,7 +59,7 @@ def rows_of(events: Iterable[Event], restored: Restored = unplain) -> dict[str, 
     return rows
 
 
-def search_told_by(events: Iterable[Event], restored: Restored = unplain) -> Search:
+def search_told_by(events: Iterable[Event], restored: Restored = without_objects) -> Search:
     """The search that a journal tells of."""
     search = Search(restored)
     for event in events:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.tune.columns import Column, columns
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.distributions import BaseDistribution
 
 LEAST_TRIALS = 12
@@ -56,7 +55,7 @@ def _weight(column: Column, values: Sequence[float], mode: str) -> float:
     from paceline.tune.search.optuna.quiet import quiet
 
     with quiet():
-        study: optuna.Study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
+        study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
         distribution = _distribution(optuna, column)
         study.add_trials(
             [

@@ -67,6 +67,7 @@ class Lines:
         self._summed_at: float | None = None
         self._best: float | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
+        self._paused: set[str] = set()
 
     def of(self, event: Event, search: Search, now: float) -> list[str]:
         """After an event took effect."""
@@ -74,9 +75,13 @@ class Lines:
             self._summed_at = now
         match event:
             case SearchStarted():
+                for known in search.trials.values():
+                    self._leads(known, search)  # Those of earlier drivers.
                 return [self._started(event, search)]
             case SearchEnded(at=at):
                 return shown.ending(search, self._name, self._uri, search.elapsed_s(at))
+            case NoMoreTrials(why=why) if why:
+                return [f"search {self._name} ends early: {shown.first_line(why)}"]
             case TrialMade() | NoMoreTrials() | SearchIdle():
                 return []
             case TrialReported(trial=trial):
@@ -86,13 +91,18 @@ class Lines:
             case TrialEnded(trial=trial, ending=ending):
                 self._configs[trial] = search.trials[trial].config
                 leads = self._leads(search.trials[trial], search)
-                if ending == "interrupted" and not self._all:
-                    return []
+                if ending == "paused":
+                    self._paused.add(trial)
+                if ending in ("interrupted", "paused") and not self._all:
+                    return []  # It goes on: with many that take turns, that is nothing to be told each time.
                 budget = self._telling if ending == "failed" or leads else self._ordinary
                 return self._within(budget, now, lambda: self._ended(event, search, leads))
             case TrialBegan(trial=trial):
-                if search.standing[trial].initial is not None:
-                    return []  # That it goes on from another was said just now.
+                is_its_turn = trial in self._paused and not self._all
+                self._paused.discard(trial)
+                # Or that it goes on from another was said just now.
+                if is_its_turn or search.standing[trial].initial is not None:
+                    return []
                 return self._within(self._ordinary, now, lambda: self._began(search, trial))
             case TrialCloned():
                 return self._within(self._ordinary, now, lambda: self._cloned(event, search))
@@ -121,8 +131,7 @@ class Lines:
 
     def _started(self, event: SearchStarted, search: Search) -> str:
         if search.num_drivers == 1:
-            samples = counted(event.num_samples, "sample") if event.num_samples >= 0 else "samples without end"
-            return f"search {self._name} begins: {event.trainable}, {samples}, in {self._uri}"
+            return f"search {self._name} begins: {event.trainable}, num_samples={event.num_samples}, in {self._uri}"
         left = shown.counts(search.trials.values())
         return f"search {self._name} continues: {counted(len(search.trials), 'trial')}, {left}, in {self._uri}"
 
@@ -131,8 +140,9 @@ class Lines:
         config = shown.cut(shown.config_text(trial.config), _CONFIG_WIDTH)
         if standing.num_begun == 1:
             return f"trial {trial_id} began: {config}" if config else f"trial {trial_id} began"
-        since = f"{trial.checkpoint.name}, iteration {trial.checkpoint.iteration}" if trial.checkpoint else "the start"
-        return f"trial {trial_id} goes on from {since}"
+        if trial.checkpoint is None:
+            return f"trial {trial_id} begins once more"
+        return f"trial {trial_id} goes on from {trial.checkpoint.name}, iteration {trial.checkpoint.iteration}"
 
     def _reported(self, trial: Trial) -> str:
         result = trial.last_result or {}

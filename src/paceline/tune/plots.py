@@ -21,6 +21,11 @@ Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
 
 _LOG_SPAN = 100
+_USUAL = 0.9
+_FAR = 4
+"""The worst tenth is far off if with it the values span more than this many times as much."""
+_MOST_MARKS = 8
+"""So few different numbers are each marked on their axis."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ def parallel_coordinates(
     """A line for each trial through an axis for each parameter; the last axis is the metric.
 
     A point is where the line meets an axis, from 0 to 1, and None where the trial does not have that parameter, or its
-    metric is not finite. `parameters` says which, in which order; else it is all that differ.
+    metric is not finite. Values that are far worse than the rest meet the axis of the metric at its end. `parameters`
+    says which, in which order; else it is all that differ.
     """
     _check(mode)
     found = {column.name: column for column in columns([trial.config for trial in trials], space)}
@@ -59,13 +65,16 @@ def parallel_coordinates(
             )
     shown = [found[name] for name in parameters] if parameters is not None else [*found.values()]
     values = [_finite(trial.value) for trial in trials]
-    shown.append(_metric_column(metric, values))
-    places = [_places(column) for column in shown]
+    scale = scaled(values, mode)
+    shown.append(Column(metric, "float", scale["log"], tuple(values)))
+    axes = [_axis(column) for column in shown]
+    axes[-1].update(scale)
+    places = [_places(column.values, axis) for column, axis in zip(shown, axes, strict=True)]
     return {
         "metric": metric,
         "mode": mode,
         "best": best(trials, mode),
-        "axes": [_axis(column) for column in shown],
+        "axes": axes,
         "lines": [
             {
                 "trial_id": trial.trial_id,
@@ -81,22 +90,21 @@ def parallel_coordinates(
 def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min") -> dict[str, Any]:
     """The metric of each trial over its iterations."""
     _check(mode)
-    lines = [
-        {
-            "trial_id": trial.trial_id,
-            "status": trial.status,
-            "value": _finite(trial.value),
-            "points": [[int(iteration), _finite(value)] for iteration, value in trial.history],
-        }
-        for trial in trials
-    ]
-    seen = [point[1] for line in lines for point in line["points"] if point[1] is not None]  # type: ignore[attr-defined]
     return {
         "metric": metric,
         "mode": mode,
         "best": best(trials, mode),
-        "log": spans_magnitudes(seen),
-        "lines": lines,
+        "scale": scaled([_finite(value) for trial in trials for _, value in trial.history], mode),
+        "colors": scaled([_finite(trial.value) for trial in trials], mode),
+        "lines": [
+            {
+                "trial_id": trial.trial_id,
+                "status": trial.status,
+                "value": _finite(trial.value),
+                "points": [[int(iteration), _finite(value)] for iteration, value in trial.history],
+            }
+            for trial in trials
+        ],
     }
 
 
@@ -167,14 +175,27 @@ def best(trials: Sequence[PlottedTrial], mode: str) -> str | None:
     return (min if mode == "min" else max)(judged, key=lambda item: item[0])[1]
 
 
-def spans_magnitudes(values: Sequence[float]) -> bool:
-    """Whether positive numbers are better shown on a logarithmic axis."""
-    return bool(values) and min(values) > 0 and max(values) / min(values) >= _LOG_SPAN
+def scaled(values: Sequence[float | None], mode: str) -> dict[str, Any]:
+    """The bounds within which these values are told apart, and whether by magnitude.
+
+    The worst tenth is cut off where it would leave the others no room: `is_cut`.
+    """
+    finite = sorted(value for value in values if value is not None)
+    if not finite:
+        return {"low": 0.0, "high": 1.0, "log": False, "is_cut": False}
+    worst = int(_USUAL * (len(finite) - 1))
+    low, high = (finite[0], finite[worst]) if mode == "min" else (finite[-1 - worst], finite[-1])
+    log = low > 0 and high / low >= _LOG_SPAN
+    usual, whole = (_distance(*pair, log and finite[0] > 0) for pair in ((low, high), (finite[0], finite[-1])))
+    is_cut = whole > _FAR * usual > 0
+    if not is_cut:
+        low, high = finite[0], finite[-1]
+    return {"low": low, "high": high, "log": log and low > 0, "is_cut": is_cut}
 
 
-def _metric_column(metric: str, values: list[float | None]) -> Column:
-    present = [value for value in values if value is not None]
-    return Column(metric, "float", spans_magnitudes(present), tuple(values))
+def _distance(low: float, high: float, log: bool) -> float:
+    # Halves, since the difference of two floats may be larger than any float.
+    return math.log(high) - math.log(low) if log else high / 2 - low / 2
 
 
 def _axis(column: Column) -> dict[str, Any]:
@@ -186,6 +207,10 @@ def _axis(column: Column) -> dict[str, Any]:
         "log": column.log,
         "low": low,
         "high": high,
+        "marks": sorted({*column.present})
+        if column.kind != "category" and len({*column.present}) <= _MOST_MARKS
+        else [],
+        "is_cut": False,
         "categories": [*column.categories],
         "has_gaps": None in column.values,
     }
@@ -198,16 +223,14 @@ def _bounds(column: Column) -> tuple[float, float]:
     return (min(present), max(present)) if present else (0, 1)
 
 
-def _places(column: Column) -> list[float | None]:
+def _places(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[float | None]:
     """Where each trial meets the axis, from 0 to 1."""
-    low, high = _bounds(column)
+    low, high, log = axis["low"], axis["high"], axis["log"]
     if low == high:
-        return [None if value is None else 0.5 for value in column.values]
-    if column.log:
-        low, high = math.log(low), math.log(high)
-        return [None if value is None else (math.log(value) - low) / (high - low) for value in column.values]
-    # Halves, since the difference of the two bounds may be larger than any float.
-    return [None if value is None else (value / 2 - low / 2) / (high / 2 - low / 2) for value in column.values]
+        return [None if value is None else 0.5 for value in values]
+    whole = _distance(low, high, log)
+    inside = [None if value is None else min(max(value, low), high) for value in values]
+    return [None if value is None else _distance(low, value, log) / whole for value in inside]
 
 
 def _finite(value: float | None) -> float | None:

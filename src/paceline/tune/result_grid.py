@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from paceline._core.plain import looked_up, unplain
+from paceline._core.plain import looked_up
 from paceline._storage.depot import DiskDepot
 from paceline._storage.home import Home
 from paceline.train.result import dataframe_of, flat
 from paceline.tune import scopes
 from paceline.tune.drive.state import Search
-from paceline.tune.history import FILLED, History, Restored, search_told_by, told_by, users_first
+from paceline.tune.history import FILLED, History, Restored, search_told_by, told_by, users_first, without_objects
 from paceline.tune.result import Result
 from paceline.tune.trial import Trial
 
@@ -45,7 +45,7 @@ class ResultGrid:
         search: Search,
         home: Home,
         errors: Mapping[str, Exception] | None = None,
-        restored: Restored = unplain,
+        restored: Restored = without_objects,
     ) -> None:
         """`home` is the search's; `errors`, by trial, are those that this process has met itself."""
         self._search = search
@@ -198,7 +198,7 @@ class ResultGrid:
             config=dict(trial.config),
             history=curve,
             value=curve[-1][1] if curve else None,
-            status=trial.status,
+            status="STOPPED" if trial.status == "TERMINATED" and trial.why else trial.status,
         )
 
     def _result(self, trial: Trial) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -64,9 +65,14 @@ def num_reports() -> int:
 
 
 def begin_trial() -> None:
-    """In the worker of a trial: runs that its function starts are kept with the trial, where it does not say."""
+    """In the worker of a trial: it uses the cores that it has, and runs that its function starts are kept with it."""
     context = worker_context.current()
-    if context is not None and context.begin.store is None:
+    if context is None:
+        return
+    if (torch := sys.modules.get("torch")) is not None:
+        # Imported before the fork, when the variables that would have told it were not yet those of this trial.
+        torch.set_num_threads(context.begin.num_threads)
+    if context.begin.store is None:
         os.environ["PACELINE_STORAGE_PATH"] = str(context.layout.root / "runs")
 
 

@@ -150,9 +150,8 @@ def ending(search: Search, name: str, uri: str, elapsed_s: float) -> list[str]:
     trials = search.trials.values()
     is_over = "is complete" if search.is_complete else "has stopped"
     why = f" ({search.why})" if search.why else ""
-    lines = [f"search {name} {is_over}{why} after {duration(elapsed_s)}, {counted(len(trials), 'trial')}: "
-             f"{counts(trials)}"]  # fmt: skip
-    lines += _best(search, uri)
+    took = f"after {duration(elapsed_s)}, {counted(len(trials), 'trial')}"
+    lines = [f"search {name} {is_over}{why} {took}: {counts(trials)}", *_best(search, uri)]
     lines += _failed([trial for trial in trials if trial.status == "ERROR"], search, uri)
     if not search.is_complete:
         lines.append("run the script again with the same name to continue")

@@ -66,6 +66,8 @@ def picture(search: Search, drawn: Drawn, now: float, width: int, height: int) -
 
 def _heading(search: Search, drawn: Drawn, now: float, width: int) -> Text:
     told = f"{counted(len(search.trials), 'trial')}, {shown.duration(search.elapsed_s(now))}"
+    if search.stopped_because:
+        told += f", ends early: {shown.first_line(search.stopped_because)}"
     text = Text.assemble(("search ", "dim"), (drawn.name, "bold"), f"  {told}", no_wrap=True, overflow="ellipsis")
     if len(text) + len(drawn.uri) + 2 <= width:
         text.append(f"  {drawn.uri}", "dim")

@@ -260,3 +260,24 @@ def test_nothing_is_read_before_it_is_asked_for(grid, tmp_path):
     assert results.get_best_result().trial_id == "00000"
     assert len(results.get_dataframe()) == 1000
     assert results[7].metrics_dataframe is None
+
+
+def test_a_report_that_the_journal_tells_twice_is_one(tmp_path):
+    told = Told()
+    told.starts()
+    told.trial("00000", 4.0, ending=None)
+    told.happens(told.events[-1])
+    told.reported("00000", loss=1.0)
+    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
+    assert list(results[0].metrics_dataframe["loss"]) == [4.0, 1.0]
+
+
+def test_neither_results_nor_lines_load_what_they_do_not_need(run_script):
+    script = """
+import sys
+import paceline.tune.result_grid, paceline.tune.terminal, paceline.tune.drive.callbacks
+from paceline import tune
+assert tune.ResultGrid and tune.Callback and tune.Result
+print(sorted({"rich", "pandas", "numpy", "pyarrow", "matplotlib", "optuna", "torch"} & set(sys.modules)))
+"""
+    assert run_script(script).stdout == "[]\n"

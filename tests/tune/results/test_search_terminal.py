@@ -192,7 +192,31 @@ def test_a_search_that_is_interrupted_says_how_to_go_on():
     assert "paceline: search mnist continues: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
 
 
-def test_lines_are_said_where_there_is_no_terminal_to_redraw(monkeypatch):
+def test_the_best_so_far_counts_what_earlier_drivers_had():
+    out = io.StringIO()
+    told = Told()
+    told.starts()
+    told.trial("00000", 1.0)
+    told.observers = (SearchTerminal("mnist", URI, 1, out),)
+    told.starts()
+    told.trial("00001", 2.0)
+    told.trial("00002", 0.5)
+    assert "trial 00001 finished after 1 iteration, 2.0 s: loss=2\n" in out.getvalue()
+    assert "trial 00002 finished after 1 iteration, 2.0 s: loss=0.5, the best so far\n" in out.getvalue()
+
+
+def test_a_search_that_ends_early_says_why():
+    out = io.StringIO()
+    told = Told(SearchTerminal("mnist", URI, 1, out))
+    told.starts()
+    told.trial("00000", 1.0, ending=None)
+    told.no_more("its time of 10 s is over")
+    assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
+    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    assert text.startswith("search mnist  1 trial, 4.0 s, ends early: its time of 10 s is over")
+
+
+def test_lines_are_said_where_there_is_no_terminal_to_redraw():
     assert type(terminal_of("mnist", URI, 1, io.StringIO())) is SearchTerminal
 
 

@@ -72,8 +72,8 @@ class Told:
         run = run_name(trial, self.search.standing[trial].num_lives)
         self.happens(TrialReset(trial, run, self._now()))
 
-    def no_more(self):
-        self.happens(NoMoreTrials(self._now()))
+    def no_more(self, why=""):
+        self.happens(NoMoreTrials(self._now(), why=why))
 
     def search_ended(self, why="", complete=True):
         self.happens(SearchEnded(self._now(), why, complete))

@@ -114,6 +114,8 @@ class Search:
         assert chosen is not None
         self._waiting.remove(chosen.trial_id)
         self._running.append(chosen.trial_id)
+        self.scheduler.on_trial_begin(chosen)
+        self._tell("begin", chosen.trial_id, None, ())
 
     def _step(self, trial_id: str) -> None:
         fate = self.fates[trial_id]
@@ -170,6 +172,9 @@ def told_again(scheduler: TrialScheduler, told: Sequence[Told], renamed: Callabl
             case "result":
                 assert each.result is not None
                 answers.append(scheduler.on_trial_result(trial, each.result))
+            case "begin":
+                scheduler.on_trial_begin(trial)
+                answers.append(())
             case "complete":
                 answers.append(scheduler.on_trial_complete(trial, None))
             case "error":

@@ -212,7 +212,7 @@ def test_a_search_without_a_metric_is_refused_when_its_first_trial_is_made() -> 
 factors = st.sampled_from([2, 3, 4, 2.5])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), factors, st.sampled_from([1, 2, 0.75]), st.integers(1, 3))
 def test_a_trial_goes_on_just_if_it_is_among_the_best_of_its_rung_so_far(
     data: st.DataObject, factor: float, grace: float, brackets: int

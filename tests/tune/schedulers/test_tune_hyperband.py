@@ -214,7 +214,7 @@ def watching(**options: Any) -> Watching:
     return Watching(**{"metric": "loss", "mode": "min", "max_t": 9, **options})
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from([(9, 3), (4, 2), (8, 2), (16, 4), (7, 2.5)]), st.booleans())
 def test_every_trial_ends_within_its_budget_however_trials_end_and_whatever_waits(
     data: st.DataObject, shape: tuple[int, float], largest_first: bool

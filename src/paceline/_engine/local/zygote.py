@@ -99,11 +99,20 @@ class Zygote:
                     self._detach(channel)
 
     def close(self) -> None:
+        """End all that were forked here, and all that these have started: a worker may have a zygote of its own.
+
+        What a process leaves behind is ours before its own end can be seen, so nothing is left when no child is.
+        """
         for channel in self._channels.values():
             channel.kill()
-        for pid in system.children(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        while True:
+            for pid in system.children(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
 
     def _attach(self, channel: Channel) -> None:
         self._channels[channel.end.fileno()] = channel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
@@ -9,6 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStr
 from paceline.train.lightning.environment import Environment
 from paceline.train.lightning.report import Reporting
 from paceline.train.lightning.strategy import InOurGroup, OnGpus
+from paceline.train.lightning.tuned import TunedReporting
 
 
 class PacelineLightningEnvironment(Environment, ClusterEnvironment):  # type: ignore[misc]
@@ -37,6 +40,18 @@ class PacelineDeepSpeedStrategy(OnGpus, InOurGroup, DeepSpeedStrategy):  # type:
 class ReportCallback(Reporting, Callback):  # type: ignore[misc]
     __doc__ = Reporting.__doc__
     called_last = Checkpoint
+
+
+class TuneReportCheckpointCallback(TunedReporting, Callback):  # type: ignore[misc]
+    __doc__ = TunedReporting.__doc__
+    called_last = Checkpoint
+
+
+class TuneReportCallback(TuneReportCheckpointCallback):
+    """The same without checkpoints."""
+
+    def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
+        super().__init__(metrics, save_checkpoints=False, on=on)
 
 
 RayDDPStrategy = PacelineDDPStrategy

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import CheckpointUploadMode, _context, report, staging_directory
 
-_MOMENTS = ("train_epoch_end", "validation_end")
+MOMENTS = ("train_epoch_end", "validation_end")
 
 
 class Reporting:
@@ -31,7 +31,7 @@ class Reporting:
         on: Literal["train_epoch_end", "validation_end"] = "train_epoch_end",
         checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     ) -> None:
-        if on not in _MOMENTS:
+        if on not in MOMENTS:
             raise ValueError(f"on={on!r} is neither 'train_epoch_end' nor 'validation_end'")
         super().__init__()
         self._on = on

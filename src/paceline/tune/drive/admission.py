@@ -25,6 +25,7 @@ class Part:
     """What is counted for it: as it asked, or all cores where it may have no more than those."""
     places: tuple[Place, ...]
     """One for each bundle, in their order."""
+    strategy: str = "PACK"
     note: str = ""
     """For a person, where it is not as was asked."""
 
@@ -79,7 +80,7 @@ class Room:
             note = "there is no node for it yet: the autoscaler is asked for more"
         if places is None:
             return None
-        part = Part(next(self._numbers), bundles, tuple(places), note)
+        part = Part(next(self._numbers), bundles, tuple(places), needs.strategy, note)
         self._held[part.number] = part
         self._lies[part.number] = part.places
         self._count(part, 1)
@@ -125,10 +126,18 @@ class Room:
         self._nodes = {node.id: node for node in nodes}
         self._uncounted = frozenset(uncounted) & self._held.keys()
         self._free = {node.id: Free(node, idle=False) for node in self._nodes.values()}
-        # Those with whole GPUs first, so that what is told of the rest leaves theirs whole.
-        for part in sorted(self._held.values(), key=lambda part: -max((b.num_gpus for b in part.bundles), default=0)):
+
+        def order(part: Part) -> tuple[bool, float]:
+            """Those first of which it is known where they lie, and those with whole GPUs, so that these stay whole."""
+            return not lies.get(part.number), -max((bundle.num_gpus for bundle in part.bundles), default=0.0)
+
+        for part in sorted(self._held.values(), key=order):
             before = [place.node for place in self._lies[part.number]]
             found = [*lies.get(part.number, ())][: len(before)]
+            if not found and part.number not in self._uncounted:
+                # Where it was thought to be put, others may be by now.
+                anew = placed([Ask.of(bundle) for bundle in part.bundles], self._free, part.strategy)
+                before = [place.node for place in anew] if anew is not None else before
             self._lies[part.number] = tuple(self._settled(part, found + before[len(found) :]))
 
     def _settled(self, part: Part, nodes: Sequence[str]) -> Iterator[Place]:

@@ -18,6 +18,7 @@ from paceline.tune.drive.events import (
     Event,
     NoMoreTrials,
     SearchIdle,
+    TrialBegan,
     TrialEnded,
     TrialMade,
     TrialReported,
@@ -52,7 +53,7 @@ class Advice:
     @property
     def is_waited_for(self) -> bool:
         """Whether a report has to wait for what is decided about it."""
-        return self.scheduler.decides or self.stopper is not None
+        return self.scheduler.decides or (self.stopper is not None and self.stopper.decides)
 
     def heard(self, event: Event, search: Search, *, again: bool = False) -> tuple[Act, ...]:
         """An event took effect, and this is the search after it. `again`: it was read."""
@@ -67,6 +68,9 @@ class Advice:
                 return self._scheduler("on_no_more_trials")
             case SearchIdle():
                 return self._scheduler("on_idle")
+            case TrialBegan(trial=trial_id):
+                with _asked(self.scheduler, "on_trial_begin", trial_id):
+                    self.scheduler.on_trial_begin(search.trials[trial_id])
             case TrialReset(trial=trial_id, why=""):
                 return self._scheduler("on_trial_add", search.trials[trial_id])
             case TrialReported(trial=trial_id):
@@ -132,7 +136,7 @@ class Advice:
                 self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
         if failed:
             return self._scheduler("on_trial_error", trial)
-        if event.ending == "returned" or event.by == "stopper":
+        if event.ending == "returned" or event.by != "scheduler":
             return self._scheduler("on_trial_complete", trial, trial.last_result)
         return ()
 

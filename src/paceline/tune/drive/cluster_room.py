@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from paceline._core import settings
 from paceline._core.choice import Choice
+from paceline._engine.base import Engine, Needs
+from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray import room as ray_room
 from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.look import looked
@@ -22,7 +24,7 @@ from paceline._engine.ray.presence import Leavable, Presence
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.cluster import ClusterSite
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.site import LocalSite, Site
+from paceline.train.site import LocalSite, Say, Site
 from paceline.tune.drive.admission import Part, Room
 from paceline.tune.drive.packing import Node
 from paceline.tune.drive.room import TrialPart
@@ -38,11 +40,21 @@ _MAX_ASKED = 8
 _OF_BUNDLES = ("CPU", "GPU")
 
 
+class _TrialSite(ClusterSite):
+    """Says aloud what its engine has to say, for what places are waited for: of a trial's run little else is shown."""
+
+    aloud: Say
+
+    def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
+        return super().engine(inline, lambda text: self.aloud(f"{self._config.name}: {text}"), beside)
+
+
 @dataclass
 class ClusterPart:
     part: Part
     choice: Choice
     luggage: Luggage
+    say: Say
     sites: list[ClusterSite] = field(default_factory=list)
     """Of the trial's runs, the last of which may be under way."""
 
@@ -56,7 +68,8 @@ class ClusterPart:
             here.check()
             return here
         most = max(1, len(self.part.bundles))
-        site = ClusterSite(scaling, run_config, self.choice, luggage=self.luggage, most=most)
+        site = _TrialSite(scaling, run_config, self.choice, luggage=self.luggage, most=most)
+        site.aloud = self.say
         site.check()
         self.sites.append(site)
         return site
@@ -71,9 +84,10 @@ class ClusterPart:
 
 
 class ClusterRoom:
-    def __init__(self, run_config: RunConfig, choice: Choice) -> None:
+    def __init__(self, run_config: RunConfig, choice: Choice, say: Say = lambda _: None) -> None:
         connected(choice.address)
         self._choice = choice
+        self._say = say
         self._luggage = luggage(run_config.worker_runtime_env)
         self._room = Room((), where="the cluster")
         self._parts: dict[int, ClusterPart] = {}
@@ -97,7 +111,7 @@ class ClusterRoom:
             part = self._room.take(needs, beyond=True)
         if part is None:
             return None
-        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage)
+        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage, self._say)
         return made
 
     def free(self, part: TrialPart) -> None:

@@ -91,6 +91,8 @@ class Plan:
     time_budget_s: float | None = None
     fail_fast: bool = False
     observers: Sequence[SearchObserver] = ()
+    say: Callable[[str], None] = lambda text: None
+    """To a person."""
     reset_errored: str = ""
     """Of trials that have failed: "resume" or "restart" them."""
     resume_unfinished: bool = True
@@ -131,6 +133,8 @@ class SearchDriver:
         """Trials that are to be cloned: their donors, and what these were asked to keep for them."""
         self._news: list[Event] = []
         self._is_ending = False
+        self._patience_ends: float | None = None
+        """When trials that were to stop at their next report are stopped without one."""
         self._failed_fast = ""
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
@@ -181,6 +185,7 @@ class SearchDriver:
         self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
+            self._plan.advice.continued(self.search.ran_s)
             self._take_up()
             self._carry_out()
             while not self._is_over():
@@ -503,9 +508,15 @@ class SearchDriver:
     def _interrupted(self) -> None:
         if self.outcome.preempted and not self._is_ending:
             self._is_ending = True
+            self._plan.say(
+                "this machine is about to be taken away: trials stop at their next report, "
+                f"for which there are {self._plan.grace_s:.0f} s"
+            )
             for live in self._live.values():
                 live.run.preempt(self._plan.grace_s)
         elif self.outcome.interrupted:
+            if self.outcome.interrupted == 1 and self._live:
+                self._plan.say("trials stop at their next report; press Ctrl-C again to stop now")
             self._interrupt_all(now=self.outcome.interrupted > 1)
 
     def _interrupt_all(self, *, now: bool) -> None:
@@ -518,6 +529,10 @@ class SearchDriver:
         if now - self._looked_at < TICK_S:
             return
         self._looked_at = now
+        self._plan.room.refresh()
+        if self._patience_ends is not None and now >= self._patience_ends:
+            self._patience_ends = None
+            self._interrupt_all(now=True)
         budget_s = self._plan.time_budget_s
         if self.search.is_exhausted and not self._live:
             return
@@ -525,14 +540,14 @@ class SearchDriver:
             self._stop_all(f"time_budget_s={budget_s:g} is over")
         else:
             self._end_if_asked()
-        self._plan.room.refresh()
 
     def _end_if_asked(self) -> None:
         if why := self._plan.advice.ends_search():
             self._stop_all(why)
 
     def _stop_all(self, why: str) -> None:
-        """No trial is begun any more, and those that are not over end at their next report."""
+        """No trial is begun any more. Those that are not over end at their next report, or, if that is long in coming,
+        without."""
         unfinished = [trial.trial_id for trial in self.search.trials.values() if not trial.is_over]
         pending = [trial_id for trial_id in unfinished if self.search.standing[trial_id].leaving is None]
         if self.search.is_exhausted and not pending:
@@ -542,6 +557,7 @@ class SearchDriver:
         self.search.apply(event)
         self._write(event)
         self._carry_out()
+        self._patience_ends = time.monotonic() + self._plan.grace_s
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())

@@ -11,7 +11,7 @@ from typing import Protocol
 from paceline._core.choice import chosen
 from paceline._engine.local.devices import Machine, this_machine
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.site import LocalSite, Site
+from paceline.train.site import LocalSite, Say, Site
 from paceline.tune.drive.admission import Part, Room
 from paceline.tune.drive.packing import Node
 from paceline.tune.trainables.planned import TrialNeeds
@@ -58,26 +58,36 @@ class SearchRoom(Protocol):
     def close(self) -> None: ...
 
 
-def room_of(run_config: RunConfig) -> SearchRoom:
-    """What the engine of a search has, by `RunConfig(engine=...)` and what else says which one that is."""
+def room_of(run_config: RunConfig, say: Say = lambda _: None) -> SearchRoom:
+    """What the engine of a search has, by `RunConfig(engine=...)` and what else says which one that is.
+
+    `say` is told, from any thread, what a person should know: trials that have other than they asked for, or wait.
+    """
     choice = chosen(run_config.engine)
     if choice.engine == "ray":
         from paceline.tune.drive.cluster_room import ClusterRoom
 
-        return ClusterRoom(run_config, choice)
-    return LocalRoom(this_machine())
+        return ClusterRoom(run_config, choice, say)
+    return LocalRoom(this_machine(), say)
 
 
 class LocalRoom:
     """This machine. What it has does not change."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, say: Say = lambda _: None) -> None:
         self._machine = machine
+        self._say = say
+        self._said: set[str] = set()
         self._room = Room([Node("", machine.num_cores, len(machine.gpus))], shares_cores=True)
 
     def take(self, needs: TrialNeeds) -> LocalPart | None:
         part = self._room.take(_counted_here(needs))
-        return LocalPart(part, self._machine) if part is not None else None
+        if part is None:
+            return None
+        if part.note and part.note not in self._said:
+            self._said.add(part.note)
+            self._say(part.note)
+        return LocalPart(part, self._machine)
 
     def free(self, part: TrialPart) -> None:
         assert isinstance(part, LocalPart)

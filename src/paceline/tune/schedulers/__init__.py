@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from paceline.tune.schedulers.fifo import FIFOScheduler
     from paceline.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
     from paceline.tune.schedulers.median import MedianStoppingRule
+    from paceline.tune.schedulers.pbt import PopulationBasedTraining
     from paceline.tune.schedulers.scheduler import TrialScheduler
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HyperBandForBOHB",
     "HyperBandScheduler",
     "MedianStoppingRule",
+    "PopulationBasedTraining",
     "TrialScheduler",
 ]
 
@@ -28,6 +30,7 @@ __getattr__ = on_demand(
         "paceline.tune.schedulers.fifo": ("FIFOScheduler",),
         "paceline.tune.schedulers.hyperband": ("HyperBandForBOHB", "HyperBandScheduler"),
         "paceline.tune.schedulers.median": ("MedianStoppingRule",),
+        "paceline.tune.schedulers.pbt": ("PopulationBasedTraining",),
         "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     },
 )

@@ -1,43 +1,26 @@
 """The median rule: a trial whose best is worse than the median of the others' means so far is stopped.
 
 As in Google Vizier (https://research.google.com/pubs/pub46180.html). Compared are the trials that have come as far as
-this one, each with the mean of what it had reported up to there.
+this one, each with the mean of what it had reported up to there. Worse than the median is what is worse than more than
+half of them.
 """
 
 from __future__ import annotations
 
-import statistics
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.tune.schedulers.judged import WORST, JudgingScheduler, checked_number, short
+from paceline.tune.schedulers.means import Means
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
 from paceline.tune.trial import Trial
-
-
-@dataclass
-class Curve:
-    """The reports of one trial from the grace period on."""
-
-    times: list[float] = field(default_factory=list)
-    means: list[float] = field(default_factory=list)
-    """Of the scores up to each of them."""
-    total: float = 0.0
-
-    def extended(self, time: float, score: float) -> None:
-        self.times.append(time)
-        total = self.total + score
-        self.total = total if total == total else WORST  # Of infinities of both signs.
-        self.means.append(self.total / len(self.times))
 
 
 @dataclass
 class Followed:
     """A trial that is not over."""
 
-    curve: Curve
     best: float = WORST
     last: float = WORST
     """The time of its last report."""
@@ -53,7 +36,7 @@ class MedianStoppingRule(JudgingScheduler):
     No trial is stopped before `grace_period`, nor while fewer than `min_samples_required` others have come as far;
     means are taken from `grace_period` on. With `hard_stop=False` trials are paused instead, and go on one after the
     other when all others are over. With `min_time_slice`, a trial that cannot be judged yet makes room after so long
-    for trials that have not reported yet; 0 means never.
+    for others that wait; 0 means never.
     """
 
     def __init__(
@@ -71,22 +54,26 @@ class MedianStoppingRule(JudgingScheduler):
         self.min_samples_required = checked_number("min_samples_required", min_samples_required, 1, whole=True)
         self.min_time_slice = checked_number("min_time_slice", min_time_slice, 0)
         self.hard_stop = hard_stop
-        self._curves: dict[str, Curve] = {}
+        self._means = Means()
         self._followed: dict[str, Followed] = {}
-        self._silent: dict[str, None] = {}
-        """Trials that have not reported yet."""
+        self._waiting: dict[str, None] = {}
+        """Trials that wait for room, as far as was told."""
         self._paused: dict[str, None] = {}
         self._no_more = False
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
         self.needed_metric()
-        curve = self._curves.setdefault(trial.trial_id, Curve())
-        self._followed[trial.trial_id] = Followed(curve)
-        self._silent[trial.trial_id] = None
+        # A trial that had failed and is tried again may begin anew.
+        self._means.forget(trial.trial_id)
+        self._followed[trial.trial_id] = Followed()
+        self._waiting[trial.trial_id] = None
         return ()
 
+    def on_trial_begin(self, trial: Trial) -> None:
+        self._waiting.pop(trial.trial_id, None)
+
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
-        self._silent.pop(trial.trial_id, None)
+        self._waiting.pop(trial.trial_id, None)
         followed = self._followed.get(trial.trial_id)
         time = self.time_of(trial.trial_id, result)
         score = self.score_of(result)
@@ -97,18 +84,17 @@ class MedianStoppingRule(JudgingScheduler):
         followed.best = max(followed.best, score)
         if time < self.grace_period:
             return ()
-        followed.curve.extended(time, score)
+        others, better = self._means.better(time, followed.best)
+        self._means.extend(trial.trial_id, time, score)
         if followed.is_spared:
             return ()
-        others = self._others_means(followed.curve, time)
-        if len(others) < self.min_samples_required:
+        if others < self.min_samples_required:
             return self._yielded(trial.trial_id, followed, time)
-        median = statistics.median(others)
-        if followed.best >= median or median != median:
+        if 2 * better <= others:
             return ()
         why = (
             f"its best {self.metric} by {self.time_attr} {short(time)}, {self.spoken(followed.best)}, is worse than "
-            f"the median of the means of {len(others)} other trials ({self.spoken(median)})"
+            f"the mean so far of {better} of {others} other trials"
         )
         if self.hard_stop:
             self._followed.pop(trial.trial_id)
@@ -131,21 +117,16 @@ class MedianStoppingRule(JudgingScheduler):
     def on_idle(self) -> Sequence[Action]:
         return self._resumed()
 
-    def _others_means(self, own: Curve, time: float) -> list[float]:
-        return [
-            curve.means[bisect_right(curve.times, time) - 1]
-            for curve in self._curves.values()
-            if curve.times and curve.times[-1] >= time >= curve.times[0] and curve is not own
-        ]
-
     def _yielded(self, trial_id: str, followed: Followed, time: float) -> Sequence[Action]:
-        if not self.min_time_slice or time - followed.began < self.min_time_slice or not self._silent:
+        if not self.min_time_slice or time - followed.began < self.min_time_slice or not self._waiting:
             return ()
+        why = f"makes room at {self.time_attr} {short(time)} for {len(self._waiting)} that wait"
         followed.began = time
-        return Pause(trial_id, "makes room for trials that have not begun"), Resume(trial_id)
+        self._waiting[trial_id] = None
+        return Pause(trial_id, why), Resume(trial_id)
 
     def _left(self, trial_id: str) -> Sequence[Action]:
-        self._silent.pop(trial_id, None)
+        self._waiting.pop(trial_id, None)
         self._paused.pop(trial_id, None)
         self._followed.pop(trial_id, None)
         return self._last_ones()

@@ -1,1 +1,28 @@
 """What suggests configurations: grid and random search, Optuna, and a base for others."""
+
+from typing import TYPE_CHECKING
+
+from paceline._core.lazy import on_demand
+
+if TYPE_CHECKING:
+    from paceline.tune.search.basic import BasicVariantGenerator
+    from paceline.tune.search.limiter import ConcurrencyLimiter
+    from paceline.tune.search.repeater import Repeater
+    from paceline.tune.search.searcher import Searcher
+
+__all__ = [
+    "BasicVariantGenerator",
+    "ConcurrencyLimiter",
+    "Repeater",
+    "Searcher",
+]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "paceline.tune.search.basic": ("BasicVariantGenerator",),
+        "paceline.tune.search.limiter": ("ConcurrencyLimiter",),
+        "paceline.tune.search.repeater": ("Repeater",),
+        "paceline.tune.search.searcher": ("Searcher",),
+    },
+)

@@ -22,6 +22,7 @@ class BasicVariantGenerator(Searcher):
     """
 
     needs_metric = False
+    counts_samples = True
 
     def __init__(
         self,
@@ -31,12 +32,12 @@ class BasicVariantGenerator(Searcher):
         random_state: Any = None,
     ) -> None:
         super().__init__()
-        self._given_points = _checked_points(points_to_evaluate)
+        self.points_to_evaluate = _checked_points(points_to_evaluate)
         self.max_concurrent = _checked_limit(max_concurrent)
         if not isinstance(constant_grid_search, bool):
             raise ValueError(f"constant_grid_search={constant_grid_search!r} is not True or False")
-        self._constant_grid_search = constant_grid_search
-        self._given_seed = seed_of(random_state)
+        self.constant_grid_search = constant_grid_search
+        self.random_state = seed_of(random_state)
         self._space: Space | None = None
         self._points: tuple[Point, ...] = ()
         self._ends: tuple[int, ...] = ()
@@ -68,21 +69,21 @@ class BasicVariantGenerator(Searcher):
         num_samples, seed = spec.get("num_samples", 1), spec.get("seed")
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or (num_samples < 1 and num_samples != -1):
             raise ValueError(f"num_samples={num_samples!r} is not a whole number of 1 or more, or -1 for no end")
-        if 0 <= num_samples < len(self._given_points):
+        num_points = len(self.points_to_evaluate)
+        if 0 <= num_samples < num_points:
             raise ValueError(
-                f"points_to_evaluate has {len(self._given_points)} points and num_samples={num_samples}: each point is "
-                "one of the samples\n\nhint: use num_samples="
-                f"{len(self._given_points)} or more, or fewer points"
+                f"points_to_evaluate has {num_points} points and num_samples={num_samples}: each point is one of the "
+                f"samples\n\nhint: use num_samples={num_points} or more, or fewer points"
             )
         space = config if isinstance(config, Space) else Space(config)
-        points = [space.point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self._given_points)]
+        points = [space.point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)]
         ends: list[int] = []
         for point in points:
             ends.append((ends[-1] if ends else 0) + space.num_grid_of(point))
         self.metric, self.mode = metric, mode
         self._space, self._points, self._ends = space, tuple(points), tuple(ends)
         self._num_samples = num_samples
-        self._seed = next((one for one in (self._given_seed, seed) if one is not None), 0)
+        self._seed = next((one for one in (self.random_state, seed) if one is not None), 0)
         return True
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
@@ -121,7 +122,7 @@ class BasicVariantGenerator(Searcher):
         self._live.add(trial_id)
 
     def _name(self, number: int, sample: int) -> tuple[int | str, ...]:
-        return ("sample", sample) if self._constant_grid_search else ("trial", number)
+        return ("sample", sample) if self.constant_grid_search else ("trial", number)
 
     @property
     def _bound_space(self) -> Space:
@@ -145,15 +146,15 @@ def seed_of(random_state: Any) -> int | None:
     )
 
 
-def _checked_points(points: Any) -> tuple[Mapping[str, Any], ...]:
+def _checked_points(points: Any) -> list[Mapping[str, Any]]:
     if points is None:
-        return ()
+        return []
     if not isinstance(points, Sequence) or isinstance(points, str):
         raise ValueError(f"points_to_evaluate={points!r} is not a list of configurations")
     for index, point in enumerate(points):
         if not isinstance(point, Mapping):
             raise ValueError(f"points_to_evaluate[{index}]={point!r} is not a dict of values")
-    return tuple(dict(point) for point in points)
+    return [dict(point) for point in points]
 
 
 def _checked_limit(max_concurrent: Any) -> int:

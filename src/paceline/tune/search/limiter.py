@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from paceline.tune.search.searcher import Searcher, checked_searcher
@@ -25,10 +26,16 @@ class ConcurrencyLimiter(Searcher):
         self.batch = batch
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
+        self.counts_samples = searcher.counts_samples
         self._live: set[str] = set()
-        self._ended: list[tuple[str, Mapping[str, Any] | None, bool]] = []
+        self._untold: list[Callable[[], None]] = []
         # A searcher that keeps a limit itself goes by this one from now on.
         searcher.set_max_concurrency(max_concurrent)
+
+    @property
+    def total_samples(self) -> int | None:
+        """How many trials there will be; None: nobody knows."""
+        return getattr(self.searcher, "total_samples", None)
 
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
@@ -41,7 +48,7 @@ class ConcurrencyLimiter(Searcher):
         return True  # Its own limit, which the user has set, stays.
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
-        if len(self._live) + len(self._ended) >= self.max_concurrent:
+        if len(self._live) + len(self._untold) >= self.max_concurrent:
             return None
         suggested = self.searcher.suggest(trial_id)
         if suggested is not None and suggested != self.FINISHED:
@@ -52,17 +59,21 @@ class ConcurrencyLimiter(Searcher):
         self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        if trial_id not in self._live:
-            return
-        self._live.discard(trial_id)
-        self._ended.append((trial_id, result, error))
-        if self.batch and self._live:
-            return
-        # A group may be smaller than asked for: the searcher may have had no more. It is over all the same.
-        ended, self._ended = self._ended, []
-        for one, last, failed in ended:
-            self.searcher.on_trial_complete(one, last, failed)
+        self._over(trial_id, partial(self.searcher.on_trial_complete, trial_id, result, error))
+
+    def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
+        self._over(trial_id, partial(self.searcher.on_trial_stopped, trial_id, result))
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         self.searcher.rebuild(trial_id, config)
         self._live.add(trial_id)
+
+    def _over(self, trial_id: str, tell: Callable[[], None]) -> None:
+        self._live.discard(trial_id)
+        self._untold.append(tell)
+        if self.batch and self._live:
+            return
+        # A group may be smaller than asked for: the searcher may have had no more. It is over all the same.
+        untold, self._untold = self._untold, []
+        for one in untold:
+            one()

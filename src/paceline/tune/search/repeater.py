@@ -33,6 +33,8 @@ class Repeater(Searcher):
     With `set_index` the configuration has the index of the repetition, as `config["__trial_index__"]`.
     """
 
+    counts_samples = True
+
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
         self.searcher = checked_searcher(searcher)
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
@@ -44,6 +46,7 @@ class Repeater(Searcher):
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
         self._newest: _Group | None = None
+        self._num_left: int | None = None
         self._groups: dict[str, _Group] = {}
 
     def set_search_properties(
@@ -57,6 +60,7 @@ class Repeater(Searcher):
                     "hint: num_samples counts all trials: use a multiple of repeat"
                 )
             spec["num_samples"] = num_samples // self.repeat
+            self._num_left = None if self.searcher.counts_samples else spec["num_samples"]
         taken = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
         return taken
@@ -66,6 +70,8 @@ class Repeater(Searcher):
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
         group = self._open_group()
+        if group is None and self._num_left == 0:
+            return self.FINISHED
         if group is None:
             suggested = self.searcher.suggest(trial_id)
             if suggested is None or isinstance(suggested, str):
@@ -96,6 +102,8 @@ class Repeater(Searcher):
         return group if group is not None and len(group.trials) < self.repeat else None
 
     def _begun(self, trial_id: str, suggested: Mapping[str, Any]) -> _Group:
+        if self._num_left is not None:
+            self._num_left -= 1
         self._newest = _Group(trial_id, suggested)
         return self._newest
 

@@ -20,6 +20,8 @@ class Searcher:
 
     needs_metric: bool = True
     """It learns from results: there has to be a metric."""
+    counts_samples: bool = False
+    """It ends by itself after `num_samples` of them, however many trials that are. Else the search ends it."""
 
     def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
         self.metric = metric

@@ -56,13 +56,14 @@ def differences(before: Any, now: Any, path: str = "param_space") -> list[str]:
         return [f"{path} was {_text(before)} and is now {_text(now)}"]
     if not _is_marked(before) and not _is_marked(now):
         return _by_key(before, now, path)
-    if "options" in before and "options" in now and before["$domain"] == now["$domain"]:
-        return _by_index(before["options"], now["options"], path, "(option {})", before, now)
-    if _is_same_object(before, now):
-        was, has = before.get("fields", {}), now.get("fields", {})
-        return [line for name in was for line in differences(was[name], has.get(name), f"{path}.{name}")]
-    if "$tuple" in before and "$tuple" in now:
-        return _by_index(before["$tuple"], now["$tuple"], path, "[{}]")
+    if _is_marked(before) and _is_marked(now):
+        if "options" in before and "options" in now and before["$domain"] == now["$domain"]:
+            return _by_index(before["options"], now["options"], path, "(option {})", before, now)
+        if _is_same_object(before, now):
+            was, has = before.get("fields", {}), now.get("fields", {})
+            return [line for name in was for line in differences(was[name], has.get(name), f"{path}.{name}")]
+        if "$tuple" in before and "$tuple" in now:
+            return _by_index(before["$tuple"], now["$tuple"], path, "[{}]", before, now)
     return [f"{path} was {_text(before)} and is now {_text(now)}"]
 
 

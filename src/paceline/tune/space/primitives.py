@@ -19,7 +19,7 @@ def uniform(lower: float, upper: float) -> Float:
 
 def quniform(lower: float, upper: float, q: float) -> Float:
     """A float between `lower` and `upper`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
-    return _float("quniform", lower, upper, q)
+    return _float("quniform", lower, upper, _positive("quniform", "q", q))
 
 
 def loguniform(lower: float, upper: float, base: float = 10) -> Float:
@@ -34,7 +34,7 @@ def loguniform(lower: float, upper: float, base: float = 10) -> Float:
 def qloguniform(lower: float, upper: float, q: float, base: float = 10) -> Float:
     """As `loguniform`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
     _check_base("qloguniform", base)
-    return _float("qloguniform", lower, upper, q, log=True)
+    return _float("qloguniform", lower, upper, _positive("qloguniform", "q", q), log=True)
 
 
 def randint(lower: int, upper: int) -> Integer:
@@ -47,8 +47,8 @@ def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
 
     As in Ray Tune, with `q` 1 this is `randint`, which never draws `upper`.
     """
-    _check_step("qrandint", q)
-    return _integer("qrandint", lower, upper, None if q == 1 else q)
+    step = _step("qrandint", q)
+    return _integer("qrandint", lower, upper, None if step == 1 else step)
 
 
 def lograndint(lower: int, upper: int, base: float = 10) -> Integer:
@@ -60,8 +60,7 @@ def lograndint(lower: int, upper: int, base: float = 10) -> Integer:
 def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Integer:
     """As `lograndint`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
     _check_base("qlograndint", base)
-    _check_step("qlograndint", q)
-    return _integer("qlograndint", lower, upper, q, log=True)
+    return _integer("qlograndint", lower, upper, _step("qlograndint", q), log=True)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Normal:
@@ -105,15 +104,14 @@ def sample_from(func: Callable[[Any], Any]) -> Function:
     return Function(func)
 
 
-def _float(name: str, lower: Any, upper: Any, q: Any = None, log: bool = False) -> Float:
-    step = None if q is None else _positive(name, "q", q)
-    domain = Float(_number(name, "lower", lower), _number(name, "upper", upper), log, step)
+def _float(name: str, lower: Any, upper: Any, q: float | None = None, log: bool = False) -> Float:
+    domain = Float(_number(name, "lower", lower), _number(name, "upper", upper), log, q)
     _check_interval(name, domain)
     return domain
 
 
 def _integer(name: str, lower: Any, upper: Any, q: int | None = None, log: bool = False) -> Integer:
-    domain = Integer(_whole(name, "lower", lower), _whole(name, "upper", upper), log, q and int(q))
+    domain = Integer(_whole(name, "lower", lower), _whole(name, "upper", upper), log, q)
     _check_interval(name, domain)
     if log and domain.upper > _LARGEST_LOG:
         raise ValueError(f"tune.{name}: upper={upper!r} is above 1e300, the most that is drawn by magnitude")
@@ -165,9 +163,11 @@ def _whole(name: str, argument: str, value: Any) -> int:
     return int(number)
 
 
-def _check_step(name: str, q: Any) -> None:
-    if _whole(name, "q", q) < 1:
+def _step(name: str, q: Any) -> int:
+    step = _whole(name, "q", q)
+    if step < 1:
         raise ValueError(f"tune.{name}: q={q!r} is not a whole number of 1 or more")
+    return step
 
 
 def _check_base(name: str, base: Any) -> None:

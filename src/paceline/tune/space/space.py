@@ -11,7 +11,7 @@ from typing import Any
 from paceline.tune.space import stored as codec
 from paceline.tune.space.chance import Chance
 from paceline.tune.space.described import described, differences, param_space_of
-from paceline.tune.space.domains import Categorical
+from paceline.tune.space.domains import Categorical, Domain, Grid
 from paceline.tune.space.points import Point, is_same, point_of
 from paceline.tune.space.spec import Filling, Pending
 from paceline.tune.space.tree import (
@@ -41,8 +41,11 @@ class Space:
     on other draws. A parameter that is added to the space leaves what is drawn for the others as it is.
     """
 
-    def __init__(self, param_space: Mapping[str, Any] | None = None) -> None:
-        self._tree = tree_of({} if param_space is None else param_space)
+    def __init__(self, param_space: Mapping[Any, Any] | Domain | None = None) -> None:
+        root: Any = {} if param_space is None else param_space
+        if isinstance(root, Mapping) and type(root) is not dict:
+            root = dict(root)  # Whatever kind of mapping the parameters are in, a configuration is a dict.
+        self._tree = tree_of(root)
         _check_root(self._tree, param_space)
 
     @property
@@ -65,7 +68,7 @@ class Space:
         picked: dict[Path, Any] = {**point.picked, **dict(grid_options(self._tree, grid, point.picked))}
 
         def pick(place: Place) -> Any:
-            if place.path in picked:
+            if place.path in picked or isinstance(place.domain, Grid):  # A grid is never left to chance.
                 return picked[place.path]
             return place.domain.pick(Chance(seed, *name, self._keys[place.path]))
 
@@ -141,7 +144,7 @@ class Space:
     def _put_together(self, pick: Pick, key: tuple[int | str, ...], made: Mapping[Path, Any]) -> dict[str, Any]:
         config = self._built(self._tree, pick, made)
         if self._has_functions:
-            config = Filling(config, key).filled()
+            config = Filling(config, key, self._check_made).filled()
         assert isinstance(config, dict)
         return config
 
@@ -156,6 +159,17 @@ class Space:
             case Drawn():
                 picked = pick(self._places[node.path])
                 return self._built(node.options[picked], pick, made) if node.options else picked
+
+    def _check_made(self, value: Any, node: Made) -> None:
+        """A search goes on from its journal, so what cannot be kept there is refused before it is used."""
+        lost = codec.lost_in(codec.stored(value, self._find))
+        if lost:
+            raise ValueError(
+                f"the sample_from function of {told(node.path)} returned an object of {', '.join(lost)}, of which a "
+                "search can keep no record: it has to be plain, or an object that param_space has too\n\n"
+                "hint: return numbers or a name and make the object of it in the trial, or let tune.choice choose "
+                "among objects; an array is plain as x.tolist()"
+            )
 
     @cached_property
     def _places(self) -> Mapping[Path, Place]:

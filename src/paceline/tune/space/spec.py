@@ -6,7 +6,7 @@ another one looks at it; functions that look at each other in a circle are told 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,11 @@ class Pending:
 class Filling:
     """The making of one configuration's values."""
 
-    def __init__(self, config: Any, key: tuple[int | str, ...]) -> None:
+    def __init__(self, config: Any, key: tuple[int | str, ...], check: Callable[[Any, Made], None]) -> None:
+        """`key` names the randomness of the functions; `check` raises for a value that is not to be one."""
         self._config = config
         self._key = key
+        self._check = check
         self._made: dict[str, Any] = {}
         self._being_made: list[Made] = []
 
@@ -54,7 +56,8 @@ class Filling:
             raise
         finally:
             self._being_made.pop()
-        _check_made(value, node)
+        _check_drawn(value, node)
+        self._check(value, node)
         self._made[node.key] = value
         return value
 
@@ -146,7 +149,7 @@ def _has_pending(value: Any) -> bool:
     return isinstance(value, Pending)
 
 
-def _check_made(value: Any, node: Made) -> None:
+def _check_drawn(value: Any, node: Made) -> None:
     if isinstance(value, Domain):
         raise ValueError(
             f"the sample_from function of {told(node.path)} returned {value}: it has to return a value\n\n"
@@ -156,7 +159,7 @@ def _check_made(value: Any, node: Made) -> None:
         value = [*value.values()]
     if type(value) in (list, tuple):
         for item in value:
-            _check_made(item, node)
+            _check_drawn(item, node)
 
 
 def _listed(values: dict[Any, Any]) -> str:

@@ -69,6 +69,13 @@ def restored(value: Any, look_up: Callable[[Path], Any] | None, path: Path = ())
     return {key: restored(item, look_up, (*path, key)) for key, item in value.items()}
 
 
+def lost_in(value: Any) -> list[str]:
+    """The names of the objects that a stored value cannot give back."""
+    if isinstance(value, dict):
+        return [value["$lost"]] if "$lost" in value else [name for item in value.values() for name in lost_in(item)]
+    return [name for item in value for name in lost_in(item)] if isinstance(value, list) else []
+
+
 def contained(kind: str, items: list[tuple[Any, Any]], path: str) -> Any:
     """A container of plain values in plain form."""
     if kind == "list":

@@ -109,11 +109,8 @@ def num_grid(node: Node, chosen: Mapping[Path, int]) -> int:
         case Group(children=children):
             return math.prod(num_grid(child, chosen) for child in children) if chosen else node.num_grid
         case Drawn(path=path, domain=Grid(), options=options) if chosen:
-            return (
-                num_grid(options[chosen[path]], chosen) if path in chosen else sum(num_grid(o, chosen) for o in options)
-            )
-        case Drawn(path=path, options=options) if path in chosen and options:
-            return num_grid(options[chosen[path]], chosen)
+            among = options if path not in chosen else [options[chosen[path]]]
+            return sum(num_grid(option, chosen) for option in among)
         case Drawn(num_grid=number):
             return number
     return 1
@@ -127,6 +124,9 @@ def grid_options(node: Node, number: int, chosen: Mapping[Path, int]) -> Iterato
                 number, of_child = divmod(number, num_grid(child, chosen))
                 yield from grid_options(child, of_child, chosen)
         case Drawn(path=path, domain=Grid(), options=options):
+            if path not in chosen and node.num_grid == len(options):
+                yield path, number  # No option has a grid of its own, and there may be very many.
+                return
             among = [chosen[path]] if path in chosen else range(len(options))
             for index in among:
                 if number < (count := num_grid(options[index], chosen)):
@@ -156,6 +156,8 @@ def as_text(path: Path) -> str:
 def _node(value: Any, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]) -> Node:
     """`choice` is the path of the random choice that this is inside of, and `around` the ids of the containers."""
     if isinstance(value, dict) and value.keys() == {"grid_search"} and isinstance(value["grid_search"], list | tuple):
+        if not value["grid_search"]:
+            raise ValueError(f"{told(path)} is a grid_search without values")
         value = Grid(tuple(value["grid_search"]))
     if isinstance(value, Function):
         return Made(path, value, condition, as_text(path))

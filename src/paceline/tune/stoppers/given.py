@@ -13,6 +13,8 @@ from paceline.tune.stoppers.stopper import Stopper
 class NoopStopper(Stopper):
     """Ends nothing."""
 
+    decides = False
+
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         return False
 
@@ -42,6 +44,7 @@ class CombinedStopper(Stopper):
             if not isinstance(stopper, Stopper):
                 raise ValueError(f"{stopper!r} is not a Stopper, of which alone a CombinedStopper is made")
         self.stoppers = stoppers
+        self.decides = any(stopper.decides for stopper in stoppers)
         self._why = "one of its stoppers has stopped it"
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:

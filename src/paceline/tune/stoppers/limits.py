@@ -66,6 +66,8 @@ class TimeoutStopper(Stopper):
     Only the time counts in which a driver ran it. A continued search has what is left.
     """
 
+    decides = False
+
     def __init__(self, timeout: float | timedelta, clock: Clock | None = None) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:

@@ -119,7 +119,7 @@ class ExperimentPlateauStopper(Stopper):
     def why(self) -> str:
         return (
             f"the best {self.top} values of {self.metric} over all trials have differed by no more than "
-            f"{self.std:g} (std) for {self._num_flat} results"
+            f"{self.std:g} (std) at the last {self._num_flat} of their reports"
         )
 
 

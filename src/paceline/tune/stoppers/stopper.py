@@ -9,6 +9,9 @@ from typing import Any
 class Stopper:
     """Ends trials, or the whole search. Told the same in the same order it answers the same, a clock aside."""
 
+    decides: bool = True
+    """Trials wait in each report for what it says about them. False: it never ends a single trial."""
+
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Whether this trial is to end with this result, which each report is given as once."""
         raise NotImplementedError
@@ -18,7 +21,7 @@ class Stopper:
         return False
 
     def continued(self, ran_s: float) -> None:
-        """The search is continued, and earlier drivers have run it for so many seconds. Told before any result is."""
+        """A driver begins, and earlier ones have run the search for so many seconds: 0 for a new one."""
 
     @property
     def why(self) -> str:

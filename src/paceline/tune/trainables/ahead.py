@@ -38,9 +38,7 @@ def _functions(function: Any) -> Iterator[types.FunctionType]:
             named = (each.__globals__.get(name) for name in _names(each.__code__))
             waiting += [value for value in named if getattr(value, "__module__", None) == each.__module__]
         elif not isinstance(each, types.ModuleType) and callable(each):
-            waiting += [
-                value for value in (getattr(each, "func", None), getattr(type(each), "__call__", None)) if value
-            ]
+            waiting += [getattr(each, "func", None), vars(type(each)).get("__call__")]  # A partial; an object.
 
 
 def _top_levels(function: types.FunctionType) -> Iterator[str]:

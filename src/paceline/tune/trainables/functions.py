@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from paceline._core.choice import chosen
+from paceline._core.errors import TrainingFailedError
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.trainer import DataParallelTrainer
@@ -34,7 +35,13 @@ class CallFunction:
     def __call__(self, config: dict[str, Any]) -> Any:
         session.begin_trial()
         objects = self.handle.load() if self.handle is not None else {}
-        result = self.inner_function(config, **objects)
+        try:
+            result = self.inner_function(config, **objects)
+        except TrainingFailedError as error:
+            # Of a run that the trial itself had started: the reason is more to the point than that it failed.
+            if error.__cause__ is not None:
+                error.add_note(f"{type(error.__cause__).__name__}: {error.__cause__}")
+            raise
         if inspect.isgenerator(result):
             for metrics in cast(Iterator[dict[str, Any]], result):
                 session.report(metrics)

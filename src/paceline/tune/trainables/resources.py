@@ -67,17 +67,19 @@ def checked_resources(resources: Any) -> Resources:
     """As it was given, where it can be known before there is a configuration."""
     if callable(resources) and not isinstance(resources, type):
         return resources  # type: ignore[no-any-return]
-    return _request(resources, "resources")
+    _request(resources, "resources")
+    return resources  # type: ignore[no-any-return]
 
 
 def scaling_for(resources: Resources, config: Mapping[str, Any]) -> ScalingConfig:
     """One worker that has all of it."""
+    where = "resources"
     if callable(resources):
-        given = resources(config)
-        resources = _request(given, f"{getattr(resources, '__name__', 'resources')}(config) returned")
+        where = f"{getattr(resources, '__name__', 'resources')}(config)"
+        resources = resources(config)
+    request = _request(resources, where)
     if isinstance(resources, ScalingConfig) and resources.num_workers == 1:
         return resources
-    request = _request(resources, "resources")
     total = {name: float(amount) for name, amount in request.required_resources.items() if amount or name == "CPU"}
     num_gpus = total.get("GPU", 0.0)
     if num_gpus > 1:

@@ -1,7 +1,7 @@
 """Optuna without its voice, for what this package does with it and for nothing else.
 
-What the user does with Optuna logs and warns as before: the filter lets pass all that is not said during a call of ours,
-and the global verbosity is not touched.
+What the user does with Optuna logs and warns as before: the filter lets pass all that is not said during a call of
+ours, and the global verbosity is not touched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
+import optuna
 from optuna.exceptions import ExperimentalWarning
 
 _ours: ContextVar[bool] = ContextVar("paceline_optuna_call", default=False)
@@ -23,13 +25,11 @@ class _NotOurs(logging.Filter):
 
 
 _filter = _NotOurs()
-_seen = 0
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Nothing that Optuna says below an error is heard in here."""
-    _attach()
     token = _ours.set(True)
     try:
         with warnings.catch_warnings():
@@ -51,11 +51,12 @@ def heard() -> Iterator[None]:
 
 
 def _attach() -> None:
-    # A filter of a logger is not asked for the records of loggers below it, and Optuna imports modules late.
-    global _seen
-    loggers = logging.root.manager.loggerDict
-    if len(loggers) != _seen:
-        _seen = len(loggers)
-        for name, logger in list(loggers.items()):
-            if isinstance(logger, logging.Logger) and name.partition(".")[0] == "optuna":
-                logger.addFilter(_filter)
+    # A filter of a logger is not asked for the records of loggers below it, and some modules of Optuna are imported
+    # late and log at once: each gets its logger, with the filter, before it asks for it.
+    root = Path(optuna.__file__).parent
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root.parent).with_suffix("").parts
+        logging.getLogger(".".join(part for part in parts if part != "__init__")).addFilter(_filter)
+
+
+_attach()

@@ -65,6 +65,10 @@ class OptunaSearch(Searcher):
         self._study: optuna.Study | None = None
         self._samplers: Samplers | None = None
         self._trials: dict[str, optuna.Trial] = {}
+        """Those that run."""
+        self._over: dict[str, int] = {}
+        """The numbers of those that do not."""
+        self._num_suggested = 0
 
     @property
     def study(self) -> optuna.Study:
@@ -101,19 +105,20 @@ class OptunaSearch(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
-        number = self._next_number(trial_id)
+        self._check_new(trial_id)
         waiting = [] if self._rewards is not None else self._points
-        point = waiting[number] if number < len(waiting) else None
+        point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
+        self._num_suggested += 1
         if point is None:
             return self._asked(trial_id, {})
         return self._asked(trial_id, self._space_of_search().given(point), point=point)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        self._next_number(trial_id)
+        self._check_new(trial_id)
         known = self._space_of_search().known(config)
         if known is not None:
-            assert self._samplers is not None
-            self._asked(trial_id, known, skip=self._samplers.can_skip)
+            self._num_suggested += 1
+            self._asked(trial_id, known, again=True)
         elif not same(again := self.suggest(trial_id), config):
             log.warning(
                 "OptunaSearch does not recognise the configuration of trial %s, and suggests another one for it than "
@@ -200,10 +205,9 @@ class OptunaSearch(Searcher):
             values = list(reward) if isinstance(reward, Sequence) else [reward]
             self._evaluated(f"evaluated_{index}", self._points[index], values)
 
-    def _next_number(self, trial_id: str) -> int:
-        if trial_id in self._trials:
+    def _check_new(self, trial_id: str) -> None:
+        if trial_id in self._trials or trial_id in self._over:
             raise ValueError(f"trial {trial_id} was suggested already: an OptunaSearch is of one search only")
-        return len(self.study.get_trials(deepcopy=False))
 
     def _space_of_search(self) -> Space:
         if self._space is None:
@@ -214,12 +218,12 @@ class OptunaSearch(Searcher):
         return self._space
 
     def _asked(
-        self, trial_id: str, known: Mapping[str, Any], skip: bool = False, point: Mapping[str, Any] | None = None
+        self, trial_id: str, known: Mapping[str, Any], again: bool = False, point: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         study, space = self.study, self._space_of_search()
         assert self._samplers is not None
         inner = self._samplers.of(len(study.get_trials(deepcopy=False)))
-        study.sampler = Known(inner, known, skip) if known else inner
+        study.sampler = Known(inner, known, again and self._samplers.can_skip) if known else inner
         with quiet():
             trial = study.ask()
             trial.set_user_attr("trial_id", trial_id)
@@ -233,12 +237,25 @@ class OptunaSearch(Searcher):
 
     def _tell(self, trial_id: str, values: list[float] | None, state: TrialState) -> None:
         trial = self._trials.pop(trial_id, None)
-        if trial is None:
+        if trial is None and trial_id not in self._over:
             return
         assert self._samplers is not None
         with quiet():
+            if trial is None:
+                self._tell_again(self._over[trial_id], values)
+                return
             self.study.sampler = self._samplers.of(len(self.study.get_trials(deepcopy=False)))
+            self._over[trial_id] = trial.number
             self.study.tell(trial, values, state)
+
+    def _tell_again(self, number: int, values: list[float] | None) -> None:
+        """A trial that had failed has run again, to its end; to Optuna it is another one with the same parameters."""
+        failed = self.study.get_trials(deepcopy=False)[number]
+        if values is not None and failed.state is TrialState.FAIL:
+            again = optuna.trial.create_trial(
+                params=failed.params, distributions=failed.distributions, user_attrs=failed.user_attrs, values=values
+            )
+            self.study.add_trial(again)
 
     def _values(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
         """The objectives in a result; None where one is missing or not a number."""
@@ -277,7 +294,8 @@ def _differs(own: Any, other: Any) -> bool:
 
 def _check_objectives(metric: Any, mode: Any) -> None:
     for name, value in (("metric", metric), ("mode", mode)):
-        if value is not None and not (_listed(value) and all(isinstance(item, str) for item in _listed(value))):
+        names = value if isinstance(value, list | tuple) else [value]
+        if value is not None and not (names and all(isinstance(item, str) and item for item in names)):
             raise ValueError(f"{name}={value!r} is neither a name nor a list of names")
     for item in _listed(mode):
         if item not in _DIRECTIONS:

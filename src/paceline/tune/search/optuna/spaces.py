@@ -47,13 +47,13 @@ def understood(space: Any, name: str) -> Space:
     """The space that was given, checked."""
     if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
         return Distributions(space)
-    if isinstance(space, Mapping | Domain):
+    if isinstance(space, Mapping):
         return Domains(ParamSpace(space), name)
     if callable(space):
         return DefinedByRun(space)
     raise ValueError(
-        f"{name}={space!r} is neither a dict of paceline's domains or Optuna's distributions, nor a function that takes "
-        'an Optuna trial\n\nhint: {"lr": tune.loguniform(1e-5, 1e-1)}'
+        f"{name}={space!r} is neither a dict of paceline's domains or Optuna's distributions, nor a function that "
+        'takes an Optuna trial\n\nhint: {"lr": tune.loguniform(1e-5, 1e-1)}'
     )
 
 
@@ -110,8 +110,8 @@ class Distributions:
                 raise ValueError(f"space has the key {key!r}: the names of parameters have to be strings")
             if isinstance(value, Domain):
                 raise ValueError(
-                    f"space[{key!r}] is {value}, a domain of paceline's, beside distributions of Optuna's: use one kind "
-                    "of them"
+                    f"space[{key!r}] is {value}, a domain of paceline's, beside distributions of Optuna's: use one "
+                    "kind of them"
                 )
 
     @property
@@ -173,9 +173,7 @@ class DefinedByRun:
             with quiet():
                 self._called(trial)
         except ValueError:
-            return (
-                None  # Of a parameter that is not there; an error of the function's own comes again when it is asked.
-            )
+            return None  # A parameter is not there; an error of the function's own comes again when it is asked.
         return {**trial.params}
 
     def _called(self, trial: Any) -> Mapping[str, Any]:
@@ -244,7 +242,7 @@ def _suggested(trial: optuna.Trial, place: Place) -> Any:
         case Categorical():
             if _are_simple(domain.categories):
                 return domain.categories.index(trial.suggest_categorical(name, domain.categories))
-            return trial.suggest_categorical(name, range(len(domain.categories)))  # type: ignore[arg-type]
+            return trial.suggest_categorical(name, range(len(domain.categories)))
     raise AssertionError(f"{domain} was checked before")
 
 

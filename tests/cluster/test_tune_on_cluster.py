@@ -1,0 +1,195 @@
+"""Searches on the cluster: trials placed whole or not at all, refused where they can never be, continued when lost."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+import ray
+
+from paceline import tune
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.train.drive import Seams, played
+from paceline.train.terminal import Terminal
+from paceline.tune import TuneConfig, Tuner
+from paceline.tune.drive import cluster_room
+from paceline.tune.drive.room import room_of
+from paceline.tune.trainables.planned import Bundle, TrialNeeds
+
+
+def search(path, trainable, space, **config):
+    run_config = RunConfig(storage_path=path, name="search")
+    return Tuner(trainable, param_space=space, tune_config=TuneConfig(**config), run_config=run_config).fit()
+
+
+def meeting():
+    """A function that leaves when four of its kind have come; made here, it travels by value."""
+
+    def meet(config):
+        import time
+
+        open(os.path.join(config["path"], str(config["x"])), "w").close()
+        while len(os.listdir(config["path"])) < 4:
+            time.sleep(0.02)
+        tune.report({"score": config["x"] ** 2, "threads": os.environ["OMP_NUM_THREADS"]})
+
+    return meet
+
+
+def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
+    (tmp_path / "met").mkdir()
+    space = {"path": str(tmp_path / "met"), "x": tune.grid_search([3, -1, 2, -4])}
+    grid = search(tmp_path, meeting(), space, metric="score", mode="min")
+    assert not grid.errors, grid.errors
+    assert sorted(result.metrics["score"] for result in grid) == [1, 4, 9, 16]
+    assert grid.get_best_result().config["x"] == -1
+
+
+def alone():
+    def be_alone(config):
+        from paceline import train
+
+        mark = os.path.join(config["path"], "here")
+        if train.get_context().get_world_rank() == 0:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # raises where another trial has begun
+        train.collective.barrier()
+        if train.get_context().get_world_rank() == 0:
+            os.unlink(mark)
+        train.report({"done": 1})
+
+    return be_alone
+
+
+def test_trials_that_could_each_get_half_of_what_they_need_run_one_after_another(tmp_path):
+    """Each node has room for one worker: two trials of two, half placed each, would wait for each other for ever."""
+    scaling = ScalingConfig(2, resources_per_worker={"CPU": 1.5})
+    trainer = DataParallelTrainer(alone(), scaling_config=scaling)
+    space = {"train_loop_config": {"path": str(tmp_path), "x": tune.grid_search([1, 2])}}
+    grid = search(tmp_path, trainer, space)
+    assert not grid.errors, grid.errors
+    assert [result.metrics["done"] for result in grid] == [1, 1]
+
+
+def test_a_trial_that_no_node_could_ever_have_is_refused_at_once(tmp_path):
+    trainer = DataParallelTrainer(alone(), scaling_config=ScalingConfig(1, resources_per_worker={"CPU": 3}))
+    with pytest.raises(ValueError, match=r"needs 3 cores, and the cluster has 2 nodes with 2 cores each") as refused:
+        search(tmp_path, trainer, {})
+    assert "each process has to fit on one node" in str(refused.value)
+    assert "no autoscaler" in str(refused.value)
+
+
+def until(room, known):
+    deadline = time.monotonic() + 60
+    while not known():
+        assert time.monotonic() < deadline
+        room.refresh()
+        time.sleep(0.01)
+
+
+def fits(room, needs):
+    part = room.take(needs)
+    if part is not None:
+        room.free(part)
+    return part is not None
+
+
+def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
+    room = room_of(RunConfig(storage_path=tmp_path, name="search"))
+    one_and_two, two_and_two = TrialNeeds((Bundle(1), Bundle(2)), True), TrialNeeds((Bundle(2), Bundle(2)), True)
+    held = room.take(TrialNeeds((Bundle(0.5),), True))
+    until(room, lambda: fits(room, one_and_two))  # The cluster tells of what the test before let go a moment late.
+    others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
+    try:
+        until(room, lambda: not fits(room, TrialNeeds((Bundle(1),), True)))
+        assert room.refusal(two_and_two) is None
+        ray.util.remove_placement_group(others)
+        until(room, lambda: fits(room, one_and_two))
+        assert not fits(room, two_and_two)
+        room.free(held)
+        assert fits(room, two_and_two)
+    finally:
+        ray.util.remove_placement_group(others)
+        room.close()
+
+
+def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_room, "_PATIENCE_S", 1e9)
+    said = []
+    room = room_of(RunConfig(storage_path=tmp_path, name="search"), said.append)
+    others = [ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK") for _ in range(2)]
+    for group in others:
+        ray.get(group.ready(), timeout=60)
+    scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
+    part = room.take(TrialNeeds((Bundle(2), Bundle(2)), True))  # The search has nothing: one trial waits for others.
+    config = RunConfig(storage_path=tmp_path, name="trial_00000")
+    trainer = DataParallelTrainer(
+        alone(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
+    )
+    results = []
+
+    def play():
+        asked = trainer._asked(part.site(scaling, config))
+        results.append(played(asked, Terminal(config.home.layout, 0, 30.0), Seams()))
+
+    running = threading.Thread(target=play)
+    running.start()
+    try:
+        small = TrialNeeds((Bundle(1),), True)
+        until(room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said))
+        ray.util.remove_placement_group(others[0])
+        until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
+        assert not fits(room, small)
+        monkeypatch.setattr(cluster_room, "_PATIENCE_S", 0.0)
+        until(room, lambda: fits(room, small))
+        ray.util.remove_placement_group(others[1])
+        running.join()
+        assert results[0].metrics["done"] == 1
+    finally:
+        for group in others:
+            ray.util.remove_placement_group(group)
+        running.join()
+        room.close()
+
+
+SCRIPT = """
+import os, signal, sys, time
+from paceline import tune
+from paceline.train import Checkpoint, RunConfig
+from paceline.tune import TuneConfig, Tuner
+
+def function(config):
+    last = tune.get_checkpoint()
+    begun = last.to_dict()["step"] if last else 0
+    for step in range(begun + 1, 4):
+        with open(f"{config['path']}/steps", "a") as steps:
+            steps.write(f"{config['x']} {step}\\n")
+        tune.report({"step": step, "x": config["x"]}, checkpoint=Checkpoint.from_dict({"step": step}))
+        if config["x"] == 1 and step == 2 and begun == 0:
+            os.kill(int(open(f"{config['path']}/driver").read()), signal.SIGKILL)
+            time.sleep(60)
+
+path = os.getcwd()
+with open("driver", "w") as driver:
+    driver.write(str(os.getpid()))
+grid = Tuner(
+    function,
+    param_space={"x": tune.grid_search([0, 1, 2]), "path": path},
+    tune_config=TuneConfig(max_concurrent_trials=1),
+    run_config=RunConfig(name="search", storage_path="searches"),
+).fit()
+assert not grid.errors, grid.errors
+print("steps", sorted((r.metrics["x"], r.metrics["step"]) for r in grid))
+"""
+
+
+def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script, tmp_path):
+    environ = {"RAY_ADDRESS": cluster.address}
+    ended = run_script(SCRIPT, env=environ)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = run_script(SCRIPT, env=environ)
+    assert ended.returncode == 0, ended.stderr
+    assert f"steps {[(x, 3) for x in range(3)]}" in ended.stdout
+    made = [json.loads(f"[{line.replace(' ', ',')}]") for line in (tmp_path / "steps").read_text().splitlines()]
+    assert sorted(x for x, step in made if step == 1) == [0, 1, 2], "nothing that was committed is run twice"

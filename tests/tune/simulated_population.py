@@ -1,0 +1,189 @@
+"""A search without processes: trials that train in memory, in slots, under a scheduler whose actions are carried out.
+
+What a real search does is kept: a report with a checkpoint is told once that is committed, a paused trial goes on from
+its last checkpoint and what it then reports again is not told again, a clone begins from its donor's checkpoint. All
+that a scheduler is told is written down, so that it can be told to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, Stop, TrialScheduler
+from paceline.tune.trial import Saved, Trial
+
+Train = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
+"""From a state and a configuration to the next state, and what is reported."""
+
+
+@dataclass
+class Life:
+    trial: Trial
+    state: Any
+    begin: Any
+    """The state it goes back to where it has saved none."""
+    begin_iteration: int = 0
+    """How far the run that is under way has come before."""
+    at: int = 0
+    """The iteration that it has come to, which after a pause may be behind what was told."""
+    saved: Any = None
+    num_lives: int = 0
+
+
+class SimulatedSearch:
+    def __init__(
+        self,
+        scheduler: TrialScheduler,
+        configs: list[dict[str, Any]],
+        train: Train,
+        *,
+        state: Any,
+        slots: int | None = None,
+        iterations: int = 20,
+        saves: Callable[[str, int], bool] = lambda trial_id, iteration: True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.train = train
+        self.slots = slots if slots is not None else len(configs)
+        self.iterations = iterations
+        self.saves = saves
+        self.told: list[tuple[str, tuple[Any, ...]]] = []
+        self.decided: list[list[Action]] = []
+        self.lives: dict[str, Life] = {}
+        for number, config in enumerate(configs):
+            trial_id = f"{number:05d}"
+            trial = Trial(trial_id, scheduler.completed(trial_id, config))
+            self.lives[trial_id] = Life(trial, state, state)
+            self.tell("on_trial_add", trial)
+        self.tell("on_no_more_trials")
+        self.admit()
+
+    @property
+    def trials(self) -> dict[str, Trial]:
+        return {trial_id: life.trial for trial_id, life in self.lives.items()}
+
+    def of_status(self, *statuses: str) -> list[str]:
+        return [trial_id for trial_id, trial in self.trials.items() if trial.status in statuses]
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        self.told.append((method, arguments))
+        answer = getattr(self.scheduler, method)(*arguments)
+        actions: list[Action] = [] if answer is None else list(answer)
+        self.decided.append(actions)
+        for action in actions:
+            self.act(action)
+
+    def act(self, action: Action) -> None:
+        life = self.lives[action.trial_id]
+        assert not life.trial.is_over, f"{action} about a trial that is over"
+        match action:
+            case Stop():
+                self.end(action.trial_id)
+            case Pause(why=why):
+                assert life.trial.status == "RUNNING"
+                life.trial = replace(life.trial, status="PAUSED", why=why)
+                self.go_back(life)
+            case Resume():
+                assert life.trial.status == "PAUSED"
+                life.trial = replace(life.trial, status="PENDING", why="")
+            case Exploit(donor_id=donor_id, config=config):
+                donor = self.lives[donor_id]
+                assert donor_id != action.trial_id, "cloned from itself"
+                assert donor.trial.checkpoint is not None, "cloned from a checkpoint that is not committed"
+                assert donor.trial.status != "ERROR", "cloned from one that has failed"
+                saved = donor.trial.checkpoint
+                life.trial = replace(
+                    life.trial,
+                    config=config,
+                    status="PENDING",
+                    checkpoint=saved,
+                    lineage=(*life.trial.lineage, saved),
+                    iteration=saved.iteration,
+                )
+                life.num_lives += 1
+                life.begin, life.begin_iteration, life.saved = donor.saved, saved.iteration, donor.saved
+                self.go_back(life)
+
+    def go_back(self, life: Life) -> None:
+        """To its last checkpoint, or the beginning of its run."""
+        if life.trial.checkpoint is not None:
+            life.state, life.at = life.saved, life.trial.checkpoint.iteration
+        else:
+            life.state, life.at = life.begin, life.begin_iteration
+
+    def admit(self) -> None:
+        while len(self.of_status("RUNNING")) < self.slots:
+            waiting = [self.lives[trial_id].trial for trial_id in self.of_status("PENDING")]
+            chosen = self.scheduler.choose(waiting)
+            if chosen is None:
+                break
+            life = self.lives[chosen.trial_id]
+            life.trial = replace(life.trial, status="RUNNING")
+            self.tell("on_trial_begin", life.trial)
+
+    def report(self, trial_id: str) -> None:
+        """One iteration of a trial that runs, and what follows from it."""
+        life = self.lives[trial_id]
+        assert life.trial.status == "RUNNING"
+        life.state, metrics = self.train(life.state, life.trial.config)
+        life.at += 1
+        if self.saves(trial_id, life.at):
+            life.saved = life.state
+            seq = life.at - life.begin_iteration
+            run = f"trial_{trial_id}-{life.num_lives}"
+            saved = Saved(run, seq, f"checkpoint_{seq:06d}", life.at)
+            life.trial = replace(life.trial, checkpoint=saved)
+        if life.at > life.trial.iteration:
+            result = {"training_iteration": life.at, "trial_id": trial_id, **metrics}
+            life.trial = replace(life.trial, iteration=life.at, last_result=result)
+            self.tell("on_trial_result", life.trial, result)
+        if life.trial.status == "RUNNING" and life.at >= self.iterations:
+            self.end(trial_id)
+        self.admit()
+
+    def end(self, trial_id: str) -> None:
+        life = self.lives[trial_id]
+        life.trial = replace(life.trial, status="TERMINATED")
+        self.tell("on_trial_complete", life.trial, life.trial.last_result)
+        self.admit()
+
+    def fail(self, trial_id: str) -> None:
+        life = self.lives[trial_id]
+        life.trial = replace(life.trial, status="ERROR")
+        self.tell("on_trial_error", life.trial)
+        self.admit()
+
+    def play(self, pick: Callable[[list[str]], str] = lambda running: running[0], limit: int = 100_000) -> None:
+        """Until all are over; each time one of those that run makes its next report."""
+        turns = 0
+        while running := self.of_status("RUNNING"):
+            self.report(pick(running))
+            turns += 1
+            assert turns < limit, "the search gets nowhere"
+        stuck = self.of_status("PENDING", "PAUSED")
+        assert not stuck, f"nothing runs, and {stuck} wait for ever"
+
+    def clones(self) -> list[Exploit]:
+        return [action for actions in self.decided for action in actions if isinstance(action, Exploit)]
+
+    def told_again(self, scheduler: TrialScheduler) -> list[list[Action]]:
+        """What another scheduler answers that is told the same in the same order."""
+        answers = []
+        for method, arguments in self.told:
+            answer = getattr(scheduler, method)(*arguments)
+            answers.append([] if answer is None else list(answer))
+        return answers
+
+
+class InTurns:
+    """Picks the running trial that has made the fewest picks: all train side by side."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, running: list[str]) -> str:
+        chosen = min(running, key=lambda trial_id: (self.counts.get(trial_id, 0), trial_id))
+        self.counts[chosen] = self.counts.get(chosen, 0) + 1
+        return chosen

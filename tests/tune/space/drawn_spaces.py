@@ -1,0 +1,98 @@
+"""Search spaces of all kinds, for properties, and what it means for a configuration to be of one."""
+
+import enum
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+
+from paceline.tune import space as tune
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Model:
+    pass
+
+
+def activation(x: float) -> float:
+    return x
+
+
+THING = object()
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+keys = st.one_of(text, st.sampled_from(["$space", "$tuple", "$domain", "a/b"]), st.integers(-2, 2))
+plain_values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text)
+objects = st.sampled_from([Color.RED, Color.BLUE, Model, activation, THING, b"bytes", frozenset({1})])
+numbers = st.sampled_from(
+    [
+        tune.uniform(-5, -1),
+        tune.quniform(3.2, 5.4, 0.2),
+        tune.loguniform(1e-4, 1e-1),
+        tune.qloguniform(1e-4, 1e-1, 5e-5),
+        tune.randint(-9, 15),
+        tune.qrandint(-21, 12, 3),
+        tune.lograndint(1, 10),
+        tune.qlograndint(1, 10, 2),
+        tune.randn(10, 2),
+        tune.qrandn(10, 2, 0.2),
+    ]
+)
+
+
+def values(grids: bool = True, functions: bool = True) -> st.SearchStrategy[Any]:
+    """What may stand anywhere in a space; no grids inside random choices."""
+
+    def around(inner: st.SearchStrategy[Any], with_grids: bool) -> st.SearchStrategy[Any]:
+        options = st.lists(inner, min_size=1, max_size=3)
+        kinds = [
+            st.dictionaries(keys, inner, max_size=3),
+            st.lists(inner, max_size=3),
+            st.lists(inner, max_size=3).map(tuple),
+            options.map(tune.grid_search) if with_grids else options.map(tune.choice),
+        ]
+        return st.one_of(kinds)
+
+    made = [st.just(tune.sample_from(lambda spec: len(spec.config)))] if functions else []
+    leaves = st.one_of(plain_values, objects, numbers, *made)
+    without = st.recursive(leaves, lambda inner: around(inner, with_grids=False), max_leaves=6)
+    if not grids:
+        return without
+    return st.recursive(without, lambda inner: around(inner, with_grids=True), max_leaves=4)
+
+
+def spaces(grids: bool = True, functions: bool = True) -> st.SearchStrategy[dict[Any, Any]]:
+    return st.dictionaries(keys, values(grids, functions), max_size=4)
+
+
+def is_of(part: Any, value: Any) -> bool:
+    """Whether a value could have come from this part of a space."""
+    match part:
+        case tune.Function():
+            return isinstance(value, int)
+        case tune.Categorical():
+            return any(is_of(option, value) for option in part.categories)
+        case tune.Domain():
+            return part.contains(value)
+        case dict():
+            return type(value) is dict and [*part] == [*value] and all(is_of(part[key], value[key]) for key in part)
+        case list() | tuple():
+            return type(value) is type(part) and len(value) == len(part) and all(map(is_of, part, value))
+    return same(part, value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value, type and order, nan being equal to nan, and objects being the very same."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return (one == other and math.copysign(1, one) == math.copysign(1, other)) or (one != one and other != other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return [*one] == [*other] and all(same(one[key], other[key]) for key in one)
+    return one is other or (isinstance(one, int | str | bytes) and bool(one == other))

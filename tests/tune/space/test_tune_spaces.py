@@ -1,0 +1,419 @@
+"""Spaces: what is drawn is of the space, depends on number and seed alone, and covers the grid in its order."""
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn_spaces import Model, activation, is_of, same, spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.tune import space as tune
+from paceline.tune.space import Chance, Option, Space
+
+ALL = {
+    "uniform": tune.uniform(-5, -1),
+    "quniform": tune.quniform(3.2, 5.4, 0.2),
+    "loguniform": tune.loguniform(1e-4, 1e-1),
+    "qloguniform": tune.qloguniform(1e-4, 1e-1, 5e-5),
+    "randn": tune.randn(10, 2),
+    "qrandn": tune.qrandn(10, 2, 0.2),
+    "randint": tune.randint(-9, 15),
+    "qrandint": tune.qrandint(-21, 12, 3),
+    "lograndint": tune.lograndint(1, 10),
+    "qlograndint": tune.qlograndint(1, 10, 2),
+    "choice": tune.choice(["a", "b", {"c": tune.uniform(0, 1)}]),
+    "func": tune.sample_from(lambda spec: spec.config.uniform * 0.01),
+    "noise": tune.sample_from(lambda spec: [random.random(), float(np.random.uniform())]),
+    "grid": tune.grid_search([32, 64, 128]),
+}
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(), st.integers(0, 50), st.integers(0, 2**64))
+def test_what_is_drawn_is_of_the_space(param_space: dict[str, Any], number: int, seed: int) -> None:
+    assert is_of(param_space, Space(param_space).draw(number, seed))
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(), st.integers(0, 2**64), st.data())
+def test_draws_do_not_depend_on_each_other(param_space: dict[str, Any], seed: int, data: st.DataObject) -> None:
+    numbers = data.draw(st.permutations(range(6)))
+    space = Space(param_space)
+    once = {number: space.draw(number, seed) for number in numbers}
+    for number in range(6):
+        assert same(Space(param_space).draw(number, seed), once[number])
+
+
+SCRIPT = """
+import json, sys
+sys.path[:0] = {path!r}
+from test_tune_spaces import ALL
+from paceline.tune.space import Space
+print(json.dumps([Space(ALL).draw(number, 5) for number in range(9)]))
+"""
+
+
+def test_draws_are_the_same_in_another_process_with_another_hash_seed() -> None:
+    script = SCRIPT.format(path=[str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == [Space(ALL).draw(number, 5) for number in range(9)]
+
+
+def test_draws_are_those_of_every_version() -> None:
+    # A search that an older version began is continued with what it would have drawn.
+    space = Space({"a": tune.uniform(0, 1), "b": [tune.randint(0, 1000)], "c": tune.choice(range(30))})
+    assert space.draw(3, 9) == {"a": pytest.approx(0.9790966640767892, rel=1e-12), "b": [370], "c": 9}
+
+
+def test_numbers_and_seeds_draw_differently() -> None:
+    space = Space({"a": tune.uniform(0, 1)})
+    assert len({space.draw(number, seed)["a"] for number in range(20) for seed in range(20)}) == 400
+
+
+def test_the_same_domain_in_two_places_is_drawn_twice() -> None:
+    one = tune.uniform(0, 1)
+    config = Space({"a": one, "b": {"c": one}, "d": [one, one]}).draw(0, 0)
+    assert len({config["a"], config["b"]["c"], *config["d"]}) == 4
+
+
+@given(st.integers(0, 30))
+def test_another_parameter_leaves_the_others_as_they_were(number: int) -> None:
+    few = Space({"a": tune.uniform(0, 1), "b": tune.randn()}).draw(number, 1)
+    more = Space({"new": tune.randint(0, 9), "a": tune.uniform(0, 1), "b": tune.randn()}).draw(number, 1)
+    assert {key: more[key] for key in few} == few
+
+
+def test_constants_are_handed_on_and_containers_are_each_trials_own() -> None:
+    thing = Model()
+    space = Space({"list": [1, {"a": (2, thing)}], "function": activation})
+    first, second = space.draw(0, 0), space.draw(1, 0)
+    assert first == second == {"list": [1, {"a": (2, thing)}], "function": activation}
+    first["list"][1]["a"] = None
+    assert second["list"][1]["a"] == (2, thing)
+    assert space.draw(0, 0)["list"][1]["a"][1] is thing
+
+
+# Grids.
+
+
+def test_the_last_grid_changes_fastest() -> None:
+    space = Space({"x": tune.grid_search([10, 20]), "deep": {"y": [tune.grid_search(["a", "b", "c"])]}})
+    assert space.num_grid == 6
+    points = [(config["x"], config["deep"]["y"][0]) for config in (space.draw(number, 0) for number in range(6))]
+    assert points == [(10, "a"), (10, "b"), (10, "c"), (20, "a"), (20, "b"), (20, "c")]
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(functions=False), st.integers(0, 3))
+def test_each_sample_has_every_combination_once(param_space: dict[str, Any], sample: int) -> None:
+    space = Space(param_space)
+    count = space.num_grid
+    grids = [place for place in space.domains().values() if isinstance(place.domain, tune.Grid)]
+    seen = []
+    for number in range(sample * count, (sample + 1) * count):
+        # A random domain would hide nothing, but objects hide which option they are: picks are looked at instead.
+        seen.append(tuple(sorted((str(path), index) for path, index in _grid_picks(space, number))))
+    assert len(set(seen)) == count
+    assert count == 1 or grids
+
+
+def _grid_picks(space: Space, number: int) -> list[tuple[Any, int]]:
+    from paceline.tune.space.tree import grid_options
+
+    return [*grid_options(space._tree, number % space.num_grid, {})]
+
+
+def test_random_values_are_drawn_anew_in_every_repetition_of_the_grid() -> None:
+    space = Space({"x": tune.grid_search([1, 2]), "y": tune.uniform(0, 1)})
+    configs = [space.draw(number, 0) for number in range(6)]
+    assert [config["x"] for config in configs] == [1, 2] * 3
+    assert len({config["y"] for config in configs}) == 6
+
+
+def test_a_grid_inside_a_grid_counts_where_its_option_is_taken() -> None:
+    deep = {"layers": tune.grid_search([2, 3])}
+    wide = {"layers": tune.grid_search([4, 5, 6]), "x": tune.uniform(0, 1)}
+    space = Space({"model": tune.grid_search([deep, {}, wide]), "z": tune.grid_search([0, 1])})
+    assert space.num_grid == 12
+    configs = [space.draw(number, 0) for number in range(12)]
+    tried = [(config["model"].get("layers"), config["z"]) for config in configs]
+    assert tried == [(layers, z) for layers in (2, 3, None, 4, 5, 6) for z in (0, 1)]
+
+
+def test_a_grid_may_be_written_as_plain_json() -> None:
+    space = Space({"x": {"grid_search": [1, 2]}})
+    assert [space.draw(number, 0) for number in range(2)] == [{"x": 1}, {"x": 2}]
+
+
+def test_a_grid_of_whole_configurations() -> None:
+    space = Space(tune.grid_search([{"a": 1}, {"a": 2, "b": tune.uniform(0, 1)}]))
+    assert space.num_grid == 2
+    assert space.draw(0, 0) == {"a": 1}
+    assert space.draw(1, 0).keys() == {"a", "b"}
+
+
+# Conditions.
+
+
+def test_what_is_under_an_option_is_drawn_only_where_it_is_chosen() -> None:
+    space = Space(
+        {
+            "model": tune.choice(
+                [
+                    {"kind": "tree", "depth": tune.randint(1, 9)},
+                    {
+                        "kind": "net",
+                        "width": tune.qrandint(8, 64, 8),
+                        "act": tune.choice([activation, {"a": tune.randn()}]),
+                    },
+                ]
+            )
+        }
+    )
+    asked: list[str] = []
+
+    def pick(place: tune.Place) -> Any:
+        asked.append(place.name)
+        return place.domain.pick(Chance(number, place.name))
+
+    kinds = set()
+    for number in range(50):
+        asked.clear()
+        model = space.put_together(pick, number)["model"]
+        kinds.add(model["kind"])
+        if model["kind"] == "tree":
+            assert model.keys() == {"kind", "depth"}
+            assert asked == ["model", "model/depth"]
+        else:
+            assert model.keys() == {"kind", "width", "act"}
+            assert asked[:3] == ["model", "model/width", "model/act"]
+            assert asked[3:] == (["model/act/a"] if model["act"] is not activation else [])
+    assert kinds == {"tree", "net"}
+
+
+def test_functions_under_an_option_that_was_not_chosen_are_not_called() -> None:
+    called: list[int] = []
+    space = Space({"x": tune.choice([1, {"made": tune.sample_from(lambda spec: called.append(1))}])})
+    configs = [space.draw(number, 0) for number in range(40)]
+    assert 0 < len(called) == sum(isinstance(config["x"], dict) for config in configs) < 40
+
+
+def test_domains_are_told_with_their_conditions() -> None:
+    space = Space(
+        {"m": tune.choice([{"lr": tune.uniform(0, 1)}, {"lr": tune.randint(0, 9), "k": tune.randn()}]), "n": 3}
+    )
+    places = space.domains()
+    assert [*places] == [
+        ("m",),
+        ("m", Option(0), "lr"),
+        ("m", Option(1), "lr"),
+        ("m", Option(1), "k"),
+    ]
+    assert [place.condition for place in places.values()] == [(), ((("m",), 0),), ((("m",), 1),), ((("m",), 1),)]
+    assert [place.name for place in places.values()] == ["m", "m/option 0/lr", "m/option 1/lr", "m/k"]
+    assert [place.where for place in places.values()] == [("m",), ("m", "lr"), ("m", "lr"), ("m", "k")]
+    integer = places["m", Option(1), "lr"].domain
+    assert (integer.kind, integer.first, integer.last, integer.log, integer.q) == ("integer", 0, 8, False, None)
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces())
+def test_names_are_unique(param_space: dict[str, Any]) -> None:
+    places = Space(param_space).domains().values()
+    assert len({place.name for place in places}) == len(places)
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(), st.integers(0, 5))
+def test_a_configuration_is_put_together_from_what_was_picked(param_space: dict[str, Any], number: int) -> None:
+    space = Space(param_space)
+    picked = {path: place.domain.pick(Chance(number, place.name)) for path, place in space.domains().items()}
+    config = space.resolved(picked, number)
+    asked = {}
+
+    def pick(place: tune.Place) -> Any:
+        asked[place.path] = picked[place.path]
+        return picked[place.path]
+
+    assert same(space.put_together(pick, number), config)
+    assert same(space.resolved(asked, number), config)
+    for path in asked:
+        less = {other: value for other, value in asked.items() if other != path}
+        with pytest.raises(ValueError, match="nothing was picked for"):
+            space.resolved(less, number)
+
+
+def test_what_is_picked_has_to_be_there_and_in_the_domain() -> None:
+    space = Space({"a": tune.uniform(0, 1), "b": tune.choice(["x", "y"]), "q": tune.quniform(0, 1, 0.1)})
+    good = {("a",): 0.5, ("b",): 1, ("q",): 0.30000000000000004}
+    assert space.resolved(good) == {"a": 0.5, "b": "y", "q": 0.3}
+    with pytest.raises(ValueError, match=r"param_space\['a'\]: 2 is not in uniform"):
+        space.resolved({**good, ("a",): 2})
+    with pytest.raises(ValueError, match=r"param_space\['b'\]: 'y' is not the index of an option of choice"):
+        space.resolved({**good, ("b",): "y"})
+    with pytest.raises(ValueError, match=r"there is nothing to pick at param_space\['c'\]"):
+        space.resolved({**good, ("c",): 1})
+
+
+# Functions.
+
+
+def test_a_function_sees_the_other_values_in_both_ways() -> None:
+    space = Space(
+        {
+            "a": tune.randint(5, 6),
+            "deep": {"b": [tune.randint(7, 8)]},
+            "spec": tune.sample_from(lambda spec: spec.config.a + spec.config.deep.b[0]),
+            "config": tune.sample_from(lambda config: config["a"] + config["deep"]["b"][0]),
+            "both": tune.sample_from(lambda spec: spec.config["a"] + spec.deep["b"][0]),
+        }
+    )
+    assert space.draw(0, 0) == {"a": 5, "deep": {"b": [7]}, "spec": 12, "config": 12, "both": 12}
+
+
+def test_the_whole_configuration_is_also_found_by_its_name() -> None:
+    assert Space({"a": 1, "b": tune.sample_from(lambda spec: spec["config"]["a"])}).draw(0, 0)["b"] == 1
+
+
+def test_functions_may_need_each_other_in_any_order() -> None:
+    space = Space(
+        {
+            "c": tune.sample_from(lambda spec: spec.config.b + 1),
+            "list": [tune.sample_from(lambda spec: spec.config.list[1] * 2), tune.sample_from(lambda spec: spec["c"])],
+            "b": tune.sample_from(lambda spec: spec.config.a + 1),
+            "a": tune.sample_from(lambda spec: 1),
+        }
+    )
+    assert space.draw(0, 0) == {"c": 3, "list": [6, 3], "b": 2, "a": 1}
+
+
+def test_a_function_is_called_once_for_a_trial() -> None:
+    called: list[int] = []
+    once = tune.sample_from(lambda spec: called.append(1) or len(called))
+    again = tune.sample_from(lambda spec: spec.config.once)
+    assert Space({"x": again, "once": once, "y": again}).draw(0, 0) == {"x": 1, "once": 1, "y": 1}
+
+
+def test_functions_that_need_each_other_in_a_circle_are_told_so() -> None:
+    space = Space(
+        {
+            "a": {"x": tune.sample_from(lambda spec: spec.config.b)},
+            "b": tune.sample_from(lambda spec: spec.config.c),
+            "c": tune.sample_from(lambda spec: spec.config.a.x),
+        }
+    )
+    circle = "param_space['a']['x'] needs param_space['b'] needs param_space['c'] needs param_space['a']['x']"
+    with pytest.raises(ValueError) as refusal:
+        space.draw(0, 0)
+    assert circle in str(refusal.value)
+    with pytest.raises(ValueError, match=r"param_space\['a'\] needs param_space\['a'\]"):
+        Space({"a": tune.sample_from(lambda spec: dict(spec.config))}).draw(0, 0)
+
+
+def test_a_function_may_return_what_it_was_shown() -> None:
+    shown = {"a": (1, [tune.randint(2, 3)]), "b": tune.sample_from(lambda spec: 4)}
+    space = Space({"x": shown, "y": tune.sample_from(lambda spec: [spec.config.x, spec.config.x.a])})
+    config = space.draw(0, 0)
+    assert same(config["y"], [{"a": (1, [2]), "b": 4}, (1, [2])])
+    config["y"][0]["a"][1].append(5)
+    assert config["x"]["a"] == (1, [2])
+
+
+def test_a_function_that_looks_for_what_is_not_there_is_told_what_is() -> None:
+    with pytest.raises(AttributeError, match="no 'lr' among the values: there is 'rate', 'f'") as refusal:
+        Space({"rate": 1, "f": tune.sample_from(lambda spec: spec.config.lr)}).draw(0, 0)
+    assert refusal.value.__notes__ == ["in the sample_from function of param_space['f']"]
+    with pytest.raises(KeyError, match="no 'lr' among the values"):
+        Space({"rate": 1, "f": tune.sample_from(lambda spec: spec["lr"])}).draw(0, 0)
+    assert Space({"rate": 1, "f": tune.sample_from(lambda spec: spec.get("lr", 5))}).draw(0, 0)["f"] == 5
+    assert Space({"rate": 1, "f": tune.sample_from(lambda spec: "lr" in spec)}).draw(0, 0)["f"] is False
+
+
+def test_an_error_of_a_function_stays_its_own_and_says_whose_it_is() -> None:
+    with pytest.raises(ZeroDivisionError) as failure:
+        Space({"m": {"f": tune.sample_from(lambda spec: 1 / 0)}}).draw(0, 0)
+    assert failure.value.__notes__ == ["in the sample_from function of param_space['m']['f']"]
+
+
+def test_a_function_has_to_return_a_value() -> None:
+    with pytest.raises(ValueError, match=r"function of param_space\['f'\] returned uniform\(0.0, 1.0\)"):
+        Space({"f": tune.sample_from(lambda spec: [tune.uniform(0, 1)])}).draw(0, 0)
+
+
+def test_the_usual_generators_are_seeded_for_a_function_and_left_as_they_were() -> None:
+    space = Space({"x": ALL["noise"], "y": ALL["noise"]})
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.Random(1).random(), np.random.RandomState(1).random_sample()
+    first = space.draw(0, 0)
+    assert (random.random(), np.random.random_sample()) == expected
+    assert space.draw(0, 0) == first
+    assert len({*first["x"], *first["y"], *space.draw(1, 0)["x"], *space.draw(0, 1)["x"]}) == 8
+
+
+# What is no space.
+
+
+class Odd(dict[str, Any]):
+    pass
+
+
+def _circle() -> dict[str, Any]:
+    circle: dict[str, Any] = {"a": [1]}
+    circle["a"].append(circle)
+    return circle
+
+
+@pytest.mark.parametrize(
+    ("param_space", "message"),
+    [
+        ([1], "param_space=[1] is not a dict of parameters"),
+        (tune.uniform(0, 1), "param_space=uniform(0.0, 1.0) is not a dict of parameters"),
+        (tune.grid_search([{"a": 1}, 2]), "param_space=2 is not a dict of parameters"),
+        ({"a": Odd(b=tune.uniform(0, 1))}, "param_space['a'] is a Odd with uniform(0.0, 1.0) in it"),
+        ({"a": {1, tune.uniform(0, 1)}}, "param_space['a'] is a set with uniform(0.0, 1.0) in it"),
+        ({"a": {(1, 2): tune.randn()}}, "param_space['a'] is a dict with randn(0.0, 1.0) in it"),
+        ({"a": {math.nan: 1}}, "param_space['a'] has the key nan"),
+        ({"a": {"grid_search": []}}, "param_space['a'] is a grid_search without values"),
+        (_circle(), "param_space['a'][1] contains itself"),
+        (
+            {"m": {"a": tune.choice([1, {"b": tune.grid_search([1, 2])}])}},
+            "param_space['m']['a'](option 1)['b'] is a grid_search inside an option of the choice at "
+            "param_space['m']['a']",
+        ),
+    ],
+)
+def test_what_is_no_space_is_refused_at_once_by_its_path(param_space: Any, message: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Space(param_space)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(("number", "seed"), [(-1, 0), (0.5, 0), (True, 0), (0, None), (0, "a"), (0, 1.5)])
+def test_numbers_and_seeds_are_whole(number: Any, seed: Any) -> None:
+    with pytest.raises(ValueError, match="is not a whole number"):
+        Space({}).draw(number, seed)
+
+
+def test_no_space_is_a_space_without_parameters() -> None:
+    assert Space(None).draw(3, 0) == Space({}).draw(0, 0) == {}
+    assert Space(None).num_grid == 1
+
+
+def test_parameters_may_be_in_any_mapping() -> None:
+    for mapping in (MappingProxyType({"a": tune.randint(1, 2)}), OrderedDict(a=tune.randint(1, 2))):
+        assert same(Space(mapping).draw(0, 0), {"a": 1})

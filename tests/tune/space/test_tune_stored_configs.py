@@ -1,0 +1,239 @@
+"""Configurations and spaces as plain JSON: they come back as they were, or it is said what cannot."""
+
+import dataclasses
+import enum
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from drawn_spaces import THING, Color, Model, activation, same, spaces
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from paceline.tune import space as tune
+from paceline.tune.space import Space
+from paceline.tune.space.stored import Lost, name_of, restored
+
+
+def through_json(plain: Any) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(msgspec.json.encode(plain), parse_constant=refuse)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    num_workers: int
+    kind: Any = None
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(), st.integers(0, 20))
+@example({"a": {"$number": "nan", "$lost": 1, "$items": []}, 1: (1, [()]), "": {None: {True: -0.0}}}, 0)
+def test_a_configuration_comes_back_from_json_as_it_was(param_space: dict[str, Any], number: int) -> None:
+    config = Space(param_space).draw(number, 3)
+    stored = through_json(Space(param_space).stored(config))
+    assert same(Space(param_space).restored(stored), config)
+
+
+@settings(deadline=None, max_examples=50)
+@given(spaces(functions=False))
+def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_space: dict[str, Any]) -> None:
+    space = Space(param_space)
+    plain = through_json(space.described())
+    assert space.differences(plain) == []
+    if space._objects:
+        with pytest.raises(ValueError, match="hint: pass param_space again"):
+            Space.from_described(plain)
+        return
+    again = Space.from_described(plain)
+    assert again.described() == space.described()
+    for number in range(5):
+        assert same(again.draw(number, 1), space.draw(number, 1))
+
+
+def test_plain_values_are_stored_as_they_are() -> None:
+    config = {"lr": 0.1, "n": 3, "name": "x", "none": None, "flag": True, "list": [1, {"a": "b"}]}
+    assert Space(config).stored(config) == config
+
+
+def test_an_object_is_stored_as_its_place_in_the_space() -> None:
+    space = Space({"model": {"class": tune.choice([activation, Model])}, "same": tune.sample_from(lambda s: s.model)})
+    config = next(c for c in (space.draw(n, 0) for n in range(20)) if c["model"]["class"] is Model)
+    stored = space.stored(config)
+    place = {"$space": ["model", "class", {"option": 1}], "is": "drawn_spaces.Model"}
+    assert stored == {"model": {"class": place}, "same": {"class": place}}
+    assert space.restored(through_json(stored)) == config
+
+
+def test_an_object_that_is_a_copy_is_found_by_being_equal() -> None:
+    space = Space({"scaling": tune.choice([Scaling(1), Scaling(2)])})
+    stored = space.stored({"scaling": Scaling(2)})
+    assert space.restored(stored)["scaling"] == Scaling(2)
+
+
+def test_of_options_that_are_alike_or_cannot_be_compared_the_very_object_is_found() -> None:
+    space = Space(
+        {"array": tune.choice([np.zeros(2), np.zeros(3), np.ones(2)]), "alike": tune.choice([Scaling(1), Scaling(1)])}
+    )
+    for number in range(10):
+        config = space.draw(number, 0)
+        again = space.restored(space.stored(config))
+        assert again["array"] is config["array"]
+        assert again["alike"] is config["alike"]
+
+
+def test_numbers_of_numpy_are_kept_where_they_are_options_and_are_pythons_else() -> None:
+    space = Space({"a": tune.choice([np.float32(0.5)]), "b": tune.sample_from(lambda spec: np.int64(7))})
+    config = space.restored(space.stored(space.draw(0, 0)))
+    assert (type(config["a"]), type(config["b"])) == (np.float32, int)
+    assert config == {"a": 0.5, "b": 7}
+
+
+@pytest.mark.parametrize("made", [Model(), [1, {"a": (Model(),)}]], ids=["itself", "inside"])
+def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made: Any) -> None:
+    space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: made)}})
+    with pytest.raises(ValueError) as refusal:
+        space.draw(0, 0)
+    assert "function of param_space['model']['x'] returned an object of drawn_spaces.Model" in str(refusal.value)
+
+
+def test_an_object_that_is_not_in_the_space_cannot_be_had_again_and_that_is_said() -> None:
+    stored = through_json(Space({"a": 1}).stored({"a": 1, "model": {"x": Model()}}))
+    with pytest.raises(ValueError, match=r"config\['model'\]\['x'\] was an object of drawn_spaces.Model"):
+        Space({"a": 1}).restored(stored)
+    assert restored(stored, None) == {"a": 1, "model": {"x": Lost("drawn_spaces.Model")}}
+
+
+def test_without_the_space_objects_are_known_by_name() -> None:
+    space = Space({"f": activation, "t": (Color.RED,)})
+    shown = repr(restored(space.stored(space.draw(0, 0)), None))
+    assert shown == "{'f': <drawn_spaces.activation>, 't': (<drawn_spaces.Color.RED>,)}"
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ({}, "config['f'] was drawn_spaces.activation of param_space['f'], and param_space has no object there now"),
+        ({"f": 1}, "and param_space has no object there now"),
+        (
+            {"f": Model},
+            "was drawn_spaces.activation of param_space['f'], and param_space has drawn_spaces.Model there now",
+        ),
+    ],
+)
+def test_a_space_that_has_changed_does_not_give_another_object(now: dict[str, Any], message: str) -> None:
+    stored = Space({"f": activation}).stored({"f": activation})
+    with pytest.raises(ValueError) as refusal:
+        Space(now).restored(stored)
+    assert message in str(refusal.value)
+
+
+def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
+    stored = Space({"f": activation}).stored({"f": activation})
+    stored["f"]["is"] = "activation"
+    assert Space({"f": activation}).restored(stored) == {"f": activation}
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (Color.RED, "drawn_spaces.Color.RED"),
+        (Model, "drawn_spaces.Model"),
+        (Model(), "drawn_spaces.Model"),
+        (activation, "drawn_spaces.activation"),
+        (THING, "object"),
+        (len, "len"),
+        (b"a", "bytes"),
+        (np.zeros(1), "numpy.ndarray"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_names_do_not_depend_on_where_an_object_is_in_memory(value: Any, name: str) -> None:
+    assert name_of(value) == name
+
+
+BEFORE = {
+    "lr": tune.loguniform(1e-4, 1e-1),
+    "model": tune.choice([{"kind": "a", "width": tune.randint(1, 9)}, {"kind": "b"}]),
+    "act": tune.choice([activation, Color.RED]),
+    "scaling": Scaling(2),
+    "fixed": (1, [True, "x"]),
+    "made": tune.sample_from(activation),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (
+            {"lr": tune.loguniform(1e-5, 1e-1)},
+            "param_space['lr'] was loguniform(0.0001, 0.1) and is now loguniform(1e-05, 0.1)",
+        ),
+        ({"lr": 0.1}, "param_space['lr'] was loguniform(0.0001, 0.1) and is now 0.1"),
+        (
+            {"model": tune.choice([{"kind": "a", "width": tune.randint(1, 10)}, {"kind": "b"}])},
+            "param_space['model'](option 0)['width'] was randint(1, 9) and is now randint(1, 10)",
+        ),
+        (
+            {"model": tune.choice([{"kind": "b"}])},
+            "param_space['model'] was choice([{'kind': 'a', 'width': randint(1, 9)}, {'kind': 'b'}]) "
+            "and is now choice([{'kind': 'b'}])",
+        ),
+        (
+            {"act": tune.choice([activation, Color.BLUE])},
+            "param_space['act'](option 1) was drawn_spaces.Color.RED and is now drawn_spaces.Color.BLUE",
+        ),
+        ({"scaling": Scaling(4)}, "param_space['scaling'].num_workers was 2 and is now 4"),
+        ({"fixed": (1, [1, "x"])}, "param_space['fixed'][1][0] was True and is now 1"),
+        ({"fixed": [1, [True, "x"]]}, "param_space['fixed'] was (1, [True, 'x']) and is now [1, [True, 'x']]"),
+        (
+            {"made": tune.sample_from(abs)},
+            "param_space['made'] was sample_from(drawn_spaces.activation) and is now sample_from(abs)",
+        ),
+        (
+            {"scaling": {"options": 1, "function": 2, "fields": 3}},
+            "param_space['scaling'] was test_tune_stored_configs.Scaling(num_workers=2, kind=None) and is now "
+            "{'options': 1, 'function': 2, 'fields': 3}",
+        ),
+        ({"new": float("nan")}, "param_space['new'] is new: nan"),
+    ],
+)
+def test_a_difference_is_named(change: dict[str, Any], difference: str) -> None:
+    before = through_json(Space(BEFORE).described())
+    assert Space({**BEFORE, **change}).differences(before) == [difference]
+    assert Space(BEFORE).differences(before) == []
+
+
+def test_what_is_gone_is_named() -> None:
+    before = Space({"a": 1, "b": {"c": tune.grid_search([1, 2])}}).described()
+    assert Space({"a": 1, "b": {}}).differences(before) == ["param_space['b']['c'] was grid_search([1, 2]) and is gone"]
+
+
+def test_the_order_of_keys_is_a_difference_where_it_is_that_of_a_grid() -> None:
+    x, y = {"x": tune.grid_search([1, 2])}, {"y": tune.grid_search([3, 4])}
+    assert "another order" in Space({**x, **y}).differences(Space({**y, **x}).described())[0]
+    x, y = {"x": tune.uniform(0, 1)}, {"y": tune.uniform(2, 3)}
+    assert Space({**x, **y}).differences(Space({**y, **x}).described()) == []
+
+
+def test_a_space_with_objects_says_which_they_are() -> None:
+    with pytest.raises(ValueError) as refusal:
+        Space.from_described(Space(BEFORE).described())
+    for part in (
+        "param_space['act'](option 0) is drawn_spaces.activation",
+        "param_space['made'] is a sample_from of drawn_spaces.",
+    ):
+        assert part in str(refusal.value)
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+def test_a_member_of_an_enumeration_of_numbers_stays_one() -> None:
+    space = Space({"n": tune.choice([Number.ONE])})
+    assert space.restored(through_json(space.stored(space.draw(0, 0))))["n"] is Number.ONE
