@@ -169,7 +169,7 @@ def test_a_function_that_stops_and_raises_is_named(tmp_path):
     def too_strict(trial_id, result):
         raise KeyError("accuracy")
 
-    with pytest.raises(tune.TuneError, match="the stopper too_strict raised KeyError: 'accuracy' .* about trial 0000"):
+    with pytest.raises(tune.TuneError, match=r"the stopper too_strict raised KeyError: 'accuracy' .* about trial 0000"):
         tuner_of(tmp_path, steps_of(2), run={"stop": too_strict}).fit()
 
 
@@ -178,7 +178,9 @@ def test_a_scheduler_that_answers_nonsense_is_named(tmp_path):
         def on_trial_result(self, trial, result):
             return "PERHAPS"
 
-    with pytest.raises(tune.TuneError, match="Vague.on_trial_result returned 'PERHAPS': it is CONTINUE, PAUSE or STOP"):
+    with pytest.raises(
+        tune.TuneError, match=r"Vague.on_trial_result returned 'PERHAPS': it is CONTINUE, PAUSE or STOP"
+    ):
         tuner_of(tmp_path, steps_of(2), num=1, scheduler=Vague()).fit()
 
 
@@ -197,7 +199,7 @@ def test_a_metric_that_is_never_reported_is_told_where_somebody_needs_it(tmp_pat
     def other(config):
         tune.report({"accuracy": 1.0})
 
-    with pytest.raises(ValueError, match="without ever reporting 'loss', .* it reported accuracy"):
+    with pytest.raises(ValueError, match=r"without ever reporting 'loss', .* it reported accuracy"):
         tuner_of(tmp_path, other, scheduler=ASHAScheduler()).fit()
     grid = tuner_of(tmp_path, other, name="nobody_asks", metric=None, mode=None).fit()
     assert statuses(grid) == ["TERMINATED"] * 3

@@ -563,7 +563,7 @@ class SearchDriver:
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
-        why = "" if complete else self._failed_fast or "interrupted"
+        why = "" if complete else self._failed_fast or ("preempted" if self.outcome.preempted else "interrupted")
         self._happen(SearchEnded(self._wall(), why, complete))
         self._carry_out()
         self._held.journal.sync()
