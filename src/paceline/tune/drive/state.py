@@ -278,7 +278,15 @@ class Search:
         self._leave(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._restored(unraw(event.config))
-        self._change(event.trial, config=config, lineage=lineage, checkpoint=event.saved, status="PENDING", why="")
+        self._change(
+            event.trial,
+            config=config,
+            lineage=lineage,
+            checkpoint=event.saved,
+            iteration=event.saved.iteration,
+            status="PENDING",
+            why="",
+        )
 
     def _ended(self, event: TrialEnded) -> None:
         standing = self.standing[event.trial]
