@@ -30,7 +30,7 @@ from paceline.tune.drive.loop import Life, Outcome, Plan, SearchDriver
 from paceline.tune.drive.room import SearchRoom, TrialPart, room_of
 from paceline.tune.drive.runner import FailedBefore
 from paceline.tune.drive.state import Search
-from paceline.tune.history import search_told_by
+from paceline.tune.history import FILLED, search_told_by
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.fifo import FIFOScheduler
 from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -117,7 +117,9 @@ class Tuner:
         """
         home = self.run_config.home
         prewarm(*PRELOADED, *used_by(getattr(self.trainable, "trainable", self.trainable)))
-        terminal = terminal_of(home.name, home.uri, settings.load().verbosity)
+        verbose = getattr(self.run_config, "verbose", None)
+        verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
+        terminal = terminal_of(home.name, home.uri, verbosity)
         try:
             with book.opened(home, self._seams, terminal.say) as held:
                 outcome = self._driven(held, terminal)
@@ -252,6 +254,7 @@ class Tuner:
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
             observers=(terminal, callbacks),
+            say=terminal.say,
             reset_errored=self._take_up.reset_errored,
             resume_unfinished=self._take_up.resume_unfinished,
             grace_s=settings.load().preemption_grace_s,
@@ -305,14 +308,14 @@ class Tuner:
         if getattr(self.run_config.failure_config, "fail_fast", False) == "raise":
             for error in outcome.errors.values():
                 raise error
-        if outcome.interrupted > 1:
-            raise KeyboardInterrupt
         if outcome.preempted:
             raise PreemptionError(
                 f"search {self.run_config.name} was preempted\n\n"
                 "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue it",
                 grid,
             )
+        if outcome.interrupted > 1:
+            raise KeyboardInterrupt
         return grid
 
 
@@ -343,8 +346,7 @@ def _described_in(event: SearchStarted) -> Any:
 
 def _missing_metric(search: Search, trial_id: str) -> str:
     last = search.trials[trial_id].last_result or {}
-    added = ("training_iteration", "time_total_s", "time_this_iter_s", "timestamp", "trial_id", "done", "config")
-    names = ", ".join(sorted(name for name in last if name not in added)) or "nothing"
+    names = ", ".join(sorted(name for name in last if name not in FILLED)) or "nothing"
     return (
         f"trial {trial_id} ended without ever reporting {search.metric!r}, the metric of TuneConfig; "
         f"it reported {names}\n\n"

@@ -136,7 +136,7 @@ def cdf_log(x: float) -> float:
         (tune.loguniform(1e-4, 1e-1), cdf_log),
         (tune.randn(10, 2), NormalDist(10, 2).cdf),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_continuous_values_have_their_distribution(domain: Domain, cdf: Callable[[float], float]) -> None:
     values = sorted(draws(domain))

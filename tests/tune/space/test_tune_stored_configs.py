@@ -138,6 +138,11 @@ def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
     assert Space({"f": activation}).restored(stored) == {"f": activation}
 
 
+class Named:
+    def __repr__(self) -> str:
+        return "library.name"
+
+
 @pytest.mark.parametrize(
     ("value", "name"),
     [
@@ -149,8 +154,9 @@ def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
         (len, "len"),
         (b"a", "bytes"),
         (np.zeros(1), "numpy.ndarray"),
+        (Named(), "library.name"),
     ],
-    ids=repr,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_names_do_not_depend_on_where_an_object_is_in_memory(value: Any, name: str) -> None:
     assert name_of(value) == name
