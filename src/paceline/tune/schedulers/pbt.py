@@ -93,6 +93,9 @@ class PopulationBasedTraining(TrialScheduler):
         """Where all wait for each other."""
         self._arrived: set[str] = set()
         self._paused: set[str] = set()
+        self._is_whole = False
+        """The searcher has no further trial: the population is all there will be."""
+        self._held_back = False
         self._has_warned = False
 
     @staticmethod
@@ -165,20 +168,35 @@ class PopulationBasedTraining(TrialScheduler):
         self._population.fails(member)
         return self._without(trial)
 
+    def on_no_more_trials(self) -> Sequence[Action]:
+        self._is_whole = True
+        return self._met() if self._all_are_there() else ()
+
+    def on_idle(self) -> Sequence[Action]:
+        """Whoever was waited for comes only after one of those who wait is over."""
+        return self._met() if self._arrived else ()
+
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
-        """The one that has come the least far, so that all get their turn."""
+        """The one that has come the least far, so that all get their turn.
+
+        Until the population is whole, a trial that ran already lets a new one be made first: it is chosen when it is
+        asked about once more, and none was.
+        """
         members = self._population.members
-        return min(waiting, key=lambda t: members[t.trial_id].time if t.trial_id in members else 0.0, default=None)
+        first = min(waiting, key=lambda t: members[t.trial_id].time if t.trial_id in members else 0.0, default=None)
+        has_run = first is not None and first.trial_id in members and members[first.trial_id].time > 0
+        self._held_back = has_run and not self._is_whole and not self._held_back
+        return None if self._held_back else first
 
     # Whose turn it is.
 
     def _giving_way(self, member: Member) -> Sequence[Action]:
-        """Where others wait for room it lets them in, if that costs nothing that it has reached."""
+        """Where others wait for room, or to be made, it lets them in, if that costs nothing that it has reached."""
         trial = member.trial
         is_saved = trial.checkpoint is not None and trial.checkpoint.iteration >= trial.iteration
-        if not self._unstarted or not is_saved:
+        if not is_saved or (self._is_whole and not self._unstarted):
             return ()
-        why = f"makes room at {self.time_attr} {member.time:g} for {len(self._unstarted)} that wait"
+        why = f"makes room for others at {self.time_attr} {member.time:g}"
         self._unstarted.add(trial.trial_id)
         return Pause(trial.trial_id, why), Resume(trial.trial_id)
 
@@ -187,7 +205,7 @@ class PopulationBasedTraining(TrialScheduler):
             return ()
         self._rank(member, score)
         self._arrived.add(member.trial_id)
-        if len(self._arrived) == self._population.num_live:
+        if self._all_are_there():
             return self._met()
         if member.trial.checkpoint is None:
             return ()  # To pause it would be to lose all of it.
@@ -219,9 +237,11 @@ class PopulationBasedTraining(TrialScheduler):
         self._unstarted.discard(trial.trial_id)
         self._arrived.discard(trial.trial_id)
         self._paused.discard(trial.trial_id)
-        if self._arrived and len(self._arrived) == self._population.num_live:
-            return self._met()
-        return ()
+        return self._met() if self._all_are_there() else ()
+
+    def _all_are_there(self) -> bool:
+        """Also those that are not made yet, as long as there may be any."""
+        return self._is_whole and 0 < len(self._arrived) == self._population.num_live
 
     # Who is cloned.
 
