@@ -139,7 +139,7 @@ class PopulationBasedTraining(TrialScheduler):
         time, score = self._told(trial, result, self.time_attr), self._told(trial, result, self._metric)
         if time is None or score is None:
             return ()
-        member.heard(trial, time)
+        member.heard(trial, time, self.time_attr == "training_iteration")
         self._learn(member, score)
         if self.synch:
             return self._meeting(member, score)
@@ -262,7 +262,8 @@ class PopulationBasedTraining(TrialScheduler):
             return None
         better = [one for one in best if one is not member and one.standing > member.standing]  # type: ignore[operator]
         # From one checkpoint a trial goes on once: of a donor that has made no other since, it would for ever.
-        donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in member.gone_on_from]
+        used = (*member.gone_on_from, *member.trial.lineage)
+        donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in used]
         if not donors:
             if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
@@ -284,8 +285,7 @@ class PopulationBasedTraining(TrialScheduler):
         member.is_moving, member.moved_to = True, donor.saved_time
         member.gone_on_from.append(saved)
         if self.log_config:
-            before = tuple(used for used in donor.policy if used[0] < saved.iteration or not used[0])
-            member.next_policy = (*before, (saved.iteration, config))
+            member.donor_policy = donor.policy
         if self._unstarted:
             self._unstarted.add(member.trial_id)
         why = (
