@@ -59,6 +59,7 @@ class Room(Protocol):
     def free(self, part: Any) -> None: ...
     def refusal(self, needs: TrialNeeds) -> str | None: ...
     def refresh(self) -> None: ...
+    def is_lost_by(self, error: BaseException) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,6 @@ class SearchDriver:
         self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
-            self._plan.advice.continued(self.search.ran_s)
             self._take_up()
             self._carry_out()
             while not self._is_over():
@@ -468,6 +468,11 @@ class SearchDriver:
         self._plan.room.free(live.part)
         leaving = self.search.standing[told.trial_id].leaving
         at, trial_id = told.at, told.trial_id
+        if told.error is not None and self._plan.room.is_lost_by(told.error):
+            # The trial is not to blame: it goes on with the next driver, and so do all others.
+            self._happen(TrialEnded(trial_id, "interrupted", at))
+            self._held.journal.flush()
+            raise told.error
         if told.ending == "not its own":
             run = run_name(trial_id, self.search.standing[trial_id].num_lives)
             self._happen(TrialReset(trial_id, run, at, why=str(told.error)))
@@ -489,8 +494,11 @@ class SearchDriver:
             self._happen(TrialEnded(trial_id, "paused", at, leaving.why, by=leaving.by))
 
     def _check_metric(self, trial_id: str) -> None:
+        """Whoever compares trials has to be told of it; a trial that reported nothing at all has only ended."""
         search = self.search
         if search.metric is None or search.standing[trial_id].has_metric or self.outcome.failed_metric:
+            return
+        if search.trials[trial_id].last_result is None:
             return
         advice = self._plan.advice
         if advice.searcher.needs_metric or advice.scheduler.metric is not None:
@@ -561,7 +569,7 @@ class SearchDriver:
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
-        why = "" if complete else self._failed_fast or "interrupted"
+        why = "" if complete else self._failed_fast or ("preempted" if self.outcome.preempted else "interrupted")
         self._happen(SearchEnded(self._wall(), why, complete))
         self._carry_out()
         self._held.journal.sync()
