@@ -22,6 +22,8 @@ from paceline._storage.files import with_room, write_some
 from paceline._storage.lease import UNFENCED, Fence
 
 _COPIED_AT_ONCE = 1 << 20
+_SEARCH = b'{"type":"SearchStarted"'
+"""The journal of a search is written in the same way, and begins so."""
 
 
 class JournalVersionError(Exception):
@@ -128,7 +130,8 @@ class Reading:
             return
         with file:
             for line, payload in enumerate(valid_lines(file), start=1):
-                event = decoded(payload, self.path, line, self.language.decode)
+                language = self.language
+                event = decoded(payload, self.path, line, language.decode if language is not OF_RUNS else None)
                 self.length += len(payload) + 10
                 yield event
 
@@ -169,6 +172,11 @@ def decoded(
     try:
         event = (decode if decode is not None else _decoded)(payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
+        if decode is None and payload.startswith(_SEARCH):
+            raise StorageError(
+                f"{path} holds a search, not a run\n\n"
+                "hint: give the run another name; paceline.tune.ResultGrid.from_path reads the search"
+            ) from None
         at = f"{path}: line {line}" if line is not None else f"{path}: a line"
         raise JournalVersionError(
             f"{at} is not understood by this version of Paceline ({problem})\n\n"

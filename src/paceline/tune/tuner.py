@@ -308,14 +308,14 @@ class Tuner:
         if getattr(self.run_config.failure_config, "fail_fast", False) == "raise":
             for error in outcome.errors.values():
                 raise error
-        if outcome.interrupted > 1:
-            raise KeyboardInterrupt
         if outcome.preempted:
             raise PreemptionError(
                 f"search {self.run_config.name} was preempted\n\n"
                 "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue it",
                 grid,
             )
+        if outcome.interrupted > 1:
+            raise KeyboardInterrupt
         return grid
 
 

@@ -18,7 +18,7 @@ from paceline.tune.drive import book
 from paceline.tune.history import rows_of, search_told_by
 from processes import still_running
 
-SCRIPT = '''
+SCRIPT = """
 import json, os, sys, time
 from paceline import tune
 from paceline.tune.schedulers import ASHAScheduler, HyperBandScheduler
@@ -60,7 +60,7 @@ tuner = tune.Tuner(
 )
 grid = tuner.fit()
 print(json.dumps({"trials": len(grid), "errors": grid.num_errors}))
-'''
+"""
 
 
 class Script:

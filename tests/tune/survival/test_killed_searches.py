@@ -1,5 +1,5 @@
-"""A search whose driver is killed comes to what it would have come to: the same trials, the same decisions, no step that
-was committed made twice.
+"""A search whose driver is killed comes to what it would have come to: the same trials, the same decisions, and no step
+that was committed made twice.
 """
 
 import random

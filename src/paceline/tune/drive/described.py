@@ -13,6 +13,7 @@ from paceline._core.plain import plain, unplain
 from paceline._storage.home import Home
 from paceline.tune.drive.book import past_of
 from paceline.tune.drive.events import SearchStarted, unraw
+from paceline.tune.made import Made
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.described import param_space_of
@@ -69,22 +70,33 @@ class Before:
 
 
 def _described(given: Any) -> Any:
-    """A class of ours and what it was called with, where that has a plain form and can be read off it."""
+    """A class of ours and what it was called with, as far as that has a plain form."""
     if given is None:
         return None
     kind = type(given)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if not name.startswith(_BUILT_IN):
         return {"class": name}
-    arguments: dict[str, Any] = {}
-    for parameter in inspect.signature(kind).parameters:
-        if not hasattr(given, parameter):
-            return {"class": name}
-        try:
-            arguments[parameter] = plain(getattr(given, parameter), parameter)
-        except (TypeError, ValueError):
-            return {"class": name}
-    return {"class": name, "arguments": arguments}
+    args, kwargs = given.made_with
+    called = inspect.signature(kind).bind(*args, **kwargs).arguments
+    try:
+        return {"class": name, "arguments": {argument: _plain(value) for argument, value in called.items()}}
+    except (TypeError, ValueError):
+        return {"class": name}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Searcher | TrialScheduler):
+        told = _described(value)
+        if "arguments" not in told:
+            raise ValueError(f"{told['class']} has no plain form")
+        return {"made": told}
+    try:
+        return {"plain": plain(value)}
+    except (TypeError, ValueError):  # There may be domains in it.
+        space = Space({"value": value}).described()
+        param_space_of(space)
+        return {"space": space}
 
 
 def _made_again(argument: str, told: Any, base: type[Any]) -> Any:
@@ -94,11 +106,17 @@ def _made_again(argument: str, told: Any, base: type[Any]) -> Any:
     if "arguments" in told:
         made = _built_in(name, base)
         if made is not None:
-            return made(**unplain(told["arguments"]))
+            return made(**{each: _value(argument, value) for each, value in told["arguments"].items()})
     raise ValueError(
         f"the search was begun with {argument}={name.rpartition('.')[2]}, of which too little is kept\n\n"
         f"hint: Tuner.restore(path, trainable, tune_config=TuneConfig({argument}=..., ...))"
     )
+
+
+def _value(argument: str, told: Any) -> Any:
+    if "made" in told:
+        return _made_again(argument, told["made"], Made)
+    return unplain(told["plain"]) if "plain" in told else param_space_of(told["space"])["value"]
 
 
 def _built_in(name: str, base: type[Any]) -> Any:

@@ -186,7 +186,6 @@ class SearchDriver:
         self._background = Background(lambda: None)
         try:
             self._happen(self._plan.started())
-            self._plan.advice.continued(self.search.ran_s)
             self._take_up()
             self._carry_out()
             while not self._is_over():
@@ -495,8 +494,11 @@ class SearchDriver:
             self._happen(TrialEnded(trial_id, "paused", at, leaving.why, by=leaving.by))
 
     def _check_metric(self, trial_id: str) -> None:
+        """Whoever compares trials has to be told of it; a trial that reported nothing at all has only ended."""
         search = self.search
         if search.metric is None or search.standing[trial_id].has_metric or self.outcome.failed_metric:
+            return
+        if search.trials[trial_id].last_result is None:
             return
         advice = self._plan.advice
         if advice.searcher.needs_metric or advice.scheduler.metric is not None:
@@ -567,7 +569,7 @@ class SearchDriver:
 
     def _end(self) -> None:
         complete = self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
-        why = "" if complete else self._failed_fast or "interrupted"
+        why = "" if complete else self._failed_fast or ("preempted" if self.outcome.preempted else "interrupted")
         self._happen(SearchEnded(self._wall(), why, complete))
         self._carry_out()
         self._held.journal.sync()

@@ -225,7 +225,9 @@ class Search:
             self.ran_s += max(0.0, self.last_at - self.began_at)
         self.began_at = event.at
         self.num_drivers += 1
-        self.metric, self.mode, self.trainable = event.metric, event.mode, event.trainable
+        if (event.metric, event.mode) != (self.metric, self.mode):
+            self._compare_by(event.metric, event.mode)
+        self.trainable = event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
         self.described = unraw(event.described)
         self.is_complete = self.is_exhausted = False
@@ -243,11 +245,23 @@ class Search:
         standing.seen, standing.reported_at = event.seq, event.at
         iteration = standing.first_iteration + event.seq
         self._change(event.trial, last_result=result, iteration=iteration)
-        value = looked_up(result, self.metric) if self.metric is not None else None
+        self._compare(self.trials[event.trial])
+
+    def _compare_by(self, metric: str | None, mode: str | None) -> None:
+        """By another metric than before, of which only the last values are known."""
+        self.metric, self.mode, self.best = metric, mode, None
+        for trial in self.trials.values():
+            self.standing[trial.trial_id].has_metric = False
+            self._compare(trial)
+
+    def _compare(self, trial: Trial) -> None:
+        if self.metric is None or trial.last_result is None:
+            return
+        value = looked_up(trial.last_result, self.metric)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            standing.has_metric = True
+            self.standing[trial.trial_id].has_metric = True
             if value == value and (self.best is None or self._is_better(value, self.best.value)):
-                self.best = Best(event.trial, value, iteration)
+                self.best = Best(trial.trial_id, value, trial.iteration)
 
     def _is_better(self, value: float, other: float) -> bool:
         return value > other if self.mode == "max" else value < other
@@ -264,7 +278,15 @@ class Search:
         self._leave(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._restored(unraw(event.config))
-        self._change(event.trial, config=config, lineage=lineage, checkpoint=event.saved, status="PENDING", why="")
+        self._change(
+            event.trial,
+            config=config,
+            lineage=lineage,
+            checkpoint=event.saved,
+            iteration=event.saved.iteration,
+            status="PENDING",
+            why="",
+        )
 
     def _ended(self, event: TrialEnded) -> None:
         standing = self.standing[event.trial]

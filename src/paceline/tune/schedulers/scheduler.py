@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from paceline.tune.made import Made
 from paceline.tune.trial import Trial
 
 
@@ -50,7 +51,7 @@ class Exploit:
 Action = Stop | Pause | Resume | Exploit
 
 
-class TrialScheduler:
+class TrialScheduler(Made):
     """Base of schedulers, which itself lets every trial run to its end.
 
     Each method returns what is to be done, about any trial; nothing means that all go on. `on_trial_result` may also

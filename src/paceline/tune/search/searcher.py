@@ -6,10 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from paceline.tune.made import Made
+
 log = logging.getLogger("paceline")
 
 
-class Searcher:
+class Searcher(Made):
     """Base of searchers: subclass it and implement `suggest`.
 
     It runs in the driver, and is asked for one trial at a time. Randomness comes from a seed of its own: when a search

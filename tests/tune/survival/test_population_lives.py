@@ -1,0 +1,176 @@
+"""Population based training with real processes: what a clone begins from was committed, is read where it lies, stays
+until it is no longer needed, and survives the driver.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from searching import num_lines, told
+
+from paceline._control import journal
+from paceline._control.events import Committed, DriverStarted, PinsSet
+from paceline._storage.home import Home
+from paceline.tune.drive import book
+from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, unraw
+from processes import still_running
+
+STEPS = 8
+NUM = 4
+
+SCRIPT = f"""
+import json, sys
+from paceline import tune
+from paceline.tune.schedulers import PopulationBasedTraining
+
+def trial(config):
+    last = tune.get_checkpoint()
+    state = last.to_dict() if last else {{"score": 0.0, "made": []}}
+    who = tune.get_context().get_trial_name()
+    while len(state["made"]) < {STEPS}:
+        # The state says by whom, and with what, each of its steps was made.
+        state = {{"score": state["score"] + config["lr"], "made": [*state["made"], [who, config["lr"]]]}}
+        tune.report(
+            {{"score": state["score"], "made": state["made"]}}, checkpoint=tune.Checkpoint.from_dict(state)
+        )
+
+synch = sys.argv[1] == "synch"
+pbt = PopulationBasedTraining(
+    time_attr="training_iteration",
+    perturbation_interval=2,
+    hyperparam_mutations={{"lr": tune.uniform(0, 1)}},
+    quantile_fraction=0.5,
+    synch=synch,
+    seed=11,
+)
+grid = tune.Tuner(
+    trial,
+    param_space={{"lr": tune.uniform(0, 1)}},
+    tune_config=tune.TuneConfig(metric="score", mode="max", num_samples={NUM}, scheduler=pbt, seed=5),
+    run_config=tune.RunConfig(
+        name="search", storage_path="searches", checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
+    ),
+).fit()
+assert not grid.errors, grid.errors
+"""
+
+
+class Population:
+    def __init__(self, directory, kind="async"):
+        self.directory, self.path = directory, directory / "searches" / "search"
+        (directory / "pbt.py").write_text(SCRIPT)
+        self._command = [sys.executable, "pbt.py", kind]
+
+    def started(self):
+        with (self.directory / "err").open("ab") as err:
+            return subprocess.Popen(self._command, cwd=self.directory, stdout=err, stderr=err)
+
+    def lived(self):
+        assert self.started().wait(100) == 0, self.said
+
+    def killed(self, after):
+        process, first = self.started(), num_lines(self.path)
+        while num_lines(self.path) - first < after:
+            if process.poll() is not None:
+                assert process.returncode == 0, self.said
+                return False
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        return True
+
+    @property
+    def said(self):
+        return (self.directory / "err").read_text()[-3000:]
+
+
+def assert_lineages_hold(path):
+    """How many clones there were; for each of them, all that is promised."""
+    events = book.past_of(Home.of_path(str(path)))
+    made = {}
+    for event in events:
+        if isinstance(event, TrialReported):
+            made.setdefault((event.run, event.seq), unraw(event.metrics)["made"])
+    search = told(path)
+    clones = [event for event in events if isinstance(event, TrialCloned)]
+    for clone in clones:
+        assert clone.donor != clone.trial
+        donor = made[clone.saved.run, clone.saved.seq]
+        assert len(donor) == clone.saved.iteration, "training_iteration counts the steps of the state"
+        assert committed(path, clone.saved.run, clone.saved.seq), "what it begins from was committed"
+        first = made.get((clone.run, 1))
+        if first is None:
+            continue  # It was cloned once more before it had made a report.
+        assert first[:-1] == donor, "the very state of its donor"
+        assert first[-1][0] == clone.run
+        began = next(e for e in journal.read(path / clone.run / "journal.jsonl") if isinstance(e, DriverStarted))
+        assert began.initial == str(path / clone.saved.run / clone.saved.name), "by reference"
+    assert {trial.status for trial in search.trials.values()} == {"TERMINATED"}
+    for trial in search.trials.values():
+        standing = search.standing[trial.trial_id]
+        assert trial.iteration == STEPS
+        if standing.seen:
+            assert trial.last_result["made"] == made[standing.run, standing.seen]
+            assert [who for who, _ in trial.last_result["made"]][-standing.seen :] == [standing.run] * standing.seen
+        else:
+            assert trial.lineage[-1].iteration == STEPS, "nothing was left to do for a clone of one that had returned"
+        kept = {int(saved.name.partition("_")[2]) for saved in (path / standing.run).glob("checkpoint_*")}
+        cloned = {event.saved.seq for event in clones if event.saved.run == standing.run}
+        assert kept <= cloned | {standing.seen}, "num_to_keep=1, and what clones began from"
+        assert [saved.run for saved in trial.lineage] == [
+            event.saved.run for event in clones if event.trial == trial.trial_id
+        ]
+    return len(clones)
+
+
+def committed(path, run, seq):
+    events = journal.read(path / run / "journal.jsonl")
+    return any(isinstance(event, Committed) and event.record.seq == seq for event in events)
+
+
+def assert_donors_kept(path):
+    """A donor that was under way when a clone began had pinned its checkpoint before."""
+    events = book.past_of(Home.of_path(str(path)))
+    ended = set()
+    for event in events:
+        if isinstance(event, TrialEnded):
+            ended.add(event.trial)
+        if isinstance(event, TrialCloned) and event.donor not in ended:
+            told_by_donor = journal.read(path / event.saved.run / "journal.jsonl")
+            pins = [e.seqs for e in told_by_donor if isinstance(e, PinsSet)]
+            pins += [e.pinned for e in told_by_donor if isinstance(e, DriverStarted)]
+            assert any(event.saved.seq in seqs for seqs in pins)
+
+
+@pytest.mark.parametrize("kind", ["async", pytest.param("synch", marks=pytest.mark.chaos)])
+def test_clones_begin_from_what_their_donors_have_committed_by_reference(tmp_path, kind):
+    population = Population(tmp_path, kind)
+    population.lived()
+    assert assert_lineages_hold(population.path) > 0
+    assert_donors_kept(population.path)
+
+
+def survive(tmp_path, processes_in, moments, kind="async"):
+    population = Population(tmp_path, kind)
+    for after in moments:
+        if not population.killed(after):
+            break
+        assert still_running(processes_in(tmp_path)) == []
+    population.lived()
+    return assert_lineages_hold(population.path)
+
+
+def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
+    assert survive(tmp_path, processes_in, [70]) > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", ["async", "synch"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_population_whose_driver_is_killed_at_random_moments_goes_on(tmp_path, processes_in, seed, kind):
+    dice = random.Random(seed)
+    survive(tmp_path, processes_in, [dice.randint(5, 60) for _ in range(5)], kind)
