@@ -117,7 +117,8 @@ def assert_lineages_hold(path):
             assert [who for who, _ in trial.last_result["made"]][-standing.seen :] == [standing.run] * standing.seen
         else:
             assert trial.lineage[-1].iteration == STEPS, "nothing was left to do for a clone of one that had returned"
-        kept = {int(saved.name.partition("_")[2]) for saved in (path / standing.run).glob("checkpoint_*")}
+        manifests = (path / standing.run).glob("checkpoint_*/.manifest.json")
+        kept = {int(manifest.parent.name.partition("_")[2]) for manifest in manifests}
         cloned = {event.saved.seq for event in clones if event.saved.run == standing.run}
         assert kept <= cloned | {standing.seen}, "num_to_keep=1, and what clones began from"
         assert [saved.run for saved in trial.lineage] == [
