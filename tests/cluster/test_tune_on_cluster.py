@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,12 +12,14 @@ import pytest
 import ray
 
 from paceline import tune
+from paceline._storage.home import Home
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.drive import Seams, played
 from paceline.train.terminal import Terminal
 from paceline.tune import TuneConfig, Tuner
-from paceline.tune.drive import cluster_room
+from paceline.tune.drive import book, cluster_room
 from paceline.tune.drive.room import room_of
+from paceline.tune.history import search_told_by
 from paceline.tune.trainables.planned import Bundle, TrialNeeds
 
 
@@ -182,6 +186,28 @@ grid = Tuner(
 assert not grid.errors, grid.errors
 print("steps", sorted((r.metrics["x"], r.metrics["step"]) for r in grid))
 """
+
+
+def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cluster, lone_cluster, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.replace("os.kill(", "open(config['path'] + '/lost', 'w') #"))
+    environ = {**os.environ, "RAY_ADDRESS": lone_cluster.address, "PACELINE_CLUSTER_PATIENCE_S": "2"}
+    with (tmp_path / "out").open("w+") as out:
+        script = subprocess.Popen(
+            [sys.executable, "script.py"], cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, env=environ
+        )
+        try:
+            while not (tmp_path / "lost").exists():
+                assert script.poll() is None, (tmp_path / "out").read_text()
+                time.sleep(0.02)
+            lone_cluster.remove(lone_cluster.added[0])
+            assert script.wait(40) == 1
+        finally:
+            script.kill()
+            script.wait()
+        assert "is gone: its head has not answered" in (tmp_path / "out").read_text()
+    search = search_told_by(book.past_of(Home(str(tmp_path / "searches"), "search")))
+    assert not search.of_status("ERROR")
+    assert [trial.status for trial in search.trials.values()][:2] == ["TERMINATED", "PENDING"]
 
 
 def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script, tmp_path):

@@ -40,6 +40,8 @@ OPTIONAL = {
     "tensorboard": ("train/loggers/",),
     "accelerate": ("train/huggingface/",),
     "deepspeed": ("train/lightning/",),
+    "optuna": ("tune/search/optuna/", "tune/importance.py"),
+    "matplotlib": ("tune/drawing.py",),
     "rich": ("tune/table.py", "tune/terminal.py"),
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
@@ -51,6 +53,10 @@ NEVER = {
     "data/plan.py": ("data.exec", "_engine"),
     "data": ("_control", "_worker", "train"),
     "train": ("tune",),
+    **dict.fromkeys(
+        ("tune/columns.py", "tune/importance.py", "tune/plots.py", "tune/drawing.py"),
+        ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
+    ),
     "tune/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
     "tune/drive/admission.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
     "tune/drive/packing.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
@@ -345,6 +351,9 @@ BREACHES = {
         "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
     },
     "training imports the search": {"train/callbacks.py": "def f():\n    from paceline.tune.callback import Callback"},
+    "optuna outside its folder": {"tune/search/basic.py": "def f():\n    import optuna"},
+    "matplotlib where data is made": {"tune/plots.py": "def f():\n    from matplotlib.figure import Figure"},
+    "plots import what runs a search": {"tune/plots.py": "from paceline.tune.drive.state import Search"},
     "a score imports a trial": {"tune/scopes.py": "from paceline.tune.trial import Trial"},
     "a table where there is no terminal": {"tune/lines.py": "def f():\n    from rich.table import Table"},
     "admission imports the engine": {"tune/drive/admission.py": "from paceline._engine.local.devices import Machine"},

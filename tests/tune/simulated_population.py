@@ -127,6 +127,9 @@ class SimulatedSearch:
         """One iteration of a trial that runs, and what follows from it."""
         life = self.lives[trial_id]
         assert life.trial.status == "RUNNING"
+        if life.at >= self.iterations:  # It was paused or cloned where nothing is left to do.
+            self.end(trial_id)
+            return
         life.state, metrics = self.train(life.state, life.trial.config)
         life.at += 1
         if self.saves(trial_id, life.at):
@@ -155,7 +158,7 @@ class SimulatedSearch:
         self.tell("on_trial_error", life.trial)
         self.admit()
 
-    def play(self, pick: Callable[[list[str]], str] = lambda running: running[0], limit: int = 100_000) -> None:
+    def play(self, pick: Callable[[list[str]], str] = lambda running: running[0], limit: int = 5000) -> None:
         """Until all are over; each time one of those that run makes its next report."""
         turns = 0
         while running := self.of_status("RUNNING"):

@@ -109,6 +109,11 @@ def test_domains_are_the_distributions_they_should_be() -> None:
     }
 
 
+def test_the_whole_space_may_be_a_choice() -> None:
+    search = searched(tune.choice([{"x": tune.uniform(0, 1)}, {"y": tune.uniform(0, 1)}]))
+    assert {" ".join(search.suggest(str(number))) for number in range(20)} == {"x", "y"}
+
+
 CONDITIONAL = {
     "model": tune.choice(
         [
@@ -192,9 +197,15 @@ def test_the_space_and_the_metric_of_the_tuner_are_taken_where_there_is_none() -
 
 def test_what_the_searcher_was_given_is_not_overridden() -> None:
     space = {"x": tune.uniform(0, 1)}
-    assert not searched(space).set_search_properties(None, None, {"y": tune.uniform(0, 1)})
-    assert not searched(space).set_search_properties("other", None, {})
-    assert not searched(space).set_search_properties("loss", "max", {})
+    with pytest.raises(ValueError, match="only one of them can be searched"):
+        searched(space).set_search_properties(None, None, {"y": tune.uniform(0, 1)})
+    with pytest.raises(ValueError, match="OptunaSearch has mode='min' and TuneConfig has mode='max'"):
+        searched(space).set_search_properties("loss", "max", {})
+    search = OptunaSearch(metric=["loss", "size"], mode=["min", "max"])
+    assert search.set_search_properties("loss", "min", space)
+    assert (search.metric, search.mode) == (["loss", "size"], ["min", "max"])
+    assert search.suggest("0").keys() == {"x"}
+    assert not search.set_search_properties("loss", "min", space)
     search = searched(space)
     assert search.set_search_properties("loss", "min", {"data": "here"})
     assert search.suggest("0").keys() == {"x", "data"}
@@ -352,13 +363,14 @@ def test_rewards_are_learned_from_without_a_trial() -> None:
 
 def test_trials_are_told_as_complete_pruned_or_failed(caplog: pytest.LogCaptureFixture) -> None:
     search = searched(BOX)
-    for trial_id in ("done", "stopped", "failed", "nan", "infinite", "silent", "odd"):
+    for trial_id in ("done", "stopped", "full", "failed", "nan", "infinite", "silent", "odd"):
         search.suggest(trial_id)
         search.on_trial_result(trial_id, {"loss": 3.0, "training_iteration": 1})
         search.on_trial_result(trial_id, {"loss": 2.0, "training_iteration": 2})
         search.on_trial_result(trial_id, {"loss": float("nan"), "training_iteration": 3})
     search.on_trial_complete("done", {"loss": 2.0})
-    search.on_trial_stopped("stopped", {"loss": 2.0})
+    search.on_trial_stopped("stopped", {"loss": 2.0, "training_iteration": 2})
+    search.on_trial_stopped("full", {"loss": 2.0, "training_iteration": 3})
     search.on_trial_complete("failed", {"loss": 2.0}, error=True)
     search.on_trial_complete("nan", {"loss": float("nan")})
     search.on_trial_complete("infinite", {"loss": float("inf")})
@@ -372,6 +384,7 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog: pytest.LogCaptureF
     assert {name: trial.state.name for name, trial in told.items()} == {
         "done": "COMPLETE",
         "stopped": "PRUNED",
+        "full": "COMPLETE",
         "failed": "FAIL",
         "nan": "FAIL",
         "infinite": "COMPLETE",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_population import InTurns, SimulatedSearch
 
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume
 from paceline.tune.space.primitives import choice, grid_search, loguniform, randint, sample_from, uniform
 from paceline.tune.trial import Saved, Trial
-from simulated_population import InTurns, SimulatedSearch
 
 
 def pbt(**about: Any) -> PopulationBasedTraining:
@@ -119,6 +119,7 @@ def test_a_clock_of_the_trials_own_goes_on_as_it_was() -> None:
     told.becomes(action)
     assert told.reports(1, 10, 0.1, time_total_s=21.0) == []
     assert told.reports(1, 11, 0.1, time_total_s=29.9) == []
+    told.reports(0, 10, 0.9, time_total_s=100.0)
     assert len(told.reports(1, 12, 0.1, time_total_s=30.0)) == 1
 
 
@@ -167,6 +168,16 @@ def test_one_that_is_finished_is_still_cloned_and_one_that_failed_is_not() -> No
             told.scheduler.on_trial_error(replace(told.trials[0], status="ERROR"))
         (action,) = told.reports(1, 2, 0.1)
         assert action.donor_id == ("00000" if ends == "complete" else "00002")
+
+
+def test_from_one_checkpoint_a_trial_goes_on_once_or_it_might_never_come_to_an_end() -> None:
+    told = Told(pbt(), {"lr": 1.0}, {"lr": 2.0})
+    told.reports(0, 2, 0.9)
+    told.scheduler.on_trial_complete(replace(told.trials[0], status="TERMINATED"), {"score": 0.9})
+    (action,) = told.reports(1, 2, 0.1)
+    told.becomes(action)
+    told.reports(1, 3, 0.1)
+    assert told.reports(1, 4, 0.1) == []
 
 
 def test_without_a_quantile_nothing_is_cloned() -> None:
@@ -294,12 +305,8 @@ def test_the_policy_of_a_clone_is_its_donors_up_to_the_checkpoint_and_then_its_o
 def test_all_wait_for_each_other_at_the_interval_and_the_last_one_lets_them_go() -> None:
     told = Told(pbt(synch=True), {"lr": 1.0}, {"lr": 2.0}, {"lr": 3.0})
     assert told.reports(0, 1, 0.9) == []
-    assert told.reports(0, 2, 0.9) == [
-        Pause("00000", "waits for the others at training_iteration 2: 1 of 3 are there")
-    ]
-    assert told.reports(2, 2, 0.1) == [
-        Pause("00002", "waits for the others at training_iteration 2: 2 of 3 are there")
-    ]
+    assert told.reports(0, 2, 0.9) == [Pause("00000", "waits for the others at training_iteration 2: 1 of 3 are there")]
+    assert told.reports(2, 2, 0.1) == [Pause("00002", "waits for the others at training_iteration 2: 2 of 3 are there")]
     resumed, cloned = told.reports(1, 2, 0.5)
     assert resumed == Resume("00000")
     assert (cloned.trial_id, cloned.donor_id) == ("00002", "00000")

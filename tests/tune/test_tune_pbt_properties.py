@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from simulated_population import InTurns, SimulatedSearch
 
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit
 from paceline.tune.space.primitives import choice, loguniform, randint, uniform
 from paceline.tune.trial import Saved, Trial
-from simulated_population import InTurns, SimulatedSearch
 
-MUTATIONS = {"lr": loguniform(1e-4, 1e-1), "layers": randint(1, 9), "name": ["a", "b", "c"], "in": {"p": choice([1, 2])}}
+MUTATIONS = {
+    "lr": loguniform(1e-4, 1e-1),
+    "layers": randint(1, 9),
+    "name": ["a", "b", "c"],
+    "in": {"p": choice([1, 2])},
+}
 
 
 def scheduler(synch: bool, fraction: float, mode: str, seed: int, resample: float = 0.25) -> PopulationBasedTraining:
@@ -33,7 +38,7 @@ def scheduler(synch: bool, fraction: float, mode: str, seed: int, resample: floa
 
 
 class Checked(SimulatedSearch):
-    """Looks at each clone with a ranking of its own: every report is an interval, so the last scores are what counts."""
+    """Looks at each clone with a ranking of its own: every report is an interval, so the last scores count."""
 
     mode = "max"
     fraction = 0.25

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 

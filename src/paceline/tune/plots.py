@@ -15,7 +15,7 @@ from paceline.tune.columns import Column, columns, shortened
 from paceline.tune.importance import importances
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from paceline.tune.drawing import Figure
 
 Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
@@ -39,7 +39,8 @@ class PlottedTrial:
     value: float | None = None
     """The metric that the trial is judged by: that of its last report, or of its best."""
     status: str = "TERMINATED"
-    """As a `Trial` has it; `STOPPED` is one that a scheduler ended early."""
+    """As a `Trial` has it; `STOPPED` is one that a scheduler ended. It is shown as a whole one if no other trial has
+    made more iterations: schedulers also end trials that have had all the time there is."""
 
 
 def parallel_coordinates(
@@ -69,6 +70,7 @@ def parallel_coordinates(
     shown.append(Column(metric, "float", scale["log"], tuple(values)))
     axes = [_axis(column) for column in shown]
     axes[-1].update(scale)
+    farthest = _farthest(trials)
     places = [_places(column.values, axis) for column, axis in zip(shown, axes, strict=True)]
     return {
         "metric": metric,
@@ -78,7 +80,7 @@ def parallel_coordinates(
         "lines": [
             {
                 "trial_id": trial.trial_id,
-                "status": trial.status,
+                "status": _status(trial, farthest),
                 "value": values[index],
                 "points": [place[index] for place in places],
             }
@@ -90,6 +92,7 @@ def parallel_coordinates(
 def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min") -> dict[str, Any]:
     """The metric of each trial over its iterations."""
     _check(mode)
+    farthest = _farthest(trials)
     return {
         "metric": metric,
         "mode": mode,
@@ -99,7 +102,7 @@ def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "m
         "lines": [
             {
                 "trial_id": trial.trial_id,
-                "status": trial.status,
+                "status": _status(trial, farthest),
                 "value": _finite(trial.value),
                 "points": [[int(iteration), _finite(value)] for iteration, value in trial.history],
             }
@@ -191,6 +194,15 @@ def scaled(values: Sequence[float | None], mode: str) -> dict[str, Any]:
     if not is_cut:
         low, high = finite[0], finite[-1]
     return {"low": low, "high": high, "log": log and low > 0, "is_cut": is_cut}
+
+
+def _farthest(trials: Sequence[PlottedTrial]) -> int:
+    return max((iteration for trial in trials for iteration, _ in trial.history), default=0)
+
+
+def _status(trial: PlottedTrial, farthest: int) -> str:
+    is_whole = bool(trial.history) and trial.history[-1][0] >= farthest
+    return "TERMINATED" if trial.status == "STOPPED" and is_whole else trial.status
 
 
 def _distance(low: float, high: float, log: bool) -> float:

@@ -213,7 +213,7 @@ def _fate(chance: random.Random, most_reports: int) -> Fate:
     reports = []
     for _ in range(chance.randint(0, most_reports)):
         time += chance.choice([1, 1, 1, 2, 5, 0.5])
-        value = chance.choice([chance.randint(-3, 3), chance.uniform(-1, 1), chance.uniform(-1, 1)])
+        value = chance.choice([chance.randint(0, 1), chance.randint(-3, 3), chance.uniform(-1, 1)])
         if chance.random() < 0.2:
             value = chance.choice(UNUSUAL)
         result: dict[str, Any] = {"training_iteration": time, "loss": value}

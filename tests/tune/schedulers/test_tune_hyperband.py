@@ -167,6 +167,14 @@ def test_nan_goes_on_only_where_there_is_nothing_else() -> None:
     assert tell(other, "c", 1, math.nan) == [("Resume", "a"), ("Stop", "b"), ("Stop", "c")]
 
 
+def test_of_equals_those_go_on_who_came_first() -> None:
+    scheduler = bohb(max_t=3)
+    add(scheduler, *"abc")
+    tell(scheduler, "c", 1, 1)
+    tell(scheduler, "a", 1, 1)
+    assert tell(scheduler, "b", 1, 1) == [("Resume", "c"), ("Stop", "a"), ("Stop", "b")]
+
+
 def test_the_oldest_bracket_is_run_first() -> None:
     scheduler = HyperBandScheduler(metric="loss", mode="min", max_t=9)
     add(scheduler, *"abcdef")

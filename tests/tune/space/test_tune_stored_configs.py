@@ -138,6 +138,11 @@ def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
     assert Space({"f": activation}).restored(stored) == {"f": activation}
 
 
+class Named:
+    def __repr__(self) -> str:
+        return "library.name"
+
+
 @pytest.mark.parametrize(
     ("value", "name"),
     [
@@ -149,6 +154,7 @@ def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
         (len, "len"),
         (b"a", "bytes"),
         (np.zeros(1), "numpy.ndarray"),
+        (Named(), "library.name"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -76,6 +76,18 @@ def test_checkpoints_come_as_often_as_was_asked_for(run_trial: Run, config: dict
     assert names(run_trial(Counts, {"to": 5}, checkpoint_config=CheckpointConfig(**config))) == kept
 
 
+def test_the_step_at_which_a_search_stops_is_the_last(run_trial: Run) -> None:
+    """Alone it goes on: it is the search that stops trials."""
+    config = CheckpointConfig(checkpoint_at_end=True, num_to_keep=1)
+    result = run_trial(Counts, {"to": 4}, checkpoint_config=config, stop={"training_iteration": 3})
+    assert [*result.metrics_dataframe["count"]] == [1, 2, 3, 4]
+    assert names(result) == ["checkpoint_000004"]
+    stopped = run_trial(
+        Counts, {"to": 9}, 1, checkpoint_config=CheckpointConfig(checkpoint_at_end=True), stop={"count": 8}
+    )
+    assert names(stopped) == ["checkpoint_000008", "checkpoint_000009"]
+
+
 def test_a_result_may_ask_for_a_checkpoint(run_trial: Run) -> None:
     class Asks(Counts):
         def step(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from paceline import train
+from paceline._engine.local.launch import shared_zygote
 from paceline.train import DataParallelTrainer, Result, RunConfig, ScalingConfig, TrainingFailedError
 from paceline.tune import session as tune
 from paceline.tune.integration import ray_train
@@ -169,9 +170,31 @@ def test_the_callback_belongs_into_a_trial() -> None:
         TuneReportCallback()
 
 
+def test_the_process_that_inner_workers_fork_from_goes_with_the_trial(run_trial: Run) -> None:
+    """It is a fork of the one that the trial's worker was forked from, and knows what that has imported."""
+
+    def trial(config: dict[str, Any]) -> None:
+        parents = DataParallelTrainer(lambda: os.getppid(), run_config=RunConfig(name="inner")).fit()
+        assert parents.return_value == shared_zygote().pid
+        assert psutil.Process(shared_zygote().pid).ppid() == os.getppid()
+        tune.report({"zygote": os.getppid(), "inner": shared_zygote().pid})
+
+    metrics = run_trial(trial).metrics or {}
+    assert metrics["zygote"] == shared_zygote().pid
+    assert still_running(_with_pid(metrics["inner"]), within_s=5) == []
+
+
+def _with_pid(pid: int) -> list[psutil.Process]:
+    try:
+        return [psutil.Process(pid)]
+    except psutil.NoSuchProcess:
+        return []
+
+
 KILLED = """
 import os, signal, subprocess, sys, time
 from paceline import train
+from paceline._engine.local.launch import shared_zygote
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import config, session as tune
 from paceline.tune.integration.train import TuneReportCallback

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, frame
+from paceline._engine.local import ancestry
 from paceline._engine.local.lasting import from_lasting_thread
 
 WORKER = "paceline._worker.main"
@@ -71,30 +72,14 @@ class ZygoteProcess:
         # Protects the three below: runs that are driven by several threads share the zygote.
         self._speaking = threading.Lock()
         self._heir: socket.socket | None = None
-        self._socket, theirs = socket.socketpair()
+        self._socket: socket.socket
         self._preloaded: set[str] = set()
-        arguments = [str(theirs.fileno()), str(self.owner), "bound"]
-        if _apart:
-            arguments.append("apart")
-        with theirs:
-            start = functools.partial(
-                subprocess.Popen,
-                python("from paceline._engine.local.zygote import main; main()", *arguments),
-                pass_fds=[theirs.fileno()],
-                # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
-                # The NVML check: to ask whether CUDA is there must not initialise it in the parent of the workers.
-                # Arrow's allocator would start a thread of its own when pyarrow is imported.
-                env={
-                    **os.environ,
-                    "OPENBLAS_NUM_THREADS": "1",
-                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-                },
-                stdin=subprocess.DEVNULL,
-                process_group=0,
-            )
-            # The death signal follows the thread that starts a process.
-            self._process = from_lasting_thread(start)
+        self._process: subprocess.Popen[bytes] | ancestry.Sibling
+        forked = ancestry.sibling()
+        if forked is not None:
+            self._process, self._socket = forked
+        else:
+            self._process, self._socket = _fresh_zygote()
 
     @property
     def pid(self) -> int:
@@ -152,6 +137,32 @@ class ZygoteProcess:
             elif news:
                 return self._heir
         return self._socket
+
+
+def _fresh_zygote() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    arguments = [str(theirs.fileno()), str(os.getpid()), "bound"]
+    if _apart:
+        arguments.append("apart")
+    with theirs:
+        start: functools.partial[subprocess.Popen[bytes]] = functools.partial(
+            subprocess.Popen,
+            python("from paceline._engine.local.zygote import main; main()", *arguments),
+            pass_fds=[theirs.fileno()],
+            # One BLAS thread: importing numpy would start more, and a process with threads must not fork.
+            # The NVML check: to ask whether CUDA is there must not initialise it in the parent of the workers.
+            # Arrow's allocator would start a thread of its own when pyarrow is imported.
+            env={
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                "JE_ARROW_MALLOC_CONF": "background_thread:false",
+            },
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+        # The death signal follows the thread that starts a process.
+        return from_lasting_thread(start), ours
 
 
 class ZygoteLauncher:

@@ -24,11 +24,13 @@ from typing import Any, NoReturn
 from paceline._core import system
 from paceline._core.codec import FrameReader, frame
 from paceline._core.process import import_ahead
+from paceline._engine.local import ancestry
 
 NUM_FDS = 3
 """What comes with each request to fork: the control socket, the log file, the job."""
 
 _DRIVER_DIED = signal.SIGHUP
+_LOOK_AGAIN_S = 0.005
 
 
 class Channel:
@@ -71,6 +73,11 @@ class Zygote:
 
     def serve(self) -> None:
         """Work until the driver is gone."""
+        self._serve()
+        # The death signal may be later than the news of the death, and must not interrupt what follows from it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
+
+    def _serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(_DRIVER_DIED, _leave)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
@@ -110,9 +117,11 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             try:
-                os.waitpid(-1, 0)
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
             except ChildProcessError:
                 return
+            time.sleep(_LOOK_AGAIN_S)  # The list of children may lack one, while it changes.
 
     def _attach(self, channel: Channel) -> None:
         self._channels[channel.end.fileno()] = channel
@@ -139,16 +148,24 @@ class Zygote:
 
     def _fork(self, channel: Channel, request: dict[str, Any], fds: list[int]) -> None:
         me = os.getpid()
+        ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(request, fds, me)
+            ours.close()
+            self._become_worker(request, fds, theirs, me)
+        theirs.close()
         for fd in fds:
             os.close(fd)
+        # By which the worker may ask for a zygote of its own.
+        self._attach(Channel(ours))
         channel.workers[pid] = request["token"]
         channel.say({"forked": request["token"], "pid": pid})
 
     def _fork_heir(self, request: dict[str, Any], fd: int) -> None:
-        """Fork a zygote that imports more, and serves once it has; meanwhile this one goes on serving."""
+        """Fork a zygote that imports more, and serves once it has; meanwhile this one goes on serving.
+
+        It serves in the stead of this one, or the worker that has asked for it, which is its driver then.
+        """
         me = os.getpid()
         if os.fork() != 0:
             os.close(fd)
@@ -158,7 +175,7 @@ class Zygote:
             system.die_with_parent(signal.SIGKILL)
             if os.getppid() == me:
                 self._forget()
-                heir = Zygote(socket.socket(fileno=fd), self._driver_pid)
+                heir = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
                 _preload(request)
                 heir._driver.say({"ready": os.getpid()})
                 try:
@@ -177,7 +194,7 @@ class Zygote:
         if self._driver_exit is not None:
             os.close(self._driver_exit)
 
-    def _become_worker(self, request: dict[str, Any], fds: list[int], parent: int) -> NoReturn:
+    def _become_worker(self, request: dict[str, Any], fds: list[int], line: socket.socket, parent: int) -> NoReturn:
         code = 70
         try:
             os.setsid()
@@ -185,6 +202,7 @@ class Zygote:
             if os.getppid() != parent:
                 os._exit(70)
             self._forget()
+            ancestry.line = line
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -218,9 +236,10 @@ class Zygote:
 
 def _preload(request: dict[str, Any]) -> None:
     sys.path[:] = request["path"]
-    import_ahead(request["modules"])
-    gc.collect()
-    gc.freeze()
+    if request["modules"]:
+        import_ahead(request["modules"])
+        gc.collect()
+        gc.freeze()
 
 
 def _kill_group(pid: int) -> None:
@@ -231,6 +250,8 @@ def _kill_group(pid: int) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
+    # Of a driver with threads each one that ends may send it, and the first alone is to interrupt.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
     raise SystemExit(0)
 
 

@@ -80,8 +80,9 @@ class RayEngine:
         return self._conversation.waits
 
     def places(self) -> list[str]:
-        """The nodes that workers have places on. On any thread."""
-        return self._conversation.crew.places()
+        """The nodes that workers have places on, for each place. May ask the cluster. On any thread."""
+        crew = self._conversation.crew
+        return crew.places() or list(crew.held().elements())
 
     def start(self, group: Group) -> None:
         assert not self._running, "the workers of the last attempt have not been stopped"

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from paceline._core import settings
 from paceline._core.choice import Choice
+from paceline._core.errors import ControllerError
 from paceline._engine.base import Engine, Needs
 from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.ray import room as ray_room
 from paceline._engine.ray.connect import connected, gcs_address
 from paceline._engine.ray.look import looked
-from paceline._engine.ray.presence import Leavable, Presence
+from paceline._engine.ray.presence import ClusterLostError, Leavable, Presence
 from paceline._engine.ray.travel import Luggage, luggage
 from paceline.train.cluster import ClusterSite
 from paceline.train.config import RunConfig, ScalingConfig
@@ -55,6 +56,7 @@ class ClusterPart:
     choice: Choice
     luggage: Luggage
     say: Say
+    presence: Presence
     sites: list[ClusterSite] = field(default_factory=list)
     """Of the trial's runs, the last of which may be under way."""
 
@@ -70,12 +72,12 @@ class ClusterPart:
         most = max(1, len(self.part.bundles))
         site = _TrialSite(scaling, run_config, self.choice, luggage=self.luggage, most=most)
         site.aloud = self.say
-        site.check()
+        self.presence.asked(site.check)
         self.sites.append(site)
         return site
 
     def places(self) -> list[str]:
-        """The nodes on which its workers were found."""
+        """The nodes on which its workers are, or will be. It may ask the cluster."""
         engines = [engine for site in self.sites[-1:] for engine in site.engines[-1:]]
         return [node for engine in engines for node in engine.places()]
 
@@ -95,15 +97,18 @@ class ClusterRoom:
         self._in_use: dict[str, Bundle] = {}
         """By node, what others were seen to use at the last look."""
         self._threads = Leavable()
-        self._looking: Future[ray_room.Cluster] | None = None
+        self._looking: Future[_Look] | None = None
         self._looked_at = 0.0
+        self._silent = False
+        """The last look failed, and that was said."""
         self._presence = Presence(gcs_address(), settings.load().cluster_patience_s)
         try:
-            self._cluster = self._presence.asked(looked)
+            look = self._presence.asked(lambda: _look({}))
         except BaseException:
             self._presence.close()
             raise
-        self._take_in(self._cluster)
+        self._cluster = look.cluster
+        self._take_in(look)
 
     def take(self, needs: TrialNeeds) -> ClusterPart | None:
         part = self._room.take(needs)
@@ -111,7 +116,7 @@ class ClusterRoom:
             part = self._room.take(needs, beyond=True)
         if part is None:
             return None
-        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage, self._say)
+        self._parts[part.number] = made = ClusterPart(part, self._choice, self._luggage, self._say, self._presence)
         return made
 
     def free(self, part: TrialPart) -> None:
@@ -133,23 +138,29 @@ class ClusterRoom:
         now = time.monotonic()
         if self._looking is None and now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
-            self._looking = self._threads.submit(looked)
+            self._looking = self._threads.submit(_look, dict(self._parts))
         elif self._looking is not None and self._looking.done():
             looking, self._looking = self._looking, None
             problem = looking.exception()
             if problem is None:
                 self._take_in(looking.result())
-            else:  # Of a head that is lost the presence tells.
+            elif not self._silent:  # Of a head that is lost the presence tells.
                 log.warning("the cluster does not say what it has: %s", str(problem).partition("\n")[0])
+            self._silent = problem is not None
+
+    def is_lost_by(self, error: BaseException) -> bool:
+        cause = error.controller_failure if isinstance(error, ControllerError) else error
+        return isinstance(cause, ClusterLostError)
 
     def close(self) -> None:
         self._presence.close()
 
-    def _take_in(self, cluster: ray_room.Cluster) -> None:
-        lies = {number: part.places() for number, part in self._parts.items()}
+    def _take_in(self, look: _Look) -> None:
+        cluster, lies = look.cluster, look.lies
         ours: dict[str, list[Bundle]] = {}
         for number, nodes in lies.items():
-            for node, bundle in zip(nodes, self._parts[number].part.bundles, strict=False):
+            # Of those that were freed meanwhile as well: the cluster was as it was then.
+            for node, bundle in zip(nodes, look.parts[number].part.bundles, strict=False):
                 ours.setdefault(node, []).append(bundle)
         seen = {node.id: used_by_others(node, ours.get(node.id, [])) for node in cluster.nodes}
         # The cluster tells of what was let go a moment late: what is used now was so at the last look already.
@@ -163,6 +174,20 @@ class ClusterRoom:
         waiting = [number for number, part in self._parts.items() if part.waits()]
         self._waits_since = {number: self._waits_since.get(number, now) for number in waiting}
         return [number for number, since in self._waits_since.items() if now - since >= _PATIENCE_S]
+
+
+@dataclass(frozen=True)
+class _Look:
+    cluster: ray_room.Cluster
+    parts: Mapping[int, ClusterPart]
+    lies: Mapping[int, list[str]]
+    """By the number of a part, the nodes on which it was."""
+
+
+def _look(parts: Mapping[int, ClusterPart]) -> _Look:
+    """In a thread of its own."""
+    cluster = looked()
+    return _Look(cluster, parts, {number: part.places() for number, part in parts.items()})
 
 
 def node_of(node: ray_room.Node, in_use: Bundle) -> Node:

@@ -59,6 +59,7 @@ class Room(Protocol):
     def free(self, part: Any) -> None: ...
     def refusal(self, needs: TrialNeeds) -> str | None: ...
     def refresh(self) -> None: ...
+    def is_lost_by(self, error: BaseException) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -467,6 +468,11 @@ class SearchDriver:
         self._plan.room.free(live.part)
         leaving = self.search.standing[told.trial_id].leaving
         at, trial_id = told.at, told.trial_id
+        if told.error is not None and self._plan.room.is_lost_by(told.error):
+            # The trial is not to blame: it goes on with the next driver, and so do all others.
+            self._happen(TrialEnded(trial_id, "interrupted", at))
+            self._held.journal.flush()
+            raise told.error
         if told.ending == "not its own":
             run = run_name(trial_id, self.search.standing[trial_id].num_lives)
             self._happen(TrialReset(trial_id, run, at, why=str(told.error)))

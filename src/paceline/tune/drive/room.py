@@ -55,6 +55,10 @@ class SearchRoom(Protocol):
         """
         ...
 
+    def is_lost_by(self, error: BaseException) -> bool:
+        """Whether what a trial's run failed with is the loss of all that there was, and not the trial's to answer."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -101,6 +105,9 @@ class LocalRoom:
 
     def refresh(self) -> None:
         pass
+
+    def is_lost_by(self, error: BaseException) -> bool:
+        return False
 
     def close(self) -> None:
         pass

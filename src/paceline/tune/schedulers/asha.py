@@ -110,6 +110,7 @@ class AsyncHyperBandScheduler(JudgingScheduler):
         if time is None:
             return ()
         if time >= self.max_t and self.stop_last_trials:
+            self._places.pop(trial.trial_id, None)
             return (Stop(trial.trial_id, f"reached max_t: {self.time_attr} {short(time)} of {short(self.max_t)}"),)
         place = self._places.get(trial.trial_id)
         score = self.score_of(result)
@@ -128,6 +129,7 @@ class AsyncHyperBandScheduler(JudgingScheduler):
             return ()
         best = among_best(len(rungs[reached].scores), self.reduction_factor)
         why = f"{self.placed(result, time)} is not {best} (needs {self.spoken(needed)})"
+        del self._places[trial.trial_id]
         return (Stop(trial.trial_id, why),)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:

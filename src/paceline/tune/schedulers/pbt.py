@@ -241,9 +241,10 @@ class PopulationBasedTraining(TrialScheduler):
         if member not in worst:
             return None
         better = [one for one in best if one is not member and one.standing > member.standing]  # type: ignore[operator]
-        donors = [one for one in better if one.trial.checkpoint is not None and not one.is_moving]
+        # From one checkpoint a trial goes on once: of a donor that has made no other since, it would for ever.
+        donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in member.gone_on_from]
         if not donors:
-            if better and not self._has_warned:
+            if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
                 log.warning(
                     "trial %s is among the worst, but none of the best has a committed checkpoint that it could go on "
@@ -251,7 +252,7 @@ class PopulationBasedTraining(TrialScheduler):
                     member.trial_id,
                 )
             return None
-        chance = self._chance("clone", member.trial_id, member.trial.iteration, member.num_clones)
+        chance = self._chance("clone", member.trial_id, member.trial.iteration, len(member.gone_on_from))
         return self._exploit(member, donors[chance.below(len(donors))], chance)
 
     def _exploit(self, member: Member, donor: Member, chance: Chance) -> Exploit:
@@ -261,7 +262,7 @@ class PopulationBasedTraining(TrialScheduler):
         saved = donor.trial.checkpoint
         assert saved is not None
         member.is_moving, member.moved_to = True, donor.saved_time
-        member.num_clones += 1
+        member.gone_on_from.append(saved)
         if self.log_config:
             before = tuple(used for used in donor.policy if used[0] < saved.iteration or not used[0])
             member.next_policy = (*before, (saved.iteration, config))
@@ -328,6 +329,11 @@ class PopulationBasedTraining(TrialScheduler):
         if self.mode is None:
             raise ValueError(f"{type(self).__name__} does not know whether metric={self.metric!r} is to be max or min")
         return self.mode
+
+
+def _is_saved(member: Member) -> bool:
+    """Whether there is a checkpoint of what it is now."""
+    return member.trial.checkpoint is not None and not member.is_moving
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.tune.trial import Trial
+from paceline.tune.trial import Saved, Trial
 
 Policy = tuple[tuple[int, Mapping[str, Any]], ...]
 """Configurations, each with the iteration from which it is used."""
@@ -37,7 +37,8 @@ class Member:
     """It was told to go on from another one's checkpoint, and has not been heard of since."""
     moved_to: float = 0.0
     """The time of that checkpoint."""
-    num_clones: int = 0
+    gone_on_from: list[Saved] = field(default_factory=list)
+    """The checkpoints of others that it was told to go on from."""
     policy: Policy = ()
     next_policy: Policy = ()
     """Once it has become a clone."""
@@ -48,7 +49,8 @@ class Member:
 
     def heard(self, trial: Trial, time: float) -> None:
         if trial.checkpoint is not None and trial.checkpoint != self.trial.checkpoint:
-            self.saved_time = time
+            # A clone has its donor's, until it has saved something itself.
+            self.saved_time = self.moved_to if self.is_moving and trial.checkpoint in trial.lineage else time
         if self.is_moving:
             # A clock may go on from the donor's, as the iteration does, or from the trial's own.
             self.since = max((clock for clock in (self.time, self.moved_to) if clock < time), default=time)

@@ -93,8 +93,8 @@ def name_of(value: Any) -> str:
         return f"{_qualified(type(value))}.{value.name}"
     if isinstance(getattr(value, "__qualname__", None), str):
         return _qualified(value)
-    # Objects that write themselves as a name, such as torch.float32, are that name.
-    text = repr(value)
+    # Objects that write themselves as a name, such as torch.float32, are that name; large ones are not written at all.
+    text = repr(value) if not hasattr(type(value), "__len__") else ""
     return text if re.fullmatch(r"[A-Za-z_][\w.]{,100}", text) else _qualified(type(value))
 
 

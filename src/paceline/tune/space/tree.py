@@ -125,7 +125,9 @@ def grid_options(node: Node, number: int, chosen: Mapping[Path, int]) -> Iterato
                 yield from grid_options(child, of_child, chosen)
         case Drawn(path=path, domain=Grid(), options=options):
             if path not in chosen and node.num_grid == len(options):
-                yield path, number  # No option has a grid of its own, and there may be very many.
+                # No option has more than one combination of its own; there may be very many options.
+                yield path, number
+                yield from grid_options(options[number], 0, chosen)
                 return
             among = [chosen[path]] if path in chosen else range(len(options))
             for index in among:

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from paceline._core.choice import chosen
-from paceline._core.errors import TrainingFailedError
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.trainer import DataParallelTrainer
-from paceline.tune import session
-from paceline.tune.trainables.carried import Carried, carried
+from paceline.tune.trainables.carried import carried
 from paceline.tune.trainables.planned import TrialNeeds
 from paceline.tune.trainables.resources import Resources, needs_of, scaling_for
-from paceline.tune.trainables.shared import Handle
+from paceline.tune.trainables.work import CallFunction, InTrial
 from paceline.tune.trainables.wrapped import Wrapped
-
-
-@dataclass(frozen=True)
-class CallFunction:
-    """What the worker of a trial runs."""
-
-    function: Any
-    """Itself, or as it was `Carried`."""
-    handle: Handle | None = None
-
-    @property
-    def inner_function(self) -> Any:
-        return self.function.value if isinstance(self.function, Carried) else self.function
-
-    def __call__(self, config: dict[str, Any]) -> Any:
-        session.begin_trial()
-        objects = self.handle.load() if self.handle is not None else {}
-        try:
-            result = self.inner_function(config, **objects)
-        except TrainingFailedError as error:
-            # Of a run that the trial itself had started: the reason is more to the point than that it failed.
-            if error.__cause__ is not None:
-                error.add_note(f"{type(error.__cause__).__name__}: {error.__cause__}")
-            raise
-        if inspect.isgenerator(result):
-            for metrics in cast(Iterator[dict[str, Any]], result):
-                session.report(metrics)
-            return None
-        if isinstance(result, dict) and session.num_reports() == 0:
-            session.report(result)
-        return result
 
 
 class FunctionPlan:
@@ -86,6 +52,7 @@ class FunctionPlan:
         return DataParallelTrainer(
             CallFunction(function, handle),
             train_loop_config=dict(config),
+            backend_config=InTrial(),
             scaling_config=scaling_of(self._resources, config),
             run_config=run_config,
             resume_from_checkpoint=initial,

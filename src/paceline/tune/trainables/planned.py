@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig
-from paceline.train.trainer import DataParallelTrainer
+if TYPE_CHECKING:
+    from paceline.train.checkpoint import Checkpoint
+    from paceline.train.config import RunConfig
+    from paceline.train.trainer import DataParallelTrainer
 
 
 @dataclass(frozen=True)

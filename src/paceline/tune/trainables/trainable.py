@@ -126,6 +126,11 @@ class Trainable:
         return self._iteration
 
     @property
+    def time_total_s(self) -> float:
+        """How long all steps took together."""
+        return self._time_total_s
+
+    @property
     def is_done(self) -> bool:
         """Whether the last step said so."""
         return self._is_done

@@ -36,7 +36,7 @@ class OptunaSearch(Searcher):
     seed, and `seed` is not used.
 
     `points_to_evaluate` are configurations, or parts of them, to begin with; with `evaluated_rewards`, the metric of
-    each of them, they are only learned from. Trials that a scheduler has stopped are told as pruned.
+    each of them, they are only learned from. Trials that a scheduler has stopped early are told as pruned.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class OptunaSearch(Searcher):
         self._over: dict[str, int] = {}
         """The numbers of those that do not."""
         self._num_suggested = 0
+        self._farthest = 0
+        """The most iterations that a trial has made."""
 
     @property
     def study(self) -> optuna.Study:
@@ -82,20 +84,29 @@ class OptunaSearch(Searcher):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric, the mode and the space of the `Tuner`, and its seed if this searcher has none.
+        """Take the metric, the mode, the space and the seed of the `Tuner`, where this searcher has none of its own.
 
-        False where the searcher has its own already. A searcher with its own space takes constants beside it.
+        A searcher with a space of its own takes constants beside it. Raises `ValueError` where it was given a space
+        twice, or one metric with two modes. False once it has begun.
         """
         if self._study is not None:
             return False
-        if _differs(self.metric, metric) or _differs(self.mode, mode):
-            return False
         taken = understood(config, "param_space") if config else None
         if taken is not None and self._space is not None and taken.parameters:
-            return False
-        _check_objectives(self.metric or metric, self.mode or mode)
-        self.metric = self.metric or metric
-        self.mode = self.mode or mode
+            raise ValueError(
+                f"OptunaSearch has the space {self._space}, and Tuner has a param_space with {taken}: only one of them "
+                "can be searched\n\nhint: leave out one of the two"
+            )
+        if (self.metric is None or metric is None or self.metric == metric) and _differs(self.mode, mode):
+            raise ValueError(
+                f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
+                "hint: give metric and mode to TuneConfig alone"
+            )
+        if self.metric is None:
+            self.metric = metric
+        if self.mode is None:
+            self.mode = mode
+        _check_objectives(self.metric, self.mode)
         if self._space is None:
             self._space = taken
         elif taken is not None:
@@ -129,10 +140,12 @@ class OptunaSearch(Searcher):
             )
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        step = result.get("training_iteration")
+        self._farthest = max(self._farthest, step if isinstance(step, int) else 0)
         trial = self._trials.get(trial_id)
         if trial is None or isinstance(self.metric, list):
             return  # Optuna has no values on the way to several objectives.
-        value, step = self._value(result, self.metric), result.get("training_iteration")
+        value = self._value(result, self.metric)
         if value is not None and isinstance(step, int) and step >= 0:
             with quiet():
                 trial.report(value, step)
@@ -142,10 +155,13 @@ class OptunaSearch(Searcher):
         self._tell(trial_id, values, TrialState.FAIL if values is None else TrialState.COMPLETE)
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
-        if self._samplers is not None and self._samplers.learns_from_stopped and not isinstance(self.metric, list):
-            self._tell(trial_id, None, TrialState.PRUNED)
-        else:
+        assert self._samplers is not None
+        # Schedulers also stop trials that have had all the time there is: these are whole.
+        is_whole = result is not None and result.get("training_iteration", 0) >= self._farthest
+        if is_whole or not self._samplers.learns_from_stopped or isinstance(self.metric, list):
             self.on_trial_complete(trial_id, result)
+        else:
+            self._tell(trial_id, None, TrialState.PRUNED)
 
     def add_evaluated_point(
         self,

@@ -47,8 +47,9 @@ def understood(space: Any, name: str) -> Space:
     """The space that was given, checked."""
     if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
         return Distributions(space)
-    if isinstance(space, Mapping):
-        return Domains(ParamSpace(space), name)
+    if isinstance(space, Mapping | Domain):
+        tree: Any = space  # A choice among whole configurations is one as well.
+        return Domains(ParamSpace(tree), name)
     if callable(space):
         return DefinedByRun(space)
     raise ValueError(

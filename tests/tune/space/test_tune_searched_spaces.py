@@ -1,0 +1,62 @@
+"""Spaces in searches that really run, end, and are continued."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawn_spaces import Color, Model, activation
+
+from paceline import tune
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+
+
+def train_func(config: dict[str, Any]) -> None:
+    tune.report({"loss": config["x"], "is": repr(config.get("object"))})
+
+
+def search(
+    where: Path, param_space: dict[str, Any], search_alg: Searcher | None = None, num_samples: int = 1
+) -> tune.Tuner:
+    return tune.Tuner(
+        train_func,
+        param_space=param_space,
+        tune_config=tune.TuneConfig(num_samples=num_samples, search_alg=search_alg, seed=3),
+        run_config=tune.RunConfig(name="search", storage_path=str(where)),
+    )
+
+
+def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp_path: Path) -> None:
+    space = {
+        "x": tune.grid_search([1, 2, 3]),
+        "object": tune.choice([Color.RED, Color.BLUE, activation, Model]),
+        "pair": (tune.uniform(0, 1), float("nan")),
+        "made": tune.sample_from(lambda spec: {"of": spec.config.object}),
+    }
+    limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
+    results = search(tmp_path, space, limited).fit()
+    configs = [result.config for result in results]
+    assert [config["x"] for config in configs] == [1, 2, 3]
+    assert len({config["pair"][0] for config in configs}) == 3
+    for result in results:
+        kind = result.config["object"]
+        assert kind in (Color.RED, Color.BLUE, activation, Model)
+        assert result.config["made"] == {"of": kind}
+        assert type(result.config["pair"]) is tuple
+        assert result.metrics["is"].partition(" at 0x")[0] == repr(kind).partition(" at 0x")[0]
+    again = search(tmp_path, space, ConcurrencyLimiter(BasicVariantGenerator(), 2)).fit()
+    assert repr([result.config for result in again]) == repr(configs)
+
+
+def test_a_search_is_not_continued_with_another_space_and_needs_no_plain_space_again(tmp_path: Path) -> None:
+    first = search(tmp_path, {"x": tune.uniform(0, 1), "y": [tune.grid_search([1, 2])]}).fit()
+    with pytest.raises(ValueError, match=r"param_space\['x'\] was uniform\(0.0, 1.0\) and is now uniform\(0.0, 2.0\)"):
+        search(tmp_path, {"x": tune.uniform(0, 2), "y": [tune.grid_search([1, 2])]}).fit()
+    again = tune.Tuner.restore(str(tmp_path / "search"), train_func).fit()
+    assert [result.config for result in again] == [result.config for result in first]
+
+
+def test_each_suggestion_is_repeated_in_trials_of_its_own(tmp_path: Path) -> None:
+    results = search(tmp_path, {"x": tune.uniform(0, 1)}, Repeater(BasicVariantGenerator(), 2), num_samples=5).fit()
+    seen = [(result.config["x"], result.config["__trial_index__"]) for result in results]
+    assert [index for _, index in seen] == [0, 1, 0, 1]
+    assert seen[0][0] == seen[1][0] != seen[2][0] == seen[3][0]
