@@ -3,6 +3,8 @@ that was committed made twice.
 """
 
 import random
+import signal
+import time
 
 import pytest
 from searching import Script, committed, finished, num_lines, survived, told
@@ -41,9 +43,11 @@ def kill(tmp_path, kind, seed, num_kills, undisturbed, processes_in):
     return num_killed
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_search_killed_twice_ends_as_one_that_nothing_happened_to(tmp_path, kind, undisturbed, processes_in):
-    assert kill(tmp_path, kind, 0, 2, undisturbed, processes_in) == 2
+@pytest.mark.parametrize(("kind", "num_kills"), [("grid", 2), ("tpe", 1), ("asha", 1)])
+def test_a_search_whose_driver_is_killed_ends_as_one_that_nothing_happened_to(
+    tmp_path, kind, num_kills, undisturbed, processes_in
+):
+    assert kill(tmp_path, kind, 0, num_kills, undisturbed, processes_in) == num_kills
 
 
 @pytest.mark.chaos
@@ -54,8 +58,32 @@ def test_a_search_killed_at_random_moments_ends_as_one_that_nothing_happened_to(
     tmp_path, kind, seed, undisturbed, processes_in, fault_table
 ):
     """50 kills of each kind: ten of each of five searches."""
-    with fault_table.trying(f"driver of a search killed ({kind})"):
-        kill(tmp_path, kind, seed, _NUM_KILLS // 5, undisturbed, processes_in)
+    with fault_table.trying(f"driver of a search killed ({kind})") as trial:
+        trial.times = max(1, kill(tmp_path, kind, seed, _NUM_KILLS // 5, undisturbed, processes_in))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(3))
+def test_a_driver_that_was_paused_and_followed_does_no_harm_when_it_wakes(tmp_path, seed, undisturbed):
+    expected, lines = undisturbed("grid")
+    script = Script(tmp_path, "grid", env={"PACELINE_LEASE_TTL_S": "1"})
+    first = script.started()
+    try:
+        line = random.Random(f"paused {seed}").randint(2, lines - 20)
+        while num_lines(script.path) < line:
+            assert first.poll() is None, script.said
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while script.started().wait(100) != 0:
+            assert "is being written by" in script.said
+            assert time.monotonic() < deadline, "its lease never lapsed"
+        assert finished(script.path) == expected
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert first.wait(60) == 1, script.said
+    assert "was taken over by process" in script.said
+    assert finished(script.path) == expected
 
 
 def test_what_the_log_of_steps_would_show(tmp_path):

@@ -3,6 +3,7 @@ until it is no longer needed, and survives the driver.
 """
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import time
 import pytest
 from searching import num_lines, told
 
+from paceline import tune
 from paceline._control import journal
 from paceline._control.events import Committed, DriverStarted, PinsSet
 from paceline._storage.home import Home
 from paceline.tune.drive import book
 from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, unraw
+from paceline.tune.schedulers.scheduler import Exploit
 from processes import still_running
 
 STEPS = 8
@@ -117,7 +120,8 @@ def assert_lineages_hold(path):
             assert [who for who, _ in trial.last_result["made"]][-standing.seen :] == [standing.run] * standing.seen
         else:
             assert trial.lineage[-1].iteration == STEPS, "nothing was left to do for a clone of one that had returned"
-        kept = {int(saved.name.partition("_")[2]) for saved in (path / standing.run).glob("checkpoint_*")}
+        manifests = (path / standing.run).glob("checkpoint_*/.manifest.json")
+        kept = {int(manifest.parent.name.partition("_")[2]) for manifest in manifests}
         cloned = {event.saved.seq for event in clones if event.saved.run == standing.run}
         assert kept <= cloned | {standing.seen}, "num_to_keep=1, and what clones began from"
         assert [saved.run for saved in trial.lineage] == [
@@ -174,3 +178,55 @@ def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
 def test_a_population_whose_driver_is_killed_at_random_moments_goes_on(tmp_path, processes_in, seed, kind):
     dice = random.Random(seed)
     survive(tmp_path, processes_in, [dice.randint(5, 60) for _ in range(5)], kind)
+
+
+class CloneOnce(tune.TrialScheduler):
+    waits_for_checkpoints = True
+
+    def on_trial_result(self, trial, result):
+        if trial.trial_id == "00001" and not trial.lineage:
+            return (Exploit("00001", "00000", {"x": 7}, "as planned"),)
+        return ()
+
+
+def clone_once(tmp_path):
+    def three_more(config):
+        last = tune.get_checkpoint()
+        done = last.to_dict()["done"] if last else []
+        for _ in range(3):
+            done = [*done, config["x"]]
+            tune.report({"loss": 0, "done": done}, checkpoint=tune.Checkpoint.from_dict({"done": done}))
+
+    return tune.Tuner(
+        three_more,
+        param_space={"x": tune.grid_search([0, 1])},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=CloneOnce(), max_concurrent_trials=1),
+        run_config=tune.RunConfig(
+            name="search", storage_path=str(tmp_path), checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
+        ),
+    ).fit()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["there", "lost"])
+def test_a_clone_that_had_not_begun_begins_from_its_donor_or_fails_alone(tmp_path, lost):
+    """The journal ends with the clone, and its run never was."""
+    grid = clone_once(tmp_path)
+    expected = grid[1].metrics_dataframe["done"].tolist()
+    assert expected == [[1], [0, 0, 0, 7], [0, 0, 0, 7, 7], [0, 0, 0, 7, 7, 7]]
+    assert grid[1].metrics_dataframe["training_iteration"].tolist() == [1, 4, 5, 6]
+    assert grid[1].config == {"x": 7}
+
+    search = tmp_path / "search"
+    lines = (search / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    cloned = next(number for number, line in enumerate(lines) if b'"TrialCloned"' in line)
+    (search / "journal.jsonl").write_bytes(b"".join(lines[: cloned + 1]))
+    shutil.rmtree(search / "trial_00001-1")
+    if lost:
+        shutil.rmtree(search / "trial_00000" / "checkpoint_000003")
+    again = clone_once(tmp_path)
+    assert again[0].status == "TERMINATED"
+    if lost:
+        assert again[1].status == "ERROR"
+        assert "checkpoint_000003, from which trial_00001-1 is to begin, is gone" in again[1].why
+    else:
+        assert again[1].metrics_dataframe["done"].tolist() == expected

@@ -88,7 +88,8 @@ class Told:
             # A number that was told before comes again when an attempt is repeated.
             seq = max(1, standing.seen + self.dice.choice([1, 1, 1, 0]))
             metrics = raw({} if (value := self.dice.choice(VALUES)) is None else {"loss": _plain(value)})
-            self.happen(TrialReported(trial.trial_id, standing.run, seq, metrics, self.at, self.acts()))
+            at = self.dice.choice([self.at, self.at, max(0.0, self.at - 20)])  # Older, where it was found.
+            self.happen(TrialReported(trial.trial_id, standing.run, seq, metrics, at, self.acts()))
 
     def save(self):
         trial = self.one_of(t for t in self.search.of_status("RUNNING") if self.search.standing[t.trial_id].seen)
@@ -297,6 +298,24 @@ def test_iterations_of_a_trial_only_go_back_with_a_clone_or_a_new_beginning(seed
             if trial_id in before and not began_anew:
                 assert trial.iteration >= before[trial_id]
             before[trial_id] = trial.iteration
+
+    drive(seed, check)
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_the_time_of_a_trial_only_grows(seed):
+    before = {}
+
+    def check(told):
+        for trial_id, trial in told.search.trials.items():
+            if trial.last_result is None:
+                before.pop(trial_id, None)
+                continue
+            total_s = trial.last_result["time_total_s"]
+            assert total_s >= before.get(trial_id, 0.0)
+            assert trial.last_result["time_this_iter_s"] >= 0
+            before[trial_id] = total_s
 
     drive(seed, check)
 

@@ -132,15 +132,20 @@ class RaisingStopper(Raising, tune.Stopper):
 
 
 ADVISERS = [
-    (RaisingScheduler, "on_trial_add"),
     (RaisingScheduler, "on_trial_result"),
-    (RaisingScheduler, "on_trial_complete"),
     (RaisingScheduler, "choose"),
     (RaisingSearcher, "suggest"),
-    (RaisingSearcher, "on_trial_result"),
     (RaisingSearcher, "on_trial_complete"),
     (RaisingStopper, "__call__"),
-    (RaisingStopper, "stop_all"),
+    *(
+        pytest.param(kind, method, marks=pytest.mark.chaos)
+        for kind, method in (
+            (RaisingScheduler, "on_trial_add"),
+            (RaisingScheduler, "on_trial_complete"),
+            (RaisingSearcher, "on_trial_result"),
+            (RaisingStopper, "stop_all"),
+        )
+    ),
 ]
 
 
@@ -225,7 +230,10 @@ def endless(config):
         tune.report({"loss": config["x"]})
 
 
-@pytest.mark.parametrize("budget", [0.4, timedelta(seconds=0.4)], ids=["seconds", "timedelta"])
+@pytest.mark.parametrize(
+    "budget",
+    [pytest.param(0.4, id="seconds", marks=pytest.mark.chaos), pytest.param(timedelta(seconds=0.4), id="timedelta")],
+)
 def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_path, budget):
     space = {"param_space": {"x": tune.uniform(0, 1)}}
     run_config = tune.RunConfig(name="search", storage_path=str(tmp_path))

@@ -87,7 +87,7 @@ def assert_goes_on(searching, tmp_path):
     assert set(made) == {(x, step) for x in range(3) for step in range(1, reached + 3)}
 
 
-@pytest.mark.parametrize("kind", ["plain", "decides"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.chaos), "decides"])
 def test_ctrl_c_once_stops_at_the_next_report_returns_what_there_is_and_can_be_continued(searching, tmp_path, kind):
     code, out, err = ended(searching(kind, FOR_EVER, 3, signal.SIGINT))
     assert code == 0, err
@@ -122,7 +122,7 @@ def test_ctrl_c_twice_stops_now(searching, tmp_path, processes_in):
     assert {trial.status for trial in search.trials.values()} == {"PENDING"}
 
 
-@pytest.mark.parametrize("kind", ["plain", "decides"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("decides", marks=pytest.mark.chaos)])
 def test_sigterm_ends_with_75_and_the_script_goes_on_later(searching, tmp_path, kind):
     code, _, err = ended(searching(kind, FOR_EVER, 3, signal.SIGTERM))
     assert code == 75, err
@@ -152,7 +152,7 @@ def after_lines(process, path, num):
         time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.chaos)], ids=str)
 @pytest.mark.parametrize("num", [3, *(pytest.param(num, marks=pytest.mark.chaos) for num in (1, 2, 4, 5, 6, 7, 8, 9))])
 def test_a_signal_while_trials_start_is_heard(searching, tmp_path, signum, num):
     process = searching("decides", FOR_EVER)

@@ -10,17 +10,19 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
 
 from paceline._control.background import Background
+from paceline._control.recover import history_of
+from paceline._core.errors import StorageError
 from paceline._storage.home import Home
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.drive import Seams
 from paceline.tune.drive.advice import Advice
-from paceline.tune.drive.book import Held
+from paceline.tune.drive.book import Held, home_of_run
 from paceline.tune.drive.events import (
     Act,
     Event,
@@ -389,15 +391,15 @@ class SearchDriver:
 
     def _begin(self, trial: Trial, part: Any) -> None:
         plan, standing = self._plan, self.search.standing[trial.trial_id]
-        initial = self._checkpoint_of(standing.initial) if standing.initial is not None else None
         self._happen(TrialBegan(trial.trial_id, standing.run, self._wall()))
         self._carry_out()
         trial = self.search.trials[trial.trial_id]
-        life = Life(standing.run, standing.purpose, initial, self.search.pinned(standing.run))
+        life = Life(standing.run, standing.purpose, None, self.search.pinned(standing.run))
+        saved = standing.initial
         run = TrialRun(
             trial.trial_id,
             life.run,
-            lambda seams: plan.play(trial, life, part, seams),
+            lambda seams: plan.play(trial, _from(life, saved, plan.home), part, seams),
             self._told.put,
             seen=standing.seen,
             waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
@@ -405,18 +407,6 @@ class SearchDriver:
         )
         self._live[trial.trial_id] = _Live(run, part, frozenset(life.pinned))
         run.start(self._seams)
-
-    def _checkpoint_of(self, saved: Saved) -> Checkpoint:
-        """By reference: where it was committed."""
-        from paceline._control.recover import history_of
-        from paceline.tune.drive.book import home_of_run
-
-        depot = home_of_run(self._plan.home, saved.run).depot_to_read()
-        run, _ = history_of(depot)
-        record = next((record for record in run.checkpoints if record.seq == saved.seq), run.latest)
-        if record is None:
-            raise RuntimeError(f"{saved.name} of {saved.run}, which a trial is a clone of, is gone")
-        return Checkpoint(*depot.place(record))
 
     # What trials tell.
 
@@ -618,3 +608,16 @@ class SearchDriver:
 
     def _wall(self) -> float:
         return self._seams.clock.wall()
+
+
+def _from(life: Life, saved: Saved | None, home: Home) -> Life:
+    """With the checkpoint that it begins from: by reference, where that was committed."""
+    if saved is None:
+        return life
+    depot = home_of_run(home, saved.run).depot_to_read()
+    record = next((record for record in history_of(depot)[0].checkpoints if record.seq == saved.seq), None)
+    if record is not None:
+        return replace(life, initial=Checkpoint(*depot.place(record)))
+    if history_of(home_of_run(home, life.run).depot_to_read())[0].latest is not None:
+        return life  # It has one of its own by now, which a driver that was lost could not tell.
+    raise StorageError(f"{depot.uri}: {saved.name}, from which {life.run} is to begin, is gone")

@@ -137,12 +137,13 @@ class Search:
     def result(self, event: TrialReported) -> dict[str, Any]:
         """The metrics of a report with those that a search adds; what the user reports under such a name stays."""
         standing = self.standing[event.trial]
-        total_s = standing.ran_s + (event.at - standing.began_at if standing.began_at is not None else 0.0)
-        before = standing.reported_at or standing.began_at or event.at
+        # A report may be older than the driver that tells of it, which found it. Time does not go back for that.
+        at, before = max(event.at, standing.reported_at), standing.reported_at or event.at
+        total_s = standing.ran_s + (at - standing.began_at if standing.began_at is not None else 0.0)
         own = {
             "training_iteration": standing.first_iteration + event.seq,
-            "time_total_s": max(0.0, total_s),
-            "time_this_iter_s": max(0.0, event.at - before),
+            "time_total_s": total_s,
+            "time_this_iter_s": at - before,
             "timestamp": int(event.at),
             "trial_id": event.trial,
             "done": False,
@@ -194,7 +195,7 @@ class Search:
                 self.ran_s = self.elapsed_s(at)
                 self.began_at = None
                 self.is_complete, self.why = complete, why
-        self.last_at = getattr(event, "at", self.last_at)
+        self.last_at = max(self.last_at, event.at)
 
     def take(self, act: Act) -> None:
         """What was decided about a trial. One that is over stays so."""
@@ -242,7 +243,7 @@ class Search:
         if not self.is_new(event.trial, event.run, event.seq):
             return
         result = self.result(event)
-        standing.seen, standing.reported_at = event.seq, event.at
+        standing.seen, standing.reported_at = event.seq, max(standing.reported_at, event.at)
         iteration = standing.first_iteration + event.seq
         self._change(event.trial, last_result=result, iteration=iteration)
         self._compare(self.trials[event.trial])
@@ -366,7 +367,7 @@ def driven_s(past: Iterable[Event]) -> float:
             began_at = event.at
         elif isinstance(event, SearchEnded) and began_at is not None:
             ran_s, began_at = ran_s + event.at - began_at, None
-        last_at = event.at
+        last_at = max(last_at, event.at)
     return ran_s + (max(0.0, last_at - began_at) if began_at is not None else 0.0)
 
 
