@@ -245,3 +245,24 @@ def test_gpus_of_a_trial_reach_it_as_cuda_devices(
 
     metrics = run_trial(with_resources(trial, {"cpu": 1, "gpu": num_gpus})).metrics
     assert metrics == {"visible": visible, "GPU": float(len(visible.replace(",", "")))}
+
+
+def test_trials_in_many_threads_do_not_mix(of_trial: Callable[..., Any]) -> None:
+    def trial(config: dict[str, Any]) -> None:
+        for step in range(3):
+            saved = tune.Checkpoint.from_dict({"step": step})
+            tune.report({"score": config["x"] + step, "id": tune.get_context().get_trial_id()}, checkpoint=saved)
+
+    plan = planned(trial)
+    found: dict[int, Any] = {}
+
+    def drive(first: int) -> None:
+        for number in (first, first + 1):
+            found[number] = plan.trainer({"x": number}, of_trial(number), None).fit().metrics
+
+    threads = [threading.Thread(target=drive, args=(first,)) for first in range(0, 12, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: {"score": number + 2, "id": f"{number:05d}"} for number in range(12)}
