@@ -250,6 +250,13 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     size = (tmp_path / "search" / "journal.jsonl").stat().st_size
     assert len(tuner().fit()) == len(grid)
     assert (tmp_path / "search" / "journal.jsonl").stat().st_size == size, "nothing was run"
+
+    lines = (tmp_path / "search" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    over = next(number for number, line in enumerate(lines) if b'"NoMoreTrials"' in line)
+    (tmp_path / "search" / "journal.jsonl").write_bytes(b"".join(lines[: over + 1]))
+    assert len(tuner().fit()) == len(grid), "a driver that finds the time over makes no trial"
+    assert told(tmp_path / "search").is_complete
+
     more = tuner(budget=search.ran_s + 0.4).fit()
     assert len(more) > len(grid), "with more time there are more trials"
     assert [result.metrics["loss"] for result in more[: len(grid)]] == [result.metrics["loss"] for result in grid]
