@@ -43,7 +43,9 @@ class SimulatedSearch:
         slots: int | None = None,
         iterations: int = 20,
         saves: Callable[[str, int], bool] = lambda trial_id, iteration: True,
+        most_unfinished: int | None = None,
     ) -> None:
+        """`most_unfinished`: the searcher has no further trial while so many are not over."""
         self.scheduler = scheduler
         self.train = train
         self.slots = slots if slots is not None else len(configs)
@@ -52,12 +54,10 @@ class SimulatedSearch:
         self.told: list[tuple[str, tuple[Any, ...]]] = []
         self.decided: list[list[Action]] = []
         self.lives: dict[str, Life] = {}
-        for number, config in enumerate(configs):
-            trial_id = f"{number:05d}"
-            trial = Trial(trial_id, scheduler.completed(trial_id, config))
-            self.lives[trial_id] = Life(trial, state, state)
-            self.tell("on_trial_add", trial)
-        self.tell("on_no_more_trials")
+        self.unmade = list(configs)
+        self.begins_from = state
+        self.most_unfinished = most_unfinished
+        self.is_exhausted = False
         self.admit()
 
     @property
@@ -114,14 +114,41 @@ class SimulatedSearch:
             life.state, life.at = life.begin, life.begin_iteration
 
     def admit(self) -> None:
-        while len(self.of_status("RUNNING")) < self.slots:
+        """Start trials while there is room; where the scheduler chooses none of those that wait, make another."""
+        while True:
             waiting = [self.lives[trial_id].trial for trial_id in self.of_status("PENDING")]
-            chosen = self.scheduler.choose(waiting)
-            if chosen is None:
-                break
+            chosen = self.scheduler.choose(waiting) or self.made()
+            if chosen is None or len(self.of_status("RUNNING")) >= self.slots:
+                return
             life = self.lives[chosen.trial_id]
             life.trial = replace(life.trial, status="RUNNING")
             self.tell("on_trial_begin", life.trial)
+
+    def made(self) -> Trial | None:
+        unfinished = len(self.of_status("PENDING", "RUNNING", "PAUSED"))
+        if self.is_exhausted:
+            return self.stranded()
+        if not self.unmade:
+            self.is_exhausted = True
+            self.tell("on_no_more_trials")
+            return self.scheduler.choose([self.trials[t] for t in self.of_status("PENDING")]) or self.stranded()
+        if self.most_unfinished is not None and unfinished >= self.most_unfinished:
+            return self.stranded()
+        trial_id = f"{len(self.lives):05d}"
+        trial = Trial(trial_id, self.scheduler.completed(trial_id, self.unmade.pop(0)))
+        self.lives[trial_id] = Life(trial, self.begins_from, self.begins_from)
+        self.tell("on_trial_add", trial)
+        return self.scheduler.choose([self.trials[t] for t in self.of_status("PENDING")])
+
+    def stranded(self) -> Trial | None:
+        """Nothing runs and nothing else could: one that waits, or what the scheduler lets go on."""
+        if self.of_status("RUNNING"):
+            return None
+        if not self.of_status("PENDING") and self.of_status("PAUSED"):
+            self.tell("on_idle")
+            assert self.of_status("PENDING"), "all that are left are paused, and stay so"
+        waiting = self.of_status("PENDING")
+        return self.trials[waiting[0]] if waiting else None
 
     def report(self, trial_id: str) -> None:
         """One iteration of a trial that runs, and what follows from it."""
@@ -163,6 +190,7 @@ class SimulatedSearch:
         turns = 0
         while running := self.of_status("RUNNING"):
             self.report(pick(running))
+            self.admit()  # As a search looks again now and then.
             turns += 1
             assert turns < limit, "the search gets nowhere"
         stuck = self.of_status("PENDING", "PAUSED")

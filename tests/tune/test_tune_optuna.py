@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -177,6 +178,13 @@ def test_a_function_may_be_the_space() -> None:
     }
     with pytest.raises(ValueError, match="has returned 3: it has to be a dict of constant values"):
         first(lambda trial: 3)
+
+
+@pytest.mark.parametrize("space", [EVERY_DOMAIN, {"x": FloatDistribution(0, 1)}, by_run])
+def test_a_copy_of_a_searcher_suggests_the_same_objects(space: Any) -> None:
+    search = searched(space)
+    again = copy.deepcopy(search)
+    assert [search.suggest(str(n)) for n in range(9)] == [again.suggest(str(n)) for n in range(9)]
 
 
 @pytest.mark.parametrize("space", [3, "lr", [("lr", 1)]])

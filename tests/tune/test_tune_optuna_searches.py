@@ -64,3 +64,21 @@ def test_a_continued_search_is_the_whole_one(tmp_path: Path) -> None:
     assert fitted(tmp_path / "parts", 2) == whole[:2]
     assert fitted(tmp_path / "parts", 5) == whole
     assert {config["act"] for config in whole} == {abs, float}
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ("optuna", "from paceline.tune.search.optuna import OptunaSearch"),
+        ("optuna", "importances([({'x': x}, x) for x in range(20)])"),
+        ("matplotlib", "plot([])"),
+    ],
+)
+def test_a_missing_package_names_the_extra(package: str, code: str, run_script: Any) -> None:
+    ended = run_script(
+        f"import sys\nsys.modules[{package!r}] = None\n"
+        "from paceline.tune.importance import importances\nfrom paceline.tune.plots import plot\n"
+        f"try:\n    {code}\nexcept ImportError as error:\n    print(error)\n"
+    )
+    assert f"the package {package}" in ended.stdout, ended.stderr
+    assert 'hint: pip install "paceline[tune]"' in ended.stdout

@@ -38,6 +38,7 @@ class Told:
         for trial in self.trials:
             scheduler.on_trial_add(trial)
             scheduler.on_trial_begin(trial)
+        scheduler.on_no_more_trials()
 
     def reports(self, number: int, iteration: int, score: float, *, saved: bool = True, **more: Any) -> list[Any]:
         trial = replace(self.trials[number], iteration=iteration)
@@ -332,12 +333,13 @@ def test_where_others_wait_for_room_a_trial_gives_way_at_its_interval() -> None:
     trials = [Trial(f"{n:05d}", {"lr": 1.0}) for n in range(2)]
     for trial in trials:
         scheduler.on_trial_add(trial)
+    scheduler.on_no_more_trials()
     scheduler.on_trial_begin(trials[0])
     ran = replace(trials[0], iteration=2, checkpoint=Saved("trial_00000", 2, "checkpoint_000002", 2))
     unsaved = replace(ran, checkpoint=replace(ran.checkpoint, iteration=1))
     assert scheduler.on_trial_result(unsaved, {"training_iteration": 2, "score": 0.5}) == (), "it would lose a step"
     ran = replace(ran, iteration=4, checkpoint=Saved("trial_00000", 4, "checkpoint_000004", 4))
-    why = "makes room at training_iteration 4 for 1 that wait"
+    why = "makes room for others at training_iteration 4"
     assert scheduler.on_trial_result(ran, {"training_iteration": 4, "score": 0.5}) == (
         Pause("00000", why),
         Resume("00000"),

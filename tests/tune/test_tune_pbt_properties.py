@@ -77,6 +77,7 @@ populations = {
     "synch": st.booleans(),
     "save_share": st.sampled_from([0.0, 0.5, 0.9, 1.0]),
     "fail_share": st.sampled_from([0.0, 0.0, 0.05, 0.2]),
+    "most_unfinished": st.sampled_from([None, None, 1, 2, 4]),
 }
 
 
@@ -89,6 +90,7 @@ def played(
     synch: bool,
     save_share: float,
     fail_share: float,
+    most_unfinished: int | None,
 ) -> Checked:
     scores = [0.0, 1.0, 1.0, 2.0, 3.5, -4.0, math.nan, math.inf]
     search = Checked.__new__(Checked)
@@ -101,6 +103,7 @@ def played(
         slots=slots,
         iterations=6,
         saves=lambda trial_id, iteration: rand.random() < save_share,
+        most_unfinished=most_unfinished,
     )
     turns = 0
     while running := search.of_status("RUNNING"):
@@ -113,6 +116,7 @@ def played(
             search.end(rand.choice(running))
         else:
             search.report(rand.choice(running))
+        search.admit()
     return search
 
 
@@ -127,6 +131,7 @@ def played(
 def test_the_best_are_never_replaced_only_committed_ones_are_cloned_and_nobody_waits_for_ever(**about: Any) -> None:
     search = played(**about)
     assert not search.of_status("PENDING", "PAUSED"), "nothing runs, and some wait for ever"
+    assert not search.unmade, "nothing runs, and some were never made"
     again = search.told_again(scheduler(about["synch"], about["fraction"], about["mode"], seed=5))
     assert again == search.decided, "told the same, it decides otherwise"
 

@@ -177,18 +177,18 @@ def test_each_kind_is_drawn_by_itself(kind: Any, trials: Sequence[PlottedTrial],
     assert drawn(figure, tmp_path / "one.png").startswith(PNG)
 
 
-HOSTILE = ["$x^{", "$\\frac{1}{", "_$_", "a" * 300, "new\nline\t", "", "\\", "%s{0}", "\ud800", "\x00", "a/b/c"]
+HOSTILE = ["$x^{$", "$\\frac{1}{$", "$", "_$_", "a" * 300, "new\nline\t", "", "\\", "%s{0}", "\ud800", "\x00", "a/b/c"]
 
 
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     trials = [
-        PlottedTrial(f"$\\{number}_", {name: f"{name}{number % 2}" for name in HOSTILE}, [(1, 1.0)], 1.0 + number)
+        PlottedTrial(f"$\\{number}_$", {name: f"{name}{number % 2}" for name in HOSTILE}, [(1, 1.0)], 1.0 + number)
         for number in range(14)
     ]
-    figure = plot(trials, metric="$\\loss_{", mode="min")
+    figure = plot(trials, metric="$\\loss_{$", mode="min")
     assert drawn(figure, tmp_path / "hostile.png").startswith(PNG)
     names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert names[0] == "$x^{"
+    assert names[0] == "$x^{$"
     assert max(map(len, names)) < 30
 
 

@@ -484,4 +484,5 @@ def enter(context: Context) -> None:
 
 def leave() -> None:
     global _current
-    _current = _around.pop()
+    # A validation has left before its worker does.
+    _current = _around.pop() if _around else None

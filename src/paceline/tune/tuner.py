@@ -282,6 +282,7 @@ class Tuner:
         searcher.set_search_properties(
             config.metric, config.mode, self.param_space, num_samples=config.num_samples, seed=seed
         )
+        scheduler.set_search_properties(config.metric, config.mode, seed=seed)
         return Advice(searcher, scheduler, stopper, self._space.stored)
 
     def _advisers(self) -> tuple[Searcher, TrialScheduler, Stopper | None]:

@@ -230,3 +230,18 @@ def test_trials_cannot_be_detached(of_trial: Callable[..., Any]) -> None:
 def test_wrong_use_of_wrappers_is_refused(make: Callable[[], Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         make()
+
+
+@pytest.mark.parametrize(("num_gpus", "visible"), [(0, ""), (0.5, "0"), (2, "0,1")])
+def test_gpus_of_a_trial_reach_it_as_cuda_devices(
+    run_trial: Run, monkeypatch: pytest.MonkeyPatch, num_gpus: float, visible: str
+) -> None:
+    # What is given to whom is decided here; no GPU is touched.
+    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def trial(config: dict[str, Any]) -> dict[str, Any]:
+        return {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "GPU": tune.get_context().get_trial_resources()["GPU"]}
+
+    metrics = run_trial(with_resources(trial, {"cpu": 1, "gpu": num_gpus})).metrics
+    assert metrics == {"visible": visible, "GPU": float(len(visible.replace(",", "")))}

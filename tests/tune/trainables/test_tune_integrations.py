@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +96,9 @@ def test_lightning_reports_what_it_logged(run_trial: Run) -> None:
         ({"metrics": 3}, "metrics=3 is not a name"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], told: str) -> None:
-    tuned = pytest.importorskip("paceline.train.lightning.tuned")
+def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], told: str) -> None:
+    # Nothing is run here that would have to be imported ahead.
+    monkeypatch.setenv("PACELINE_PREWARM", "0")
+    tuned = importlib.import_module("paceline.train.lightning.tuned")
     with pytest.raises(ValueError, match=told):
         tuned.TunedReporting(**arguments)

@@ -7,11 +7,16 @@ from typing import Any
 from paceline._engine.ray.connect import connected, imported
 
 
-def put(value: Any, address: str | None = None) -> Any:
-    """A reference to a value, which is put there once and stays for as long as this process has the reference."""
-    return connected(address).put(value)
+def put(value: Any, address: str | None = None) -> tuple[Any, bytes]:
+    """Put a value there, once: a reference, for as long as which is held here it stays, and the same to be sent."""
+    ray = connected(address)
+    reference = ray.put(value)
+    return reference, ray.cloudpickle.dumps(reference)
 
 
-def got(reference: Any) -> Any:
-    """The value; large arrays in it are views of the store, which cannot be written to."""
-    return imported().get(reference)
+def got(packed: bytes) -> Any:
+    """The value, in a worker of the cluster; large arrays in it are views of the store that cannot be written to."""
+    ray = imported()
+    if not ray.is_initialized():
+        ray.init()  # As a guest of the cluster: see `guest`.
+    return ray.get(ray.cloudpickle.loads(packed))

@@ -85,7 +85,8 @@ class Advice:
             found = self.searcher.suggest(trial_id)
             if found is None or isinstance(found, str):
                 return found
-            return raw(self._stored(found))
+        with _asked(self.scheduler, "completed", trial_id):
+            return raw(self._stored(self.scheduler.completed(trial_id, found)))
 
     def chosen(self, waiting: Sequence[Trial]) -> Trial | None:
         """Which of those that wait is tried next."""

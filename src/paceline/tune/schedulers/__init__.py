@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from paceline.tune.schedulers.fifo import FIFOScheduler
     from paceline.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
     from paceline.tune.schedulers.median import MedianStoppingRule
+    from paceline.tune.schedulers.pb2 import PB2
     from paceline.tune.schedulers.pbt import PopulationBasedTraining
+    from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
     from paceline.tune.schedulers.scheduler import TrialScheduler
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     "HyperBandForBOHB",
     "HyperBandScheduler",
     "MedianStoppingRule",
+    "PB2",
     "PopulationBasedTraining",
+    "PopulationBasedTrainingReplay",
     "TrialScheduler",
 ]
 
@@ -30,7 +34,9 @@ __getattr__ = on_demand(
         "paceline.tune.schedulers.fifo": ("FIFOScheduler",),
         "paceline.tune.schedulers.hyperband": ("HyperBandForBOHB", "HyperBandScheduler"),
         "paceline.tune.schedulers.median": ("MedianStoppingRule",),
+        "paceline.tune.schedulers.pb2": ("PB2",),
         "paceline.tune.schedulers.pbt": ("PopulationBasedTraining",),
+        "paceline.tune.schedulers.pbt_replay": ("PopulationBasedTrainingReplay",),
         "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     },
 )

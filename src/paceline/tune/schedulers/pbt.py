@@ -93,6 +93,9 @@ class PopulationBasedTraining(TrialScheduler):
         """Where all wait for each other."""
         self._arrived: set[str] = set()
         self._paused: set[str] = set()
+        self._is_whole = False
+        """The searcher has no further trial: the population is all there will be."""
+        self._held_back = False
         self._has_warned = False
 
     @staticmethod
@@ -136,7 +139,7 @@ class PopulationBasedTraining(TrialScheduler):
         time, score = self._told(trial, result, self.time_attr), self._told(trial, result, self._metric)
         if time is None or score is None:
             return ()
-        member.heard(trial, time)
+        member.heard(trial, time, self.time_attr == "training_iteration")
         self._learn(member, score)
         if self.synch:
             return self._meeting(member, score)
@@ -165,20 +168,35 @@ class PopulationBasedTraining(TrialScheduler):
         self._population.fails(member)
         return self._without(trial)
 
+    def on_no_more_trials(self) -> Sequence[Action]:
+        self._is_whole = True
+        return self._met() if self._all_are_there() else ()
+
+    def on_idle(self) -> Sequence[Action]:
+        """Whoever was waited for comes only after one of those who wait is over."""
+        return self._met() if self._arrived else ()
+
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
-        """The one that has come the least far, so that all get their turn."""
+        """The one that has come the least far, so that all get their turn.
+
+        Until the population is whole, a trial that ran already lets a new one be made first: it is chosen when it is
+        asked about once more, and none was.
+        """
         members = self._population.members
-        return min(waiting, key=lambda t: members[t.trial_id].time if t.trial_id in members else 0.0, default=None)
+        first = min(waiting, key=lambda t: members[t.trial_id].time if t.trial_id in members else 0.0, default=None)
+        has_run = first is not None and first.trial_id in members and members[first.trial_id].time > 0
+        self._held_back = has_run and not self._is_whole and not self._held_back
+        return None if self._held_back else first
 
     # Whose turn it is.
 
     def _giving_way(self, member: Member) -> Sequence[Action]:
-        """Where others wait for room it lets them in, if that costs nothing that it has reached."""
+        """Where others wait for room, or to be made, it lets them in, if that costs nothing that it has reached."""
         trial = member.trial
         is_saved = trial.checkpoint is not None and trial.checkpoint.iteration >= trial.iteration
-        if not self._unstarted or not is_saved:
+        if not is_saved or (self._is_whole and not self._unstarted):
             return ()
-        why = f"makes room at {self.time_attr} {member.time:g} for {len(self._unstarted)} that wait"
+        why = f"makes room for others at {self.time_attr} {member.time:g}"
         self._unstarted.add(trial.trial_id)
         return Pause(trial.trial_id, why), Resume(trial.trial_id)
 
@@ -187,7 +205,7 @@ class PopulationBasedTraining(TrialScheduler):
             return ()
         self._rank(member, score)
         self._arrived.add(member.trial_id)
-        if len(self._arrived) == self._population.num_live:
+        if self._all_are_there():
             return self._met()
         if member.trial.checkpoint is None:
             return ()  # To pause it would be to lose all of it.
@@ -219,9 +237,11 @@ class PopulationBasedTraining(TrialScheduler):
         self._unstarted.discard(trial.trial_id)
         self._arrived.discard(trial.trial_id)
         self._paused.discard(trial.trial_id)
-        if self._arrived and len(self._arrived) == self._population.num_live:
-            return self._met()
-        return ()
+        return self._met() if self._all_are_there() else ()
+
+    def _all_are_there(self) -> bool:
+        """Also those that are not made yet, as long as there may be any."""
+        return self._is_whole and 0 < len(self._arrived) == self._population.num_live
 
     # Who is cloned.
 
@@ -242,7 +262,8 @@ class PopulationBasedTraining(TrialScheduler):
             return None
         better = [one for one in best if one is not member and one.standing > member.standing]  # type: ignore[operator]
         # From one checkpoint a trial goes on once: of a donor that has made no other since, it would for ever.
-        donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in member.gone_on_from]
+        used = (*member.gone_on_from, *member.trial.lineage)
+        donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in used]
         if not donors:
             if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
@@ -264,8 +285,7 @@ class PopulationBasedTraining(TrialScheduler):
         member.is_moving, member.moved_to = True, donor.saved_time
         member.gone_on_from.append(saved)
         if self.log_config:
-            before = tuple(used for used in donor.policy if used[0] < saved.iteration or not used[0])
-            member.next_policy = (*before, (saved.iteration, config))
+            member.donor_policy = donor.policy
         if self._unstarted:
             self._unstarted.add(member.trial_id)
         why = (

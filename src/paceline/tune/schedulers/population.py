@@ -40,24 +40,34 @@ class Member:
     gone_on_from: list[Saved] = field(default_factory=list)
     """The checkpoints of others that it was told to go on from."""
     policy: Policy = ()
-    next_policy: Policy = ()
-    """Once it has become a clone."""
+    donor_policy: Policy = ()
+    """Of the one whose checkpoint that is."""
 
     @property
     def trial_id(self) -> str:
         return self.trial.trial_id
 
-    def heard(self, trial: Trial, time: float) -> None:
-        if trial.checkpoint is not None and trial.checkpoint != self.trial.checkpoint:
-            # A clone has its donor's, until it has saved something itself.
-            self.saved_time = self.moved_to if self.is_moving and trial.checkpoint in trial.lineage else time
+    def heard(self, trial: Trial, time: float, counts_iterations: bool) -> None:
         if self.is_moving:
-            # A clock may go on from the donor's, as the iteration does, or from the trial's own.
-            self.since = max((clock for clock in (self.time, self.moved_to) if clock < time), default=time)
-            self.is_moving = False
-            if len(trial.lineage) > len(self.trial.lineage):
-                self.policy = self.next_policy
+            self._moved(trial, time, counts_iterations)
+        elif trial.checkpoint is not None and trial.checkpoint != self.trial.checkpoint:
+            self.saved_time = time
         self.trial, self.time = trial, time
+
+    def _moved(self, trial: Trial, time: float, counts_iterations: bool) -> None:
+        """It is heard of for the first time since. What it began from may be newer than what its donor had then."""
+        self.is_moving = False
+        if len(trial.lineage) > len(self.trial.lineage):
+            saved = trial.lineage[-1]
+            self.moved_to = saved.iteration if counts_iterations else self.moved_to
+            before = tuple(used for used in self.donor_policy if used[0] < saved.iteration or not used[0])
+            self.policy = (*before, (saved.iteration, trial.config))
+            # A clone has its donor's checkpoint, until it has saved something itself.
+            self.saved_time = self.moved_to if trial.checkpoint == saved else time
+        elif trial.checkpoint != self.trial.checkpoint:
+            self.saved_time = time
+        # A clock may go on from the donor's, as the iteration does, or from the trial's own.
+        self.since = max((clock for clock in (self.time, self.moved_to) if clock < time), default=time)
 
 
 @dataclass

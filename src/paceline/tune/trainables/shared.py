@@ -80,7 +80,7 @@ class _Copied:
 class _OnCluster:
     """A reference to the objects in a cluster's object store."""
 
-    reference: Any
+    reference: bytes
 
     def load(self) -> dict[str, Any]:
         from paceline._engine.ray.objects import got
@@ -95,7 +95,9 @@ class Shared:
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self.names = tuple(objects)
         self._on_cluster: _OnCluster | None = None
-        self._putting = threading.Lock()  # protects the one above
+        self._reference: Any = None
+        """In the cluster's store, where the objects stay for as long as this is held."""
+        self._putting = threading.Lock()  # protects the two above
         buffers: list[pickle.PickleBuffer] = []
         try:
             mapped = system.on_linux()
@@ -119,7 +121,8 @@ class Shared:
 
         with self._putting:
             if self._on_cluster is None:
-                self._on_cluster = _OnCluster(put(self._here.load(), choice.address))
+                self._reference, packed = put(self._here.load(), choice.address)
+                self._on_cluster = _OnCluster(packed)
             return self._on_cluster
 
     def _laid_out(self, stream: bytes, buffers: list[pickle.PickleBuffer]) -> _Mapped:

@@ -29,7 +29,10 @@ _filter = _NotOurs()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing that Optuna says below an error is heard in here."""
+    """Nothing that Optuna says below an error is heard in here.
+
+    Python's filters of warnings are those of the whole process: this is for the driver's own thread.
+    """
     token = _ours.set(True)
     try:
         with warnings.catch_warnings():

@@ -42,15 +42,14 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "tpe": Kind(lambda trial, search: optuna.samplers.TPESampler(seed=trial)),
+    # What runs is taken for no better than what has ended, so that trials at the same time are not all alike.
+    "tpe": Kind(lambda trial, search: optuna.samplers.TPESampler(seed=trial, constant_liar=True)),
     "gp": Kind(
-        lambda trial, search: optuna.samplers.GPSampler(seed=trial, warn_independent_sampling=False),
+        lambda trial, search: optuna.samplers.GPSampler(seed=trial),
         learns_from_stopped=False,
     ),
     "cmaes": Kind(
-        lambda trial, search: optuna.samplers.CmaEsSampler(
-            seed=trial, warn_independent_sampling=False, consider_pruned_trials=True
-        ),
+        lambda trial, search: optuna.samplers.CmaEsSampler(seed=trial, consider_pruned_trials=True),
         leaves_marks=True,
         several=False,
         needs="cmaes",
@@ -58,11 +57,7 @@ KINDS: Mapping[str, Kind] = {
     # Points of one sequence come from one seed; what it cannot give, parameters under a condition, must not repeat.
     "qmc": Kind(
         lambda trial, search: optuna.samplers.QMCSampler(
-            scramble=True,
-            seed=search,
-            independent_sampler=optuna.samplers.RandomSampler(trial),
-            warn_asynchronous_seeding=False,
-            warn_independent_sampling=False,
+            scramble=True, seed=search, independent_sampler=optuna.samplers.RandomSampler(trial)
         ),
         leaves_marks=True,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -58,7 +58,14 @@ def understood(space: Any, name: str) -> Space:
     )
 
 
-class Domains:
+class _Unchanging:
+    """Copied with its searcher it stays one: options are the user's very objects, and some cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+class Domains(_Unchanging):
     """A space of paceline's own domains.
 
     What Optuna has no distribution for is suggested as something else: floats with a step as the number of steps from
@@ -101,7 +108,7 @@ class Domains:
         return "{" + ", ".join(f"{place.name}: {place.domain}" for place in self._places.values()) + "}"
 
 
-class Distributions:
+class Distributions(_Unchanging):
     """A dict of Optuna's distributions, with constants beside them. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, space: Mapping[str, Any]) -> None:
@@ -150,7 +157,7 @@ class Distributions:
         return str(self._space)
 
 
-class DefinedByRun:
+class DefinedByRun(_Unchanging):
     """A function that suggests by a trial, and may return further values. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, function: Callable[[Any], Mapping[str, Any] | None]) -> None:
