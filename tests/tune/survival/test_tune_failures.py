@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import signal
+import time
 from datetime import timedelta
 
 import pytest
@@ -227,6 +228,7 @@ def test_trials_without_reports_and_with_nan_are_over_like_others(tmp_path):
 
 def endless(config):
     while True:
+        time.sleep(0.01)
         tune.report({"loss": config["x"]})
 
 
@@ -250,9 +252,17 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     size = (tmp_path / "search" / "journal.jsonl").stat().st_size
     assert len(tuner().fit()) == len(grid)
     assert (tmp_path / "search" / "journal.jsonl").stat().st_size == size, "nothing was run"
-    more = tuner(budget=search.ran_s + 0.4).fit()
+
+    more_s = search.ran_s + 0.4
+    more = tuner(budget=more_s).fit()
     assert len(more) > len(grid), "with more time there are more trials"
     assert [result.metrics["loss"] for result in more[: len(grid)]] == [result.metrics["loss"] for result in grid]
+
+    lines = (tmp_path / "search" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    over = max(number for number, line in enumerate(lines) if b'"NoMoreTrials"' in line)
+    (tmp_path / "search" / "journal.jsonl").write_bytes(b"".join(lines[: over + 1]))
+    assert len(tuner(budget=more_s).fit()) == len(more), "a driver that finds the time over makes no trial"
+    assert told(tmp_path / "search").is_complete
 
 
 def test_a_stopper_may_end_the_whole_search(tmp_path):

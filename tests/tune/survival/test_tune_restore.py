@@ -97,6 +97,20 @@ def test_what_is_run_again_may_fail_again(with_an_error, tmp_path):
     assert lines(log) == ["1.2", "1.2"]
 
 
+def test_a_failure_that_a_lost_driver_did_not_tell_is_not_tried_again(with_an_error, tmp_path):
+    """The run has failed, and the search's journal ends just before it says so."""
+    path = with_an_error / "journal.jsonl"
+    lines_of = path.read_bytes().splitlines(keepends=True)
+    failed = next(number for number, line in enumerate(lines_of) if b'"failed"' in line)
+    path.write_bytes(b"".join(lines_of[:failed]))
+    log = tmp_path / "again"
+    grid = tuner_of(tmp_path, function_of(log)).fit()
+    assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
+    assert lines(log) == []
+    assert grid[1].why == "ValueError: as planned"
+    assert "as planned" in str(grid.errors[0])
+
+
 def test_restore_says_what_is_missing(with_an_error, tmp_path):
     with pytest.raises(ValueError, match="there is no search at"):
         tune.Tuner.restore(tmp_path / "elsewhere", print)
