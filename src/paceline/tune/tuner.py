@@ -85,11 +85,7 @@ class Tuner:
             )
         self.trainable = trainable
         self.tune_config: TuneConfig = as_config(TuneConfig, tune_config, "tune_config")
-        if run_config is None and isinstance(trainable, DataParallelTrainer):
-            run_config = trainable.run_config
-        self.run_config: RunConfig = (
-            run_config if isinstance(run_config, RunConfig) else as_config(TuneRunConfig, run_config, "run_config")
-        )
+        self.run_config = _run_config_of(run_config, trainable)
         if self.run_config.detached:
             raise ValueError(
                 "RunConfig(detached=True) is for a single run: the driver of a search is this script\n\n"
@@ -172,7 +168,7 @@ class Tuner:
             raise ValueError("resume_errored and restart_errored exclude one another")
         before = Before(home)
         place = {"name": home.name, "storage_path": home.storage_path, "storage_filesystem": storage_filesystem}
-        asked = run_config if isinstance(run_config, RunConfig) else as_config(TuneRunConfig, run_config, "run_config")
+        asked = _run_config_of(run_config, trainable)
         tuner = cls(
             trainable,
             param_space=param_space if param_space is not None else before.param_space(),
@@ -339,6 +335,12 @@ class _Asked:
 
     def request_preemption(self, grace_s: float) -> None:
         self._driver.request_preemption()
+
+
+def _run_config_of(given: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
+    if given is None and isinstance(trainable, DataParallelTrainer):
+        return trainable.run_config
+    return given if isinstance(given, RunConfig) else as_config(TuneRunConfig, given, "run_config")
 
 
 def _described_in(event: SearchStarted) -> Any:

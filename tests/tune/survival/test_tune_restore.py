@@ -7,7 +7,7 @@ import pytest
 from searching import told
 
 from paceline import tune
-from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, StorageError
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, StorageError
 from paceline.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from paceline.tune.search.optuna import OptunaSearch
@@ -254,6 +254,24 @@ def test_a_space_with_functions_has_to_be_given_again(tmp_path):
         tune.Tuner.restore(tmp_path / "search", print)
     grid = tune.Tuner.restore(tmp_path / "search", print, param_space=space).fit()
     assert all(result.config["twice"] == 2 * result.config["x"] for result in grid)
+
+
+def test_a_trainer_that_is_restored_keeps_its_own_run_config(tmp_path):
+    def once(config):
+        from paceline import train
+
+        train.report({"loss": config["x"]})
+
+    trainer = DataParallelTrainer(
+        once, run_config=RunConfig(name="search", storage_path=str(tmp_path), failure_config=FailureConfig(2))
+    )
+    space = {"train_loop_config": {"x": tune.grid_search([1, 2])}}
+    assert statuses(tune.Tuner(trainer, param_space=space).fit()) == ["TERMINATED"] * 2
+    again = tune.Tuner.restore(tmp_path / "search", trainer)
+    assert again.run_config.failure_config.max_failures == 2
+    assert statuses(again.fit()) == ["TERMINATED"] * 2
+    other = tune.Tuner.restore(tmp_path / "search", trainer, run_config={"stop": {"training_iteration": 1}})
+    assert (other.run_config.name, other.run_config.failure_config.max_failures) == ("search", 0)
 
 
 def test_a_run_is_not_taken_for_a_search_nor_a_search_for_a_run(tmp_path):
