@@ -301,7 +301,8 @@ class Search:
         donated = self.standing[event.donor].saved_result
         if donated is not None and donated["training_iteration"] == event.saved.iteration:
             # What it stands at now, though it may be a while until it reports anything itself, or for ever.
-            standing.saved_result = {**donated, "trial_id": event.trial, "config": dict(config), "done": False}
+            own = {"trial_id": event.trial, "config": dict(config), "done": False, "time_total_s": standing.ran_s}
+            standing.saved_result = {**donated, **own}
             self._change(event.trial, last_result=standing.saved_result)
 
     def _ended(self, event: TrialEnded) -> None:

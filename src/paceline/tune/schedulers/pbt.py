@@ -154,9 +154,10 @@ class PopulationBasedTraining(TrialScheduler):
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
         member = self._population.of(trial)
-        member.trial = trial
         last = dict(result) if result is not None else {}
         time, score = looked_up(last, self.time_attr), looked_up(last, self._metric)
+        # A clone may be over without a report of its own: then this is the first that is heard of it.
+        member.heard(trial, time if _is_number(time) else member.time, self.time_attr == "training_iteration")
         if _is_number(time) and _is_number(score) and time >= self.burn_in_period:
             self._population.rank(member, score, self._mode)
         self._population.ends(member)
