@@ -121,6 +121,25 @@ def test_a_search_whose_journal_lost_its_end_comes_to_the_same_and_runs_nothing_
     assert (search / "journal.jsonl.torn").read_bytes() == torn
 
 
+class Slow(ASHAScheduler):
+    """Time enough for a worker to start meanwhile."""
+
+    def on_trial_result(self, trial, result):
+        time.sleep(0.3)
+        return super().on_trial_result(trial, result)
+
+
+def test_a_report_that_was_found_is_decided_upon_before_the_trial_goes_on(whole, tmp_path):
+    """The last trial was stopped at its first report, which the search's journal does not tell of any more."""
+    lines = (whole / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    stopped = max(number for number, line in enumerate(lines) if b'"TrialReported"' in line)
+    search, log = copied(whole, tmp_path, b"".join(lines[:stopped])), tmp_path / "log"
+    assert len(finished(search)["00002"]["rows"]) == 0
+    tuner_of(tmp_path, log, scheduler=Slow(max_t=STEPS, grace_period=1, reduction_factor=2)).fit()
+    assert finished(search) == finished(whole)
+    assert steps_in(log) == [], "no worker was started in vain"
+
+
 def test_a_search_whose_journal_is_lost_takes_up_the_runs_of_trials_that_are_drawn_again(whole, tmp_path):
     search, log = copied(whole, tmp_path, b""), tmp_path / "log"
     (search / "journal.jsonl").unlink()
