@@ -51,7 +51,7 @@ class Checked(SimulatedSearch):
     def check(self, action: Exploit) -> None:
         scores = {}
         for trial_id, trial in self.trials.items():
-            if trial.last_result is not None and trial.status != "ERROR":
+            if trial.last_result is not None and not trial.is_over:
                 score = trial.last_result["score"] * (1 if self.mode == "max" else -1)
                 scores[trial_id] = -math.inf if math.isnan(score) else score
         order = sorted(scores, key=lambda trial_id: (scores[trial_id], [-ord(c) for c in trial_id]))

@@ -177,6 +177,16 @@ def test_each_kind_is_drawn_by_itself(kind: Any, trials: Sequence[PlottedTrial],
     assert drawn(figure, tmp_path / "one.png").startswith(PNG)
 
 
+EXTREME = [1.7e308, -1.7e308, 5e-324, 1e-300, 0.0, 1e99, -1e99]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_largest_and_the_smallest_numbers_are_drawn(mode: str, tmp_path: Path) -> None:
+    trials = [PlottedTrial(str(x), {"x": x}, [(1, x), (2, -x)], x) for x in EXTREME]
+    assert drawn(plot(trials, kind="parallel", mode=mode), tmp_path / "a.png").startswith(PNG)
+    assert drawn(plot(trials, kind="curves", mode=mode), tmp_path / "b.png").startswith(PNG)
+
+
 HOSTILE = ["$x^{$", "$\\frac{1}{$", "$", "_$_", "a" * 300, "new\nline\t", "", "\\", "%s{0}", "\ud800", "\x00", "a/b/c"]
 
 

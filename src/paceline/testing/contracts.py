@@ -134,6 +134,7 @@ class EngineContract(abc.ABC):
         engine.wake()
         assert engine.wait(self.patience_s) == []
         engine.close()
+        engine.wake()  # By another thread, which cannot know.
 
     def test_closing_ends_whatever_still_runs(self) -> None:
         engine = self.engine()

@@ -21,6 +21,8 @@ Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
 
 _LOG_SPAN = 100
+_LARGEST = 1e100
+"""What is larger counts as infinite: no axis could be drawn that far."""
 _USUAL = 0.9
 _FAR = 4
 """The worst tenth is far off if with it the values span more than this many times as much."""
@@ -188,7 +190,7 @@ def scaled(values: Sequence[float | None], mode: str) -> dict[str, Any]:
         return {"low": 0.0, "high": 1.0, "log": False, "is_cut": False}
     worst = int(_USUAL * (len(finite) - 1))
     low, high = (finite[0], finite[worst]) if mode == "min" else (finite[-1 - worst], finite[-1])
-    log = low > 0 and high / low >= _LOG_SPAN
+    log = low > 1 / _LARGEST and high / low >= _LOG_SPAN
     usual, whole = (_distance(*pair, log and finite[0] > 0) for pair in ((low, high), (finite[0], finite[-1])))
     is_cut = whole > _FAR * usual > 0
     if not is_cut:
@@ -246,7 +248,7 @@ def _places(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[flo
 
 
 def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
+    return float(value) if value is not None and abs(value) <= _LARGEST else None
 
 
 def _check(mode: str) -> None:

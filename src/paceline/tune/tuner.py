@@ -45,7 +45,7 @@ from paceline.tune.trainables.plans import planned
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
 
-PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.functions", "paceline.train.trainer")
+PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.work", "paceline.train.trainer")
 """What workers of trials find imported: each of them would take a quarter of a second for it."""
 
 
@@ -92,6 +92,7 @@ class Tuner:
                 "hint: submit the script itself as a job of the cluster"
             )
         self._planned = planned(trainable)
+        self._planned.check(self.run_config)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
         stop = getattr(self.run_config, "stop", None)

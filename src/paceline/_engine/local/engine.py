@@ -74,6 +74,7 @@ class LocalEngine:
         self._vitals = Vitals()
         self._ripen: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
+        self._closed = False
 
     waits = False
 
@@ -140,6 +141,10 @@ class LocalEngine:
             self._wake_w.send(b"\0")
         except BlockingIOError:
             pass  # It is full of wakes already.
+        except OSError:
+            if not self._closed:
+                raise
+            # Nobody waits any more. Another thread cannot know that: it asks whenever it likes.
 
     def close(self) -> None:
         if self._launcher is not None:
@@ -152,6 +157,7 @@ class LocalEngine:
         for worker in self._workers.values():
             worker.end.close()
         self._workers.clear()
+        self._closed = True
         self._selector.close()
         self._wake_r.close()
         self._wake_w.close()

@@ -55,6 +55,7 @@ class RayEngine:
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
+        self._closed = False
         self._news = select.poll()  # `select.select` knows no descriptors above 1,023
         self._news.register(self._wake_r, select.POLLIN)
         self._running = False
@@ -137,9 +138,14 @@ class RayEngine:
             self._wake_w.send(b"\0")
         except BlockingIOError:
             pass  # It is full of wakes already.
+        except OSError:
+            if not self._closed:
+                raise
+            # Nobody waits any more. Another thread cannot know that: it asks whenever it likes.
 
     def close(self) -> None:
         self._conversation.close()
+        self._closed = True
         self._wake_r.close()
         self._wake_w.close()
 

@@ -68,6 +68,8 @@ class Standing:
     ended_at: float | None = None
     has_metric: bool = False
     """It has reported the metric at least once."""
+    saved_result: Mapping[str, Any] | None = None
+    """Of the report that brought its last checkpoint."""
     runs: list[str] = field(default_factory=list)
     """Of all its lives, in order."""
     purpose: str = ""
@@ -183,6 +185,7 @@ class Search:
                     standing.initial = None
                     saved = Saved(run, seq, name, standing.first_iteration + seq)
                     self._change(trial, checkpoint=saved)
+                    self._remember_saved(trial)
             case TrialCloned():
                 self._cloned(event)
             case TrialStayed(trial=trial):
@@ -246,7 +249,14 @@ class Search:
         standing.seen, standing.reported_at = event.seq, max(standing.reported_at, event.at)
         iteration = standing.first_iteration + event.seq
         self._change(event.trial, last_result=result, iteration=iteration)
+        self._remember_saved(event.trial)
         self._compare(self.trials[event.trial])
+
+    def _remember_saved(self, trial_id: str) -> None:
+        """The result that belongs to the last checkpoint, whichever of the two is told first."""
+        trial = self.trials[trial_id]
+        if trial.checkpoint is not None and trial.checkpoint.iteration == trial.iteration:
+            self.standing[trial_id].saved_result = trial.last_result
 
     def _compare_by(self, metric: str | None, mode: str | None) -> None:
         """By another metric than before, of which only the last values are known."""
@@ -288,6 +298,11 @@ class Search:
             status="PENDING",
             why="",
         )
+        donated = self.standing[event.donor].saved_result
+        if donated is not None and donated["training_iteration"] == event.saved.iteration:
+            # What it stands at now, though it may be a while until it reports anything itself, or for ever.
+            standing.saved_result = {**donated, "trial_id": event.trial, "config": dict(config), "done": False}
+            self._change(event.trial, last_result=standing.saved_result)
 
     def _ended(self, event: TrialEnded) -> None:
         standing = self.standing[event.trial]

@@ -5,9 +5,10 @@ The ranking is kept in order, so that asking for its ends costs as much as they 
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,26 +112,20 @@ class Population:
         member.standing = None
 
     def best(self, fraction: float) -> list[Member]:
-        """The upper quantile, best first, of all that have not failed."""
-        size = _size(len(self._ranking), fraction)
-        return [self.members[trial_id] for *_, trial_id in reversed(self._ranking[len(self._ranking) - size :])]
+        """The upper quantile, best first, of those that are not over."""
+        return self._first_live(reversed(self._ranking), fraction)
 
     def worst(self, fraction: float) -> list[Member]:
         """The lower quantile, worst first, of those that are not over; none of it is in the upper one."""
-        above = len(self._ranking) - _size(len(self._ranking), fraction)
-        size = min(math.ceil(self._num_live_ranked * fraction - 1e-9), _size(len(self._ranking), fraction))
-        found: list[Member] = []
-        for *_, trial_id in self._live(above):
-            if len(found) == size:
-                break
-            found.append(self.members[trial_id])
-        return found
+        return self._first_live(self._ranking, fraction)
+
+    def _first_live(self, ranking: Iterable[tuple[float, int, str]], fraction: float) -> list[Member]:
+        size = _size(self._num_live_ranked, fraction)
+        live = (self.members[trial_id] for *_, trial_id in ranking if self.members[trial_id].is_live)
+        return list(itertools.islice(live, size))
 
     def live(self) -> Iterator[Member]:
         return (member for member in self.members.values() if member.is_live)
-
-    def _live(self, below: int) -> Iterator[tuple[float, int, str]]:
-        return (entry for entry in self._ranking[:below] if self.members[entry[2]].is_live)
 
     def _unrank(self, member: Member) -> None:
         if member.standing is not None:
