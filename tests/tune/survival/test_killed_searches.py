@@ -9,7 +9,7 @@ import time
 import pytest
 from searching import Script, committed, finished, num_lines, survived, told
 
-KINDS = ("grid", "tpe", "asha")
+KINDS = ("grid", "tpe", "asha", "hyperband")
 _NUM_KILLS = 50
 
 
@@ -43,23 +43,23 @@ def kill(tmp_path, kind, seed, num_kills, undisturbed, processes_in):
     return num_killed
 
 
-@pytest.mark.parametrize(("kind", "num_kills"), [("grid", 2), ("tpe", 1), ("asha", 1)])
-def test_a_search_whose_driver_is_killed_ends_as_one_that_nothing_happened_to(
-    tmp_path, kind, num_kills, undisturbed, processes_in
+def test_a_search_whose_driver_is_killed_twice_ends_as_one_that_nothing_happened_to(
+    tmp_path, undisturbed, processes_in
 ):
-    assert kill(tmp_path, kind, 0, num_kills, undisturbed, processes_in) == num_kills
+    assert kill(tmp_path, "grid", 0, 2, undisturbed, processes_in) == 2
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", KINDS + ("hyperband",))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_search_killed_at_random_moments_ends_as_one_that_nothing_happened_to(
     tmp_path, kind, seed, undisturbed, processes_in, fault_table
 ):
     """50 kills of each kind: ten of each of five searches."""
     with fault_table.trying(f"driver of a search killed ({kind})") as trial:
-        trial.times = max(1, kill(tmp_path, kind, seed, _NUM_KILLS // 5, undisturbed, processes_in))
+        trial.times = kill(tmp_path, kind, seed, _NUM_KILLS // 5, undisturbed, processes_in)
+        assert trial.times >= 8, "the search was over too soon for this to tell much"
 
 
 @pytest.mark.chaos

@@ -174,7 +174,7 @@ def comparable(search):
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_who_waits_and_who_is_settled_is_what_looking_at_all_trials_gives(seed):
     def check(told):
         search = told.search
@@ -206,7 +206,7 @@ def _initial_run(standing):
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_trial_that_is_over_stays_so_until_it_is_reset(seed):
     before = {}
 
@@ -222,7 +222,7 @@ def test_a_trial_that_is_over_stays_so_until_it_is_reset(seed):
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_best_is_the_best_of_all_that_was_reported(seed):
     told = drive(seed)
     better = max if told.mode == "max" else min
@@ -244,7 +244,7 @@ def test_the_best_is_the_best_of_all_that_was_reported(seed):
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_a_clone_began_from_is_pinned_until_the_clone_has_saved_or_is_over(seed):
     needed = {}
 
@@ -267,7 +267,7 @@ def test_what_a_clone_began_from_is_pinned_until_the_clone_has_saved_or_is_over(
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_next_driver_finds_the_search_as_it_was_and_what_ran_waits(seed):
     told = drive(seed)
     for length in [*range(1, len(told.events), 7), len(told.events)]:
@@ -287,7 +287,7 @@ def test_the_next_driver_finds_the_search_as_it_was_and_what_ran_waits(seed):
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_iterations_of_a_trial_only_go_back_with_a_clone_or_a_new_beginning(seed):
     before = {}
 

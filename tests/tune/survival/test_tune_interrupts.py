@@ -131,6 +131,7 @@ def test_sigterm_ends_with_75_and_the_script_goes_on_later(searching, tmp_path, 
     assert_goes_on(searching, tmp_path)
 
 
+@pytest.mark.chaos
 def test_sigterm_twice_does_not_wait_for_reports(searching, tmp_path, processes_in):
     process = searching("stuck", FOR_EVER)
     wait_for(tmp_path / "stuck_0", tmp_path / "stuck_1")

@@ -201,7 +201,10 @@ BUILT_IN = {
 }
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("asha", "limited") else pytest.param(name, marks=pytest.mark.chaos) for name in BUILT_IN],
+)
 def test_built_in_advisers_are_made_again_from_what_is_kept(tmp_path, name):
     space = {"x": tune.uniform(0, 1), **({"y": 1} if name == "pbt" else {})}
     search, log = interrupted(tmp_path, space=space, **BUILT_IN[name]), tmp_path / "again"

@@ -402,6 +402,7 @@ class SearchDriver:
             lambda seams: plan.play(trial, _from(life, saved, plan.home), part, seams),
             self._told.put,
             seen=standing.seen,
+            waits_in_reports=plan.advice.is_waited_for,
             waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
             is_retried=standing.is_retried,
         )

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from paceline._control.controller import Controller
-from paceline._control.events import CommitFailed, Committed, PinsSet, StagingFailed
+from paceline._control.events import CheckpointRecord, CommitFailed, Committed, PinsSet, StagingFailed
 from paceline._control.events import Event as RunEvent
 from paceline._control.gathering import Gathering, Report, reduced_metrics, reports_of, that_count
 from paceline._control.policy import first_failure
@@ -28,6 +28,10 @@ from paceline.train.result import Result
 
 Ending = Literal["returned", "failed", "interrupted", "preempted", "not its own"]
 """The last: in the place of its run there is one for something else."""
+
+
+class _NotBegun(Exception):
+    """The run was asked to stop before any worker of it was started."""
 
 
 class FailedBefore(TrainingFailedError):
@@ -85,20 +89,25 @@ class TrialRun:
         tell: Callable[[Told], None],
         *,
         seen: int,
+        waits_in_reports: bool,
         waits_for_checkpoints: bool,
         is_retried: bool = False,
     ) -> None:
-        """`seen` is the number of the last report that the search knows of. `is_retried`: if the run has failed, that
-        is known, and it is to be continued."""
+        """`seen` is the number of the last report that the search knows of. `waits_in_reports`: nothing is done after a
+        report before it is decided upon, also after one that was found. `is_retried`: if the run has failed, that is
+        known, and it is to be continued."""
         self.trial_id = trial_id
         self.run = run
         self._play = play
         self._tell = tell
         self._teller = _Teller(trial_id, run, tell, seen, waits_for_checkpoints, is_retried)
-        # Protects the two below: a stop may be asked for before there is a controller.
-        self._lock = threading.Lock()
+        self._waits = waits_in_reports
+        # Protects the four below: a stop may be asked for before there is a controller.
+        self._changed = threading.Condition()
         self._controller: Controller | None = None
         self._asked: list[Callable[[Controller], None]] = []
+        self._passed = 0
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._drive, name=f"paceline-{run}", daemon=True)
 
     def start(self, seams: Seams) -> None:
@@ -106,17 +115,22 @@ class TrialRun:
             seams,
             watchers=(*seams.watchers, lambda stop: self._teller),
             interrupts=lambda controller: _Attached(self, controller),
-            found=self._teller.found,
+            found=self._found,
         )
         self._thread.start()
 
     def proceed(self, attempt: int, seq: int) -> None:
+        with self._changed:
+            self._passed = max(self._passed, seq)
+            self._changed.notify_all()
         self._ask(lambda controller: controller.let_proceed(attempt, seq))
 
     def stop(self, *, now: bool = False) -> None:
+        self._halt()
         self._ask(lambda controller: controller.request_stop(now=now))
 
     def preempt(self, grace_s: float) -> None:
+        self._halt()
         self._ask(lambda controller: controller.request_preemption(grace_s))
 
     def pin(self, seqs: tuple[int, ...]) -> None:
@@ -127,15 +141,29 @@ class TrialRun:
         self._thread.join()
 
     def attach(self, controller: Controller | None) -> None:
-        with self._lock:
+        with self._changed:
             self._controller = controller
             asked, self._asked = self._asked, []
         if controller is not None:
             for ask in asked:
                 ask(controller)
 
+    def _halt(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def _found(self, found: Recovered) -> None:
+        """Tell what is there already, and wait for what is decided about it: no worker is started in vain."""
+        last = self._teller.found(found)
+        with self._changed:
+            if self._waits and last:
+                self._changed.wait_for(lambda: self._passed >= last or self._is_stopped)
+            if self._is_stopped:
+                raise _NotBegun
+
     def _ask(self, ask: Callable[[Controller], None]) -> None:
-        with self._lock:
+        with self._changed:
             controller = self._controller
             if controller is None:
                 self._asked.append(ask)
@@ -148,6 +176,8 @@ class TrialRun:
         try:
             self._play(self._seams)
             ending = "interrupted" if self._teller.was_interrupted else "returned"
+        except _NotBegun:
+            ending = "interrupted"
         except PreemptionError as problem:
             ending, error = "preempted", problem
         except OtherPurposeError as problem:
@@ -197,22 +227,33 @@ class _Teller:
         self._gathering = Gathering()
         self._held: deque[Report] = deque()
 
-    def found(self, found: Recovered) -> None:
-        """What an earlier driver may not have come to tell."""
-        last = found.reported
+    def found(self, found: Recovered) -> int:
+        """Tell what an earlier driver may not have come to tell; the number of the last report that was told so, or 0.
+
+        In the order in which it would have been told then.
+        """
+        last, latest, told = found.reported, found.run.latest, 0
         for report in that_count(reports_of(found.history)):
-            if report.seq > self._seen:
-                self._pass_on(last if last is not None and last.seq == report.seq else report)
-        if (latest := found.run.latest) is not None:
-            self._tell(SaveTold(self._trial_id, self._run, latest.seq, latest.name, time.time()))
+            if report.seq <= self._seen:
+                continue
+            if self._waits and latest is not None and told < latest.seq <= report.seq:
+                self._saved(latest)
+            told = report.seq
+            self._pass_on(last if last is not None and last.seq == report.seq else report)
+        if latest is not None:
+            self._saved(latest)
         phase = found.run.phase
         if isinstance(phase, Finished) and phase.ending == "failed" and not self._is_retried:
             raise FailedBefore(first_failure(phase.failures).message if phase.failures else phase.reason)
+        return told
+
+    def _saved(self, record: CheckpointRecord) -> None:
+        self._tell(SaveTold(self._trial_id, self._run, record.seq, record.name, time.time()))
 
     def saw(self, event: RunEvent, run: Run) -> None:
         match event:
             case Committed(record=record):
-                self._tell(SaveTold(self._trial_id, self._run, record.seq, record.name, time.time()))
+                self._saved(record)
                 self._let_go(record.seq)
             case PinsSet():
                 self._tell(PinsTold(self._trial_id, self._run, tuple(run.pinned)))
