@@ -14,7 +14,7 @@ from searching import num_lines, told
 
 from paceline import tune
 from paceline._control import journal
-from paceline._control.events import Committed, DriverStarted, PinsSet
+from paceline._control.events import CheckpointsFound, Committed, DriverStarted, PinsSet
 from paceline._storage.home import Home
 from paceline.tune.drive import book
 from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, unraw
@@ -131,8 +131,14 @@ def assert_lineages_hold(path):
 
 
 def committed(path, run, seq):
-    events = journal.read(path / run / "journal.jsonl")
-    return any(isinstance(event, Committed) and event.record.seq == seq for event in events)
+    """By its driver, or by one that was lost before it could say so: then the next one has found the manifest."""
+    found = set()
+    for event in journal.read(path / run / "journal.jsonl"):
+        if isinstance(event, Committed):
+            found.add(event.record.seq)
+        elif isinstance(event, CheckpointsFound):
+            found |= {record.seq for record in event.records}
+    return seq in found
 
 
 def assert_donors_kept(path):
