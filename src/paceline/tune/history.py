@@ -5,16 +5,12 @@ One file tells of all trials: it is read once for all of them, wherever the sear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
-from paceline._control.journal import JournalVersionError
-from paceline._core.codec import valid_prefix
 from paceline._storage.depot import Depot
-from paceline._storage.home import Home, joined
-from paceline.tune.drive.events import SEARCH_VERSION, Event, SearchStarted, TrialReported, decode
+from paceline.tune.drive.book import told_by
+from paceline.tune.drive.events import Event, TrialReported
 from paceline.tune.drive.state import Search
 from paceline.tune.space import stored
 
@@ -67,26 +63,6 @@ def search_told_by(events: Iterable[Event], restored: Restored = without_objects
         for act in getattr(event, "then", ()):
             search.take(act)
     return search
-
-
-def told_by(data: bytes, where: str) -> Iterator[Event]:
-    """The events of a search's journal, up to the first line that is torn or altered."""
-    for line, payload in enumerate(valid_prefix(data), start=1):
-        try:
-            event: Event = decode(payload)
-            if isinstance(event, SearchStarted) and event.version > SEARCH_VERSION:
-                raise msgspec.ValidationError(f"journal version {event.version}, known up to {SEARCH_VERSION}")
-        except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
-            raise JournalVersionError(
-                f"{where}: line {line} of its journal is not understood by this version of Paceline ({problem})\n\n"
-                "hint: is it the directory of a search? One of a newer version is opened with that version"
-            ) from None
-        yield event
-
-
-def home_of_run(search: Home, run: str) -> Home:
-    """Where a trial's run is kept: in the search's own directory, wherever that was moved to."""
-    return Home(joined(search.storage_path, search.name), run, search.filesystem)
 
 
 def users_first(result: Mapping[str, Any]) -> dict[str, Any]:

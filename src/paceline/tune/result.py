@@ -25,7 +25,8 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.failures import training_error
 from paceline.train.result import Result as RunResult
 from paceline.train.result import dataframe_of
-from paceline.tune.history import History, home_of_run, users_first
+from paceline.tune.drive.book import home_of_run
+from paceline.tune.history import History, users_first
 from paceline.tune.trial import Saved, Status, Trial
 
 

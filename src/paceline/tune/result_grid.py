@@ -17,8 +17,9 @@ from paceline._storage.depot import DiskDepot
 from paceline._storage.home import Home
 from paceline.train.result import dataframe_of, flat
 from paceline.tune import scopes
+from paceline.tune.drive.book import check_is_search, told_by
 from paceline.tune.drive.state import Search
-from paceline.tune.history import FILLED, History, Restored, search_told_by, told_by, users_first, without_objects
+from paceline.tune.history import FILLED, History, Restored, search_told_by, users_first, without_objects
 from paceline.tune.result import Result
 from paceline.tune.trial import Trial
 
@@ -63,6 +64,7 @@ class ResultGrid:
         depot = home.depot_to_read()
         if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
             raise RuntimeError(f"{depot.uri} does not exist: there is no search there")
+        check_is_search(home, depot)
         search = search_told_by(told_by(depot.journal(), depot.uri))
         if not search.num_drivers:
             raise RuntimeError(f"{depot.uri} has no journal of a search, or an empty one")

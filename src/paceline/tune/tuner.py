@@ -26,7 +26,8 @@ from paceline.tune.drive.book import Held
 from paceline.tune.drive.callbacks import Callbacks
 from paceline.tune.drive.described import Before, check_same, described
 from paceline.tune.drive.events import SearchStarted, raw, unraw
-from paceline.tune.drive.loop import Life, Outcome, Plan, SearchDriver
+from paceline.tune.drive.loop import SearchDriver
+from paceline.tune.drive.plan import Life, Outcome, Plan
 from paceline.tune.drive.room import SearchRoom, TrialPart, room_of
 from paceline.tune.drive.runner import FailedBefore
 from paceline.tune.drive.state import Search

@@ -77,10 +77,13 @@ def past_of(home: Home) -> tuple[Event, ...]:
     """What a search's journal tells, for readers: nothing is changed. Empty where there is none."""
     depot = home.depot_to_read()
     check_is_search(home, depot)
-    payloads = valid_prefix(depot.journal())
-    return tuple(
-        journal.decoded(payload, depot.uri, line, OF_SEARCHES.decode) for line, payload in enumerate(payloads, start=1)
-    )
+    return tuple(told_by(depot.journal(), depot.uri))
+
+
+def told_by(data: bytes, where: str) -> Iterator[Event]:
+    """The events of a search's journal, up to the first line that is torn or altered."""
+    for line, payload in enumerate(valid_prefix(data), start=1):
+        yield journal.decoded(payload, where, line, OF_SEARCHES.decode)
 
 
 def check_is_search(home: Home, depot: Depot) -> None:
@@ -98,7 +101,7 @@ def is_search(home: Home) -> bool:
 
 
 def home_of_run(home: Home, run: str) -> Home:
-    """Where a trial's run is kept: within the search."""
+    """Where a trial's run is kept: in the search's own directory, wherever that was moved to."""
     return Home(joined(home.storage_path, home.name), run, home.filesystem)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -21,24 +21,22 @@ from paceline._core.errors import StorageError
 from paceline._storage.home import Home
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.drive import Seams
-from paceline.tune.drive.advice import Advice
 from paceline.tune.drive.book import Held, home_of_run
+from paceline.tune.drive.clones import Clones, Live
 from paceline.tune.drive.events import (
     Act,
     Event,
     NoMoreTrials,
     SearchEnded,
     SearchIdle,
-    SearchStarted,
     TrialBegan,
-    TrialCloned,
     TrialEnded,
     TrialMade,
     TrialReported,
     TrialReset,
     TrialSaved,
-    TrialStayed,
 )
+from paceline.tune.drive.plan import Life, Outcome, Plan, SearchObserver
 from paceline.tune.drive.runner import EndTold, PinsTold, ReportTold, SaveTold, Told, TrialRun, error_line
 from paceline.tune.drive.state import Search, driven_s, run_name
 from paceline.tune.search.searcher import Searcher
@@ -51,77 +49,6 @@ TICK_S = 0.1
 SYNC_EVERY_S = 1.0
 
 
-class SearchObserver(Protocol):
-    def saw(self, event: Event, search: Search) -> None: ...
-    def tick(self, search: Search, now: float) -> None: ...
-
-
-class Room(Protocol):
-    def take(self, needs: TrialNeeds) -> Any | None: ...
-    def free(self, part: Any) -> None: ...
-    def refusal(self, needs: TrialNeeds) -> str | None: ...
-    def refresh(self) -> None: ...
-    def is_lost_by(self, error: BaseException) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Life:
-    """What a trial's run is to be."""
-
-    run: str
-    purpose: str
-    initial: Checkpoint | None
-    """Of another trial, where it begins from that."""
-    pinned: tuple[int, ...]
-    """Of its own checkpoints, those that it keeps for others."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a search was asked to do, checked and ready to be driven."""
-
-    home: Home
-    advice: Advice
-    room: Room
-    needs: Callable[[Mapping[str, Any]], TrialNeeds]
-    play: Callable[[Trial, Life, Any, Seams], Any]
-    """A trial's run, in a part of the room, played to its end in the thread that calls it."""
-    restored: Callable[[Any], Mapping[str, Any]]
-    started: Callable[[], SearchStarted]
-    num_trials: int | None
-    """How many there are at most; None: as many as the searcher suggests."""
-    max_concurrent: int | None = None
-    time_budget_s: float | None = None
-    fail_fast: bool = False
-    observers: Sequence[SearchObserver] = ()
-    say: Callable[[str], None] = lambda text: None
-    """To a person."""
-    reset_errored: str = ""
-    """Of trials that have failed: "resume" or "restart" them."""
-    resume_unfinished: bool = True
-    grace_s: float = 30.0
-
-
-@dataclass
-class _Live:
-    run: TrialRun
-    part: Any
-    pinned: frozenset[int]
-    """Of its checkpoints, those that it is known to keep for others."""
-    asked_to_stop: bool = False
-
-
-@dataclass
-class Outcome:
-    search: Search
-    errors: dict[str, BaseException] = field(default_factory=dict)
-    """Of trials that failed while this driver had the search."""
-    interrupted: int = 0
-    """How often the user asked for a stop."""
-    preempted: bool = False
-    failed_metric: str = ""
-
-
 class SearchDriver:
     def __init__(self, plan: Plan, held: Held, seams: Seams) -> None:
         self.search = Search(plan.restored)
@@ -131,14 +58,14 @@ class SearchDriver:
         self._seams = seams
         self._observers = list(plan.observers)
         self._told: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
-        self._live: dict[str, _Live] = {}
-        self._pinning: dict[str, tuple[str, Saved]] = {}
-        """Trials that are to be cloned: their donors, and what these were asked to keep for them."""
+        self._live: dict[str, Live] = {}
+        self._clones = Clones(self.search, self._live, self._happen, self._wall)
         self._news: list[Event] = []
         self._is_ending = False
         self._patience_ends: float | None = None
         """When trials that were to stop at their next report are stopped without one."""
         self._failed_fast = ""
+        self._has_warned = False
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
         self._background: Background | None = None
@@ -239,7 +166,7 @@ class SearchDriver:
                 for act in getattr(event, "then", ()):
                     self._stop_if_live(act)
                 self._tell(event)
-            settled = [act for act in self.search.settled() if act.trial not in self._pinning]
+            settled = [act for act in self.search.settled() if not self._clones.are_awaited_by(act.trial)]
             if not settled:
                 return
             for act in settled:
@@ -261,50 +188,7 @@ class SearchDriver:
         elif act.do in ("pause", "resume"):
             self._happen(TrialEnded(trial_id, "paused", now, act.why, by=act.by))
         else:
-            self._clone(act)
-
-    def _clone(self, act: Act) -> None:
-        """Let a trial begin anew from its donor's last checkpoint, once that is sure to stay."""
-        donor = self.search.trials.get(act.donor)
-        if donor is None or donor.checkpoint is None:
-            why = f"trial {act.donor} has no committed checkpoint to clone"
-            self._happen(TrialStayed(act.trial, self._wall(), why))
-            return
-        saved, live = donor.checkpoint, self._live.get(act.donor)
-        if live is not None and live.run.run == saved.run and saved.seq not in live.pinned:
-            self._pinning[act.trial] = (act.donor, saved)
-            self._ask_for_pins(live)
-            return
-        self._begin_clone(act, saved)
-
-    def _begin_clone(self, act: Act, saved: Saved) -> None:
-        run = run_name(act.trial, self.search.standing[act.trial].num_lives)
-        self._happen(TrialCloned(act.trial, run, act.donor, saved, act.config, self._wall()))
-
-    def _pinned(self, told: PinsTold) -> None:
-        """A donor has said what it keeps: those whose checkpoint is among it are cloned; the others ask again, since
-        theirs was gone before it could be kept."""
-        if (live := self._live.get(told.trial_id)) is not None:
-            live.pinned = frozenset(told.seqs)
-        for trial_id, (donor, saved) in list(self._pinning.items()):
-            if donor != told.trial_id:
-                continue
-            del self._pinning[trial_id]
-            act = self.search.standing[trial_id].leaving
-            if live is not None and act is not None and act.do == "exploit" and saved.seq in told.seqs:
-                self._begin_clone(act, saved)
-
-    def _ask_for_pins(self, live: _Live) -> None:
-        """All that clones began from and have nothing newer than, and what others are about to begin from."""
-        run = live.run.run
-        asked = {saved.seq for _, saved in self._pinning.values() if saved.run == run}
-        live.run.pin(tuple(sorted({*self.search.pinned(run), *asked})))
-
-    def _unpin(self, run: str) -> None:
-        """A clone has a checkpoint of its own now: its donor need not keep the one that it began from."""
-        for live in self._live.values():
-            if live.run.run == run:
-                self._ask_for_pins(live)
+            self._clones.begin(act)
 
     # Trials.
 
@@ -406,7 +290,7 @@ class SearchDriver:
             waits_for_checkpoints=plan.advice.scheduler.waits_for_checkpoints,
             is_retried=standing.is_retried,
         )
-        self._live[trial.trial_id] = _Live(run, part, frozenset(life.pinned))
+        self._live[trial.trial_id] = Live(run, part, frozenset(life.pinned))
         run.start(self._seams)
 
     # What trials tell.
@@ -431,9 +315,9 @@ class SearchDriver:
                         initial = self.search.standing[trial_id].initial
                         self._happen(TrialSaved(trial_id, run, seq, name, at))
                         if initial is not None:
-                            self._unpin(initial.run)
+                            self._clones.saved(initial)
                 case PinsTold():
-                    self._pinned(told)
+                    self._clones.told(told)
                 case EndTold():
                     self._ended(told)
         if None in said:
@@ -455,7 +339,7 @@ class SearchDriver:
     def _ended(self, told: EndTold) -> None:
         live = self._live.pop(told.trial_id)
         live.run.join()
-        self._pinned(PinsTold(told.trial_id, told.run, ()))
+        self._clones.ended(told.trial_id, told.run)
         self._plan.room.free(live.part)
         leaving = self.search.standing[told.trial_id].leaving
         at, trial_id = told.at, told.trial_id
@@ -483,6 +367,15 @@ class SearchDriver:
             self._happen(TrialEnded(trial_id, "stopped", at, leaving.why, by=leaving.by))
         else:
             self._happen(TrialEnded(trial_id, "paused", at, leaving.why, by=leaving.by))
+            self._warn_of_lost_steps(trial_id)
+
+    def _warn_of_lost_steps(self, trial_id: str) -> None:
+        if self.search.trials[trial_id].checkpoint is None and not self._has_warned:
+            self._has_warned = True
+            self._plan.say(
+                f"trial {trial_id} is paused and has no checkpoint: it will begin anew. "
+                "With tune.report(metrics, checkpoint=...) trials go on where they were"
+            )
 
     def _check_metric(self, trial_id: str) -> None:
         """Whoever compares trials has to be told of it; a trial that reported nothing at all has only ended."""
@@ -591,18 +484,16 @@ class SearchDriver:
         self._held.depot.ship_journal()
 
     def _tell(self, event: Event) -> None:
-        for observer in list(self._observers):
-            try:
-                observer.saw(event, self.search)
-            except Exception:
-                self._observers.remove(observer)
-                log.exception("%s raised and is dropped; the search goes on", type(observer).__name__)
+        self._each(lambda observer: observer.saw(event, self.search))
 
     def _tick(self) -> None:
         now = self._wall()
+        self._each(lambda observer: observer.tick(self.search, now))
+
+    def _each(self, tell: Callable[[SearchObserver], None]) -> None:
         for observer in list(self._observers):
             try:
-                observer.tick(self.search, now)
+                tell(observer)
             except Exception:
                 self._observers.remove(observer)
                 log.exception("%s raised and is dropped; the search goes on", type(observer).__name__)
