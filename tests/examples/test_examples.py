@@ -135,3 +135,15 @@ def test_a_batch_prediction_that_is_killed_goes_on_and_ends_as_if_it_had_not_bee
     undisturbed = predictor.predict({"picture": pictures["picture"].to_pylist()})
     assert found["predicted"].to_pylist() == undisturbed["predicted"].tolist()
     np.testing.assert_allclose(found["sure"], undisturbed["sure"], rtol=1e-4)
+
+
+def test_the_search_finds_a_better_network_than_chance_and_goes_on_where_it_was(run: Run) -> None:
+    options = ("--trials", "3", "--epochs", "3", "--samples", "600")
+    code, printed = run("tune_asha.py", *options)
+    assert code == 0, printed
+    (best,) = [line for line in printed.splitlines() if line.startswith("best  ")]
+    assert float(best.split()[1].rstrip("%")) > 100 / 8
+    code, printed = run("tune_asha.py", *options)
+    assert code == 0, printed
+    assert "is already complete: nothing is run" in printed
+    assert best in printed
