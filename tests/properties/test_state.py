@@ -199,6 +199,14 @@ def test_a_damaged_document_is_read_or_refused(where: int, patch: bytes, cut: in
             assert "state." in str(error)  # noqa: PT017
 
 
+@pytest.mark.parametrize("text", ['{"version":1,"num_bytes":"\\ud800"}', '{"version":1,"num\\ud800":0}'])
+def test_half_a_character_in_a_document_is_refused_with_the_file(text: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "state.json").write_text(text)
+        with pytest.raises(ValueError, match=r"state\.json does not describe a state"):
+            read_state(Path(directory))
+
+
 def _read_or_refuse(document: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "state.json").write_text(json.dumps(document))

@@ -279,7 +279,7 @@ def _read_document(file: Path) -> _Document:
         )
     try:
         return msgspec.convert(raw, _Document)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{file} does not describe a state: {error}") from error
 
 
