@@ -27,7 +27,8 @@ def disturbed(draw):
         faults = faults.reorder()
     faults = faults.duplicate() if draw(st.booleans()) else faults.duplicate(draw(messages), rank=draw(ranks))
     for _ in range(draw(st.integers(0, 3))):
-        late = draw(st.floats(0.2, 5))
+        # All three may be about one message: together they stay below the grace that a stop has (STOP_GRACE_S).
+        late = draw(st.floats(0.2, 3))
         faults = faults.delay(draw(messages), rank=draw(ranks), delay_s=late, times=draw(st.integers(1, 8)))
     return faults
 
