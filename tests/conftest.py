@@ -225,12 +225,16 @@ def _shared_memory() -> frozenset[str]:
 
 
 def _left_shared_memory(before: _Surroundings) -> list[str]:
-    left = sorted(_shared_memory() - before.shared_memory)
-    if not left:
-        return []
-    held = _held_by_others()
-    # Not removed: it could still be somebody else's.
-    return [f"shared memory {SHM / name}" for name in left if str(SHM / name) not in held]
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        left = sorted(_shared_memory() - before.shared_memory)
+        held = _held_by_others() if left else set()
+        # Not removed: it could still be somebody else's. Of others that make some at this very moment, such as the
+        # tests in the process beside this one, it is not known yet whose it is.
+        problems = [f"shared memory {SHM / name}" for name in left if str(SHM / name) not in held]
+        if not problems or time.monotonic() > deadline:
+            return problems
+        time.sleep(0.05)
 
 
 def _held_by_others() -> set[str]:

@@ -153,7 +153,8 @@ def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
     def told(size: int) -> float:
         run = opened(size)
         heard_by = Watching()
-        observer = CallbackObserver(heard_by, None, None)  # type: ignore[arg-type]
+        about = TrainRunContext("run", None, None, None, None)
+        observer = CallbackObserver(heard_by, about, None)  # type: ignore[arg-type]
         events = [reported(rank, seq) for seq in (1, 2) for rank in range(size)]
         took = least_s(lambda: [observer.saw(event, run) for event in events])
         assert heard_by.num_heard == 3 * len(events)

@@ -46,8 +46,13 @@ def compiler():
 def as_worker():
     """Makes this process look like a worker that was given certain GPUs."""
 
+    num_entered = 0
+
     def as_worker(*, devices=(), world_size=1):
+        nonlocal num_entered
+        num_entered += 1
         worker_context.enter(SimpleNamespace(begin=SimpleNamespace(devices=devices, world_size=world_size, rank=0)))
 
     yield as_worker
-    worker_context.leave()
+    for _ in range(num_entered):
+        worker_context.leave()

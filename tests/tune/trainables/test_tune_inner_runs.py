@@ -180,7 +180,9 @@ def test_the_process_that_inner_workers_fork_from_goes_with_the_trial(run_trial:
         tune.report({"zygote": os.getppid(), "inner": shared_zygote().pid})
 
     metrics = run_trial(trial).metrics or {}
-    assert metrics["zygote"] == shared_zygote().pid
+    zygote = psutil.Process(shared_zygote().pid)
+    # Itself, or its heir, once that has imported more.
+    assert metrics["zygote"] in [zygote.pid, *(child.pid for child in zygote.children())]
     assert still_running(_with_pid(metrics["inner"]), within_s=5) == []
 
 
