@@ -155,9 +155,10 @@ class _Surroundings:
 
 
 def _left_processes(before: _Surroundings) -> list[str]:
-    _, left = psutil.wait_procs(_new_processes(before), timeout=GRACE_S)
-    # What was waited for may have started others meanwhile.
-    left = list({*left, *_new_processes(before)})
+    deadline = time.monotonic() + GRACE_S
+    # What was waited for may have started others meanwhile, and these may be about to end, too.
+    while (left := _new_processes(before)) and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.2)
     told = [f"process {_told(process)}" for process in left]
     for process in left:
         _end(process)
