@@ -21,6 +21,7 @@ from paceline.tune.drive.book import check_is_search, told_by
 from paceline.tune.drive.state import Search
 from paceline.tune.history import FILLED, History, Restored, search_told_by, users_first, without_objects
 from paceline.tune.result import Result
+from paceline.tune.space.described import param_space_of
 from paceline.tune.trial import Trial
 
 if TYPE_CHECKING:
@@ -184,7 +185,15 @@ class ResultGrid:
         metric, mode = self._what(metric, mode, "plot")
         self._check_reported(metric)
         plotted = [self._plotted(trial, metric) for trial in self._trials]
-        return plots.plot(plotted, kind=kind, metric=metric, mode=mode)
+        return plots.plot(plotted, kind=kind, metric=metric, mode=mode, space=self._space())
+
+    def _space(self) -> Mapping[str, Any] | None:
+        """As it was described when the search began; None where it holds what has no description."""
+        try:
+            space: Mapping[str, Any] = param_space_of(self._search.described["space"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        return space
 
     def _plotted(self, trial: Trial, metric: str) -> PlottedTrial:
         from paceline.tune.plots import PlottedTrial
