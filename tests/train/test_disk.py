@@ -99,7 +99,8 @@ def test_a_state_too_large_for_the_disk_is_refused_and_the_run_may_go_on(small_d
                 train.get_all_reported_checkpoints()
             except StorageError as error:
                 told.append(str(error))
-            # The other rank may still fill the disk with what will not fit, and this one's next save is a small one.
+            # A rank may still fill the disk with what will not fit, and the next save of the other is a small one.
+            train.session._context("test").uploader.wait()
             train.collective.barrier()
         train.get_all_reported_checkpoints()
         return told, train.get_checkpoint().to_dict()["i"]
