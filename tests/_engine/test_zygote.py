@@ -3,12 +3,14 @@
 import socket
 import sys
 
+import psutil
 import pytest
 
 from paceline import train
 from paceline._engine.local import launch
 from paceline._engine.local.launch import close_shared_zygote, shared_zygote
 from paceline.train import BackendConfig, DataParallelTrainer, RunConfig
+from processes import still_running
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +115,24 @@ def test_the_zygote_and_its_heir_have_one_thread_each(tmp_path):
     zygote._heir.recv(1, socket.MSG_PEEK)
     process = psutil.Process(zygote.pid)
     assert [process.num_threads(), *(heir.num_threads() for heir in process.children())] == [1, 1]
+
+
+LEAVES = """
+import os, subprocess, sys
+from paceline.train import DataParallelTrainer, RunConfig
+
+def function():
+    waits = "import select; select.select([], [], [], 60)"
+    child = subprocess.Popen([sys.executable, "-c", waits], start_new_session=True)
+    return child.pid
+
+print(DataParallelTrainer(function, run_config=RunConfig(storage_path="runs")).fit().return_value)
+"""
+
+
+def test_what_a_worker_left_in_a_session_of_its_own_goes_when_the_driver_ends(run_script):
+    """Its worker has returned by then, and its group is gone: nobody but the zygote knows of it."""
+    ended = run_script(LEAVES)
+    assert ended.returncode == 0, ended.stderr
+    pid = int(ended.stdout)
+    assert still_running([psutil.Process(pid)] if psutil.pid_exists(pid) else []) == []

@@ -200,6 +200,9 @@ def order_of(root, name):
     return [found[key] for key in sorted(found)]
 
 
+NOTES = ("Described", "TimeTold", "Measured", "FileMade")
+"""They tell of times, processes and hosts."""
+
 TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "created_at", "crc32")
 
 
@@ -217,6 +220,8 @@ def journal(root):
     found = {}
     for line in lines_of(root):
         event = told(line, root)
+        if event["type"] in NOTES:
+            continue
         whose = event.get("rank", event.get("staged", {}).get("rank"))
         found.setdefault(event["type"] if whose is None else f"{event['type']} of rank {whose}", []).append(event)
     return found

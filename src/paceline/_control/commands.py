@@ -1,37 +1,32 @@
 """What a run asks for: imperative, frozen, carried out by the controller."""
 
-from dataclasses import dataclass
+import msgspec
 
 from paceline._control.run import Preemption
 from paceline._engine.messages import CheckpointRecord, Staged
 
 
-@dataclass(frozen=True)
-class VerifyCheckpoint:
+class VerifyCheckpoint(msgspec.Struct, frozen=True):
     attempt: int
     record: CheckpointRecord
 
 
-@dataclass(frozen=True)
-class StartWorkers:
+class StartWorkers(msgspec.Struct, frozen=True):
     attempt: int
     size: int
     resume: CheckpointRecord | None
 
 
-@dataclass(frozen=True)
-class CommitCheckpoint:
+class CommitCheckpoint(msgspec.Struct, frozen=True):
     record: CheckpointRecord
     parts: tuple[Staged, ...]
 
 
-@dataclass(frozen=True)
-class DeleteCheckpoint:
+class DeleteCheckpoint(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
-@dataclass(frozen=True)
-class AnnounceCommit:
+class AnnounceCommit(msgspec.Struct, frozen=True):
     """Tell every worker that a checkpoint exists, and which ones no longer do."""
 
     attempt: int
@@ -39,8 +34,7 @@ class AnnounceCommit:
     removed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class AnnounceRefusal:
+class AnnounceRefusal(msgspec.Struct, frozen=True):
     """Tell every worker that a checkpoint could not be committed."""
 
     attempt: int
@@ -50,13 +44,11 @@ class AnnounceRefusal:
     """Whose files could not be staged, if that is why."""
 
 
-@dataclass(frozen=True)
-class StartValidation:
+class StartValidation(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
-@dataclass(frozen=True)
-class AnnounceValidation:
+class AnnounceValidation(msgspec.Struct, frozen=True):
     """Tell every worker what became of a validation, and which checkpoints no longer exist since."""
 
     attempt: int
@@ -64,21 +56,18 @@ class AnnounceValidation:
     removed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class AnnounceRemoval:
+class AnnounceRemoval(msgspec.Struct, frozen=True):
     """Tell every worker which checkpoints no longer exist."""
 
     attempt: int
     removed: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class HoldWorkers:
+class HoldWorkers(msgspec.Struct, frozen=True):
     attempt: int
 
 
-@dataclass(frozen=True)
-class StopWorkersAt:
+class StopWorkersAt(msgspec.Struct, frozen=True):
     attempt: int
     seq: int
     save: bool = True
@@ -86,8 +75,7 @@ class StopWorkersAt:
     """What code that looks for it is told."""
 
 
-@dataclass(frozen=True)
-class StopWorkers:
+class StopWorkers(msgspec.Struct, frozen=True):
     attempt: int
     kill: bool
     """False: they have returned and only need to leave. True: now."""

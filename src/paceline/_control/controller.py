@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from paceline._control.background import Background
 from paceline._control.barriers import Barriers
+from paceline._control.clerk import Clerk, Hands
 from paceline._control.commands import (
     AnnounceCommit,
     AnnounceRefusal,
@@ -35,17 +37,22 @@ from paceline._control.commands import (
 from paceline._control.events import (
     CapacityChanged,
     CheckpointBroken,
+    CheckpointStaged,
     CheckpointVerified,
     CommitFailed,
     Committed,
     DeadlinePassed,
+    Described,
     Event,
+    Note,
     PinsSet,
     PreemptionTold,
+    Reported,
     ResizeDue,
     Retention,
     RetentionSet,
     StopRequested,
+    TimeTold,
     WorkerFailed,
     WorkerReady,
     WorkerReturned,
@@ -57,6 +64,7 @@ from paceline._control.orders import Orders
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import deadline, resize_due, step
 from paceline._control.validations import Validations
+from paceline._control.vitals import Vitals
 from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError
 from paceline._engine.base import Engine, Group, Needs
@@ -69,12 +77,15 @@ from paceline._engine.messages import (
     CheckpointValidated,
     Hold,
     Joined,
+    Measure,
     Notice,
     Proceed,
+    Profiled,
     Sample,
     Sampled,
     StopAt,
     ToWorker,
+    Used,
 )
 from paceline._storage.depot import Depot
 from paceline._storage.lease import UNFENCED, Fence
@@ -84,6 +95,9 @@ log = logging.getLogger("paceline")
 TICK_S = 0.1
 LOOK_FOR_ROOM_EVERY_S = 1.0
 SYNC_EVERY_S = 1.0
+TOLD_EVERY_S = 0.01
+DESCRIBED_WITHIN_S = 2.0
+"""How long the end of a run that is over at once waits for its description."""
 
 
 class Observer(Protocol):
@@ -112,6 +126,9 @@ class Controller:
         fence: Fence = UNFENCED,
         validations: Validations | None = None,
         orders: Orders | None = None,
+        vitals: Vitals | None = None,
+        described: Future[Described | None] | None = None,
+        clerk: Clerk | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
@@ -127,6 +144,13 @@ class Controller:
         self._fence = fence
         self._validations = validations
         self._orders = orders
+        self._vitals = vitals
+        """None: nobody asks what the ranks use."""
+        self._described = described
+        """Being made, beside; None where it is written, or the journal has it from an earlier driver."""
+        self._clerk = clerk
+        """None: nobody can ask for anything."""
+        self._time_told = 0.0
         self._inbox: deque[Event] = deque()
         self._passes: deque[tuple[int, int]] = deque()
         """Attempts and reports that may return."""
@@ -138,9 +162,12 @@ class Controller:
         """Play the run from its first event to its end; `RunHeldError` where another driver took it over."""
         try:
             self._play(first)
-        except RunHeldError:
-            # What this driver still has to tell is no part of the run any more.
-            self._journal.abandon()
+        except BaseException as error:
+            if isinstance(error, RunHeldError):
+                # What this driver still has to tell is no part of the run any more.
+                self._journal.abandon()
+            if self._clerk is not None:
+                self._clerk.close(self.run, error)
             raise
         return self.run
 
@@ -156,18 +183,26 @@ class Controller:
                 self._fence.raise_if_lost()
                 if (told := self._watched()) is not None:
                     self._take([told])
+                self._measured()
+                self._attend(Clerk.tick)
+                self._tell_description()
                 self._sync_journal_now_and_then()
                 for observer in list(self._observers):
                     self._told(observer, partial(observer.tick, self.run, self._clock.now()))
+            self._attend(Clerk.wind_up)
         finally:
             self._background.close()
         # Not where the loop broke, as when the journal's disk is full: the first error is the one to tell, and what
         # the storage thread still did the next driver sees on storage.
         self._fence.raise_if_lost()
         self._take(self._background.taken())
+        self._tell_description(DESCRIBED_WITHIN_S)
+        self._attend(Clerk.settle)
         self._journal.sync()
         # Asked after the last line is written: whoever takes over from here on has read it.
         self._fence.check()
+        if self._clerk is not None:
+            self._clerk.close(self.run)
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to end, at the next report or at once. For signal handlers and other threads."""
@@ -215,17 +250,29 @@ class Controller:
         said = self._engine.wait(0.0 if self._inbox else wait_s)
         events: list[Event] = []
         for message in said:
+            if type(message) is Reported:  # Nearly all are.
+                events.append(message)
+                continue
             if isinstance(message, Joined):
                 self._joined(message)
             elif isinstance(message, Answered):
                 self._answered(message)
+            elif isinstance(message, Sampled | Profiled) and self._clerk is not None and self._clerk.heard(message):
+                pass
             elif isinstance(message, Sampled):
                 if self._watch is not None and message.attempt == self.run.attempt:
                     self._watch.sampled(message, self._clock.now())
+            elif isinstance(message, Used):
+                if self._vitals is not None:
+                    self._vitals.heard(message, self.run, self._clock.now())
+            elif isinstance(message, Profiled):
+                pass  # Nobody waits for it any more.
             else:
                 events.append(message)
             if isinstance(message, WorkerReturned):
                 self._barriers.returned(message.rank)
+            elif isinstance(message, WorkersStopped):
+                self._measured(last=True)
         if isinstance(self.run.phase, Running):
             mismatch = self._barriers.mismatch(self._clock.wall())
             if mismatch is None and self._orders is not None:
@@ -279,19 +326,22 @@ class Controller:
         effective: list[tuple[Event, Run]] = []
         now = self._clock.now()
         for event in events:
+            is_report = type(event) is Reported
             if isinstance(event, StopRequested | PreemptionTold):
                 # Meant for whichever attempt is under way when its turn comes.
                 event = replace(event, attempt=self.run.attempt)
-            if isinstance(event, StopRequested) and self._engine.waits:
-                event = replace(event, now=True)  # There is nobody who could get to a report.
+                if isinstance(event, StopRequested) and self._engine.waits:
+                    event = replace(event, now=True)  # There is nobody who could get to a report.
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue
             self.run = after
+            if not is_report and not isinstance(event, CheckpointStaged):
+                self._tell_time()
             self._journal.append(event)
             if self._watch is not None:
                 self._watch.saw(event, now)
-                if self._orders is not None and isinstance(event, WorkerReady):
+                if not is_report and self._orders is not None and isinstance(event, WorkerReady):
                     self._watch.rests(event.rank, now)
             effective.append((event, after))
             commands += more
@@ -299,9 +349,61 @@ class Controller:
         for command in commands:
             self._carry_out(command)
         for observer in list(self._observers):
-            for event, after in effective:
-                if not self._told(observer, partial(observer.saw, event, after)):
-                    break
+            self._told(observer, partial(_show, observer, effective))
+
+    def _tell_time(self) -> None:
+        """For those who look at the run: most events do not say when they took place."""
+        wall = self._clock.wall()
+        if abs(wall - self._time_told) >= TOLD_EVERY_S:
+            self._time_told = wall
+            self._journal.append(TimeTold(wall))
+
+    def _note(self, note: Note) -> None:
+        """Write down what changes nothing about the run, and show it."""
+        self._journal.append(note)
+        self._journal.flush()
+        for observer in list(self._observers):
+            self._told(observer, partial(observer.saw, note, self.run))
+
+    def _attend(self, see_to: Callable[[Clerk, Hands], Sequence[Note]]) -> None:
+        """See to what people ask of the run. What breaks there is none of the run's business."""
+        if self._clerk is None:
+            return
+        engine = self._engine
+        try:
+            notes = see_to(self._clerk, Hands(self.run, engine.send, engine.condition, self._background.submit))
+        except Exception:
+            log.exception("requests to this run are not answered any more; training goes on")
+            self._clerk = None
+            return
+        for note in notes:
+            self._note(note)
+
+    def _measured(self, *, last: bool = False) -> None:
+        """`last`: the workers are gone, and have said all that they will."""
+        if self._vitals is None:
+            return
+        now = self._clock.now()
+        if last or self._vitals.is_told(self.run, now):
+            measured = self._vitals.taken(self.run, self._clock.wall())
+            if measured is not None:
+                self._note(measured)
+        if not last and self._vitals.is_due(self.run, now) and not self._engine.waits:
+            self._tell_all(Measure())
+
+    def _tell_description(self, wait_s: float = 0.0) -> None:
+        if self._described is None or (not wait_s and not self._described.done()):
+            return
+        making, self._described = self._described, None
+        try:
+            described = making.result(wait_s)
+        except TimeoutError:
+            return
+        except Exception:
+            log.exception("the run could not be described; it goes on")
+            return
+        if described is not None:
+            self._note(described)
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -314,6 +416,8 @@ class Controller:
                 self._barriers = Barriers(command.size)
                 if self._watch is not None:
                     self._watch.began(command.size, self._clock.now())
+                if self._vitals is not None:
+                    self._vitals.began(self._clock.now())
                 self._engine.start(self._group(command, self.run))
             case CommitCheckpoint():
                 self._background.submit(lambda: self._committed(command))
@@ -377,16 +481,14 @@ class Controller:
             if self._watch is not None:
                 self._watch.rests(said.rank, self._clock.now())
 
-    def _told(self, observer: Observer, tell: Callable[[], None]) -> bool:
-        """Whether it took it; one that raises is not told anything more."""
+    def _told(self, observer: Observer, tell: Callable[[], None]) -> None:
+        """One that raises is not told anything more."""
         try:
             tell()
         except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
             self._observers.remove(observer)
             who = getattr(observer, "name", type(observer).__name__)
             log.exception("%s raised and is dropped; training goes on", who)
-            return False
-        return True
 
     # These run on the storage thread.
 
@@ -447,3 +549,8 @@ class Controller:
             raise
         except OSError as error:
             log.warning("%s could not be deleted: %s", record.name, error)
+
+
+def _show(observer: Observer, effective: list[tuple[Event, Run]]) -> None:
+    for event, after in effective:
+        observer.saw(event, after)

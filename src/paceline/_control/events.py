@@ -14,6 +14,7 @@ from paceline._engine.messages import (
     CheckpointStatus,
     Failure,
     PreemptionTold,
+    RankUse,
     Reported,
     StagingFailed,
     WorkerFailed,
@@ -166,6 +167,63 @@ class ResizeDue(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+# Notes: they change nothing about the run. They are in its journal for those who look at it.
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """What a driver was asked to do and with what: among the first lines that it writes, unless the journal has it.
+
+    `about` is an object with `config` (the train_loop_config), `scaling`, `run`, `backend`, `datasets`, `environment`
+    (Python, packages, host, devices) and `code` (script, function, git, sources); see `train/described.py`.
+    """
+
+    about: msgspec.Raw
+
+
+class TimeTold(msgspec.Struct, frozen=True, tag=True):
+    """What follows up to the next of these took place at this time, in seconds since the epoch."""
+
+    at: float
+
+
+class StageUse(msgspec.Struct, frozen=True, array_like=True):
+    """What one stage of a dataset has done so far, over all its processes."""
+
+    dataset: str
+    name: str
+    num_rows: int = 0
+    num_bytes: int = 0
+    busy_s: float = 0.0
+    waited_for_input_s: float = 0.0
+    waited_for_room_s: float = 0.0
+    limits: bool = False
+    """The other stages wait for this one."""
+
+
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """What the ranks that answered have used, and how the datasets go. Every few seconds, and as workers end."""
+
+    attempt: int
+    at: float
+    ranks: tuple[RankUse, ...] = ()
+    stages: tuple[StageUse, ...] = ()
+    consumers_wait: bool = False
+    """Of datasets: whether it is the workers that wait, and not the stages for them."""
+
+
+class FileMade(msgspec.Struct, frozen=True, tag=True):
+    """Somebody asked for this file of the run, and here it is: a profile, say."""
+
+    kind: Literal["stacks", "trace", "flame", "stacks-folded"]
+    path: str
+    """Below the run's directory."""
+    rank: int
+    at: float
+    seconds: float = 0.0
+
+
+Note = Described | TimeTold | Measured | FileMade
+
 Event = (
     DriverStarted
     | CheckpointsFound
@@ -191,6 +249,10 @@ Event = (
     | HangPassed
     | DeadlinePassed
     | ResizeDue
+    | Described
+    | TimeTold
+    | Measured
+    | FileMade
 )
 
 encode = msgspec.json.Encoder().encode
@@ -206,21 +268,28 @@ __all__ = [
     "CommitFailed",
     "Committed",
     "DeadlinePassed",
+    "Described",
     "DriverStarted",
     "Event",
     "Failure",
+    "FileMade",
     "HangAction",
     "HangPassed",
     "HangSuspected",
     "JOURNAL_VERSION",
+    "Measured",
+    "Note",
     "PinsSet",
     "PreemptionTold",
+    "RankUse",
     "Reported",
     "ResizeDue",
     "Retention",
     "RetentionSet",
+    "StageUse",
     "StagingFailed",
     "StopRequested",
+    "TimeTold",
     "ValidationEnded",
     "WorkerFailed",
     "WorkerHeld",

@@ -18,7 +18,7 @@ import msgspec
 
 from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.run import Run, Running, Stopping
-from paceline._core.plain import plain, unplain
+from paceline._core.plain import plain, restored
 from paceline._core.reductions import reduced
 
 
@@ -43,6 +43,8 @@ class Report:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
+        if len(self.made) == 1 and not self.made[0].reduce:
+            return own_metrics(self.made[0])
         return reduced((own_metrics(event), event.reduce) for event in self.made)
 
 
@@ -91,6 +93,11 @@ class _Attempt:
         self._returned: list[int] = []
         """Of the ranks that have returned, how many reports each had made; sorted."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether some of rank 0 are not passed on."""
+        return bool(self._first)
+
     def take(self, event: Reported) -> None:
         seq = event.seq
         if event.rank == 0:
@@ -125,8 +132,10 @@ class _Attempt:
         first = self._first.popleft()
         self._passed = first.seq
         self._counts.pop(first.seq, None)
-        others = self._others.pop(first.seq, {})
-        return Report((first, *(others[rank] for rank in sorted(others) if first.reduce)))
+        others = self._others.pop(first.seq, None)
+        if others is None or not first.reduce:
+            return Report((first,))
+        return Report((first, *(others[rank] for rank in sorted(others))))
 
 
 def reports_of(events: Iterable[Event]) -> Iterator[Report]:
@@ -137,7 +146,10 @@ def reports_of(events: Iterable[Event]) -> Iterator[Report]:
             if event.attempt != now.number:
                 yield from now.rest()
                 now = _Attempt(event.attempt)
-            now.take(event)
+            if event.rank == 0 and not event.reduce and not now.waits:
+                yield Report((event,))
+            elif event.rank == 0 or event.reduce:
+                now.take(event)
     yield from now.rest()
 
 
@@ -157,7 +169,7 @@ def that_count(reports: Iterable[Report]) -> list[Report]:
 
 def own_metrics(event: Reported) -> dict[str, Any]:
     """What a rank itself reported."""
-    metrics: dict[str, Any] = unplain(msgspec.json.decode(event.metrics))
+    metrics: dict[str, Any] = restored(event.metrics)
     return metrics
 
 

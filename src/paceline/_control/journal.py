@@ -15,7 +15,7 @@ import msgspec
 
 from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
-from paceline._core.codec import sealed, valid_lines, valid_prefix
+from paceline._core.codec import sealed, valid_lines
 from paceline._core.errors import StorageError
 from paceline._engine.messages import WorkerFailed, WorkerReturned
 from paceline._storage.files import with_room, write_some
@@ -138,11 +138,6 @@ class Reading:
 
 def read(path: Path) -> list[Event]:
     return list(Reading(path))
-
-
-def told_by(data: bytes, where: str) -> list[Event]:
-    """The same of bytes that were read already."""
-    return [decoded(payload, where, line) for line, payload in enumerate(valid_prefix(data), start=1)]
 
 
 def reopened(reading: Reading, fence: Fence = UNFENCED, *, apart: bool = False) -> Journal:

@@ -5,12 +5,15 @@ reports that a worker wrote to its own file but that no driver read, commits tha
 checkpoints whose manifest exists while the line about them was torn or lost.
 """
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from paceline._control import journal
-from paceline._control.commands import CommitCheckpoint
+from paceline._control.commands import CommitCheckpoint, DeleteCheckpoint
 from paceline._control.events import (
     CheckpointRecord,
     CheckpointsFound,
@@ -18,19 +21,24 @@ from paceline._control.events import (
     Committed,
     DriverStarted,
     Event,
+    FileMade,
+    Measured,
     Reported,
+    TimeTold,
     WorkerReady,
 )
 from paceline._control.gathering import Gathering, Report
 from paceline._control.journal import Journal
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
-from paceline._core.codec import valid_lines
+from paceline._core.codec import valid_lines, valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import Staged
-from paceline._storage.depot import Depot
 from paceline._storage.layout import Layout
 from paceline._storage.lease import UNFENCED, Fence
+
+if TYPE_CHECKING:
+    from paceline._storage.depot import Depot
 
 log = logging.getLogger("paceline")
 
@@ -40,10 +48,15 @@ class Recovered:
     run: Run
     journal: Journal
     history: tuple[Event, ...]
-    """The events so far, those that recovery itself added included, but for what other ranks than 0 reported."""
+    """The events so far, those that recovery itself added included, but for reports."""
     fence: Fence = UNFENCED
     reported: Report | None = None
     """The last report of the run that still counts."""
+
+    def reports_of_first(self) -> Iterator[Reported]:
+        """What rank 0 reported so far, from the journal: there may be more than one wants to hold."""
+        reading = journal.Reading(self.journal.path)
+        return (event for event in reading if isinstance(event, Reported) and event.rank == 0)
 
 
 class Replay:
@@ -54,6 +67,8 @@ class Replay:
         self.num_events = 0
         self._asked: dict[int, CommitCheckpoint] = {}
         self._told: set[tuple[int, int]] = set()
+        self.given_up: dict[str, CheckpointRecord] = {}
+        """By name, those that retention has had deleted: as far as the driver got to it."""
         self.lease = 0
         """The number of the last driver."""
 
@@ -67,19 +82,25 @@ class Replay:
                 f"line {self.num_events} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
                 "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
             ) from problem
+        changed = after is not self.run
+        self.run = after
+        if isinstance(event, Committed):
+            self.given_up.pop(event.record.name, None)
         for command in commands:
             if isinstance(command, CommitCheckpoint):
                 self._asked[command.record.seq] = command
-        if len(self._asked) > len(after.committing):
+            elif isinstance(command, DeleteCheckpoint):
+                self.given_up[command.record.name] = command.record
+        if self._asked and len(self._asked) > len(after.committing):
             self._asked = {seq: self._asked[seq] for seq in after.committing}
+        if type(event) is Reported:
+            return changed  # Most are, and there may be millions.
         if isinstance(event, Committed):
             self._told.add((event.record.seq, event.record.attempt))
         elif isinstance(event, CheckpointsFound):
             self._told |= {(record.seq, record.attempt) for record in event.records}
         elif isinstance(event, DriverStarted):
             self.lease = event.lease
-        changed = after is not self.run
-        self.run = after
         return changed
 
     def unanswered(self) -> list[CommitCheckpoint]:
@@ -96,12 +117,11 @@ def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool
     `apart`: an earlier driver may come back, and must not be able to write to this one's journal.
     """
     depot.recover(fence)
-    replay, history = Replay(), []
+    replay, history = Replay(), _History()
     reading = journal.Reading(depot.layout.journal)
     for event in reading:
         replay.hear(event)
-        if _is_remembered(event):
-            history.append(event)
+        history.add(event)
     book = journal.reopened(reading, fence, apart=apart)
     try:
         return _completed(depot, wall, fence, book, replay, history)
@@ -110,50 +130,64 @@ def recovered(depot: Depot, wall: float, fence: Fence = UNFENCED, *, apart: bool
         raise
 
 
-def _is_remembered(event: Event) -> bool:
-    """Of ten thousand workers the reports of one are enough to tell what came of them."""
-    match event:
-        case Reported(rank=rank) | WorkerReady(rank=rank) | CheckpointStaged(staged=Staged(rank=rank)):
-            return rank == 0
-    return True
+class _History:
+    """What is remembered of events. Of reports, of which there may be millions, the last one of rank 0."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.reported: Reported | None = None
+
+    def add(self, event: Event) -> None:
+        if type(event) is Reported:
+            if event.rank == 0:
+                self.reported = event
+            return
+        match event:
+            case TimeTold() | Measured() | FileMade():
+                return
+            case WorkerReady(rank=rank) | CheckpointStaged(staged=Staged(rank=rank)) if rank != 0:
+                return  # Of ten thousand workers one is enough to tell what came of them.
+        self.events.append(event)
+
+    def last_report(self, run: Run, again: Callable[[], Iterable[Event]]) -> Report | None:
+        """The last one that still counts. `again` gives all events, for what is not remembered of it."""
+        first = self.reported
+        if first is not None and first.seq > run.num_reports:  # The run went back to a checkpoint before it.
+            first = None
+            for event in again():
+                if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
+                    first = event
+        if first is None or not first.reduce:
+            return Report((first,)) if first is not None else None
+        made = {
+            event.rank: event
+            for event in again()
+            if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
+        }
+        return Report(tuple(made[rank] for rank in sorted(made)))
 
 
-def _completed(
-    depot: Depot, wall: float, fence: Fence, book: Journal, replay: Replay, history: list[Event]
-) -> Recovered:
+def _completed(depot: Depot, wall: float, fence: Fence, book: Journal, replay: Replay, history: _History) -> Recovered:
     """Tell the journal what it does not tell yet, and undo what was left half done."""
 
     def learn(event: Event) -> None:
         if replay.hear(event):
             book.append(event)
-            if _is_remembered(event):
-                history.append(event)
+            history.add(event)
 
     for event in _unread_reports(depot.layout, replay.run):
         learn(event)
     _finish_commits(depot, replay, wall, fence)
-    survey = _surveyed(depot, replay)
+    survey = surveyed(depot, replay)
     for record in replay.run.checkpoints:
         if record.seq in survey.missing:
             log.warning("%s was committed and is gone, or its manifest is", depot.place(record)[0])
     learn(survey)
-    _delete_forgotten(depot, replay.run, fence)
+    _delete_forgotten(depot, replay, fence)
     depot.clear_staging(fence)
     book.flush()
-    reported = _last_report(depot.layout, replay.run, history)
-    return Recovered(replay.run, book, tuple(history), fence, reported)
-
-
-def _last_report(layout: Layout, run: Run, history: list[Event]) -> Report | None:
-    first = next((e for e in reversed(history) if isinstance(e, Reported) and e.seq <= run.num_reports), None)
-    if first is None or not first.reduce:
-        return Report((first,)) if first is not None else None
-    made = {
-        event.rank: event
-        for event in journal.Reading(layout.journal)
-        if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
-    }
-    return Report(tuple(made[rank] for rank in sorted(made)))
+    reported = history.last_report(replay.run, lambda: journal.Reading(depot.layout.journal))
+    return Recovered(replay.run, book, tuple(history.events), fence, reported)
 
 
 def reports_so_far(layout: Layout) -> Iterator[Report]:
@@ -165,15 +199,36 @@ def reports_so_far(layout: Layout) -> Iterator[Report]:
     yield from gathering.rest()
 
 
-def history_of(depot: Depot) -> tuple[Run, list[Event]]:
-    """The run as it lies there, for readers: nothing is changed, and one that is being written can be read."""
-    replay = Replay()
-    history = journal.told_by(depot.journal(), depot.uri)
-    for event in history:
+def told(depot: Depot, replay: Replay) -> Iterator[Event]:
+    """Every event of a run as it lies there, for readers, heard by `replay`: one after the other, and none is held.
+
+    Nothing is changed, and a run that is being written can be read.
+    """
+    for line, payload in enumerate(valid_prefix(depot.journal()), start=1):
+        event: Event = journal.decoded(payload, depot.uri, line)
         replay.hear(event)
-    history += [event for event in _unread_reports(depot.layout, replay.run) if replay.hear(event)]
-    survey = _surveyed(depot, replay)
+        yield event
+    for event in _unread_reports(depot.layout, replay.run):
+        if replay.hear(event):
+            yield event
+
+
+def history_of(depot: Depot) -> tuple[Run, list[Event]]:
+    """The run as it lies there, and all its events."""
+    replay = Replay()
+    history = list(told(depot, replay))
+    survey = surveyed(depot, replay)
     return step(replay.run, survey)[0], [*history, survey]
+
+
+def outline_of(depot: Depot) -> tuple[Run, list[Event], Report | None]:
+    """The run as it lies there, its events but for reports, and the last report that counts."""
+    replay, history = Replay(), _History()
+    for event in told(depot, replay):
+        history.add(event)
+    survey = surveyed(depot, replay)
+    run = step(replay.run, survey)[0]
+    return run, [*history.events, survey], history.last_report(run, lambda: told(depot, Replay()))
 
 
 def _unread_reports(layout: Layout, run: Run) -> Iterator[Event]:
@@ -204,7 +259,7 @@ def _finish_commits(depot: Depot, replay: Replay, wall: float, fence: Fence) -> 
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
 
-def _surveyed(depot: Depot, replay: Replay) -> CheckpointsFound:
+def surveyed(depot: Depot, replay: Replay) -> CheckpointsFound:
     """Where storage and journal differ about what checkpoints there are."""
     untold = [manifest for manifest in depot.manifests() if not replay.tells_of(manifest.record)]
     # Too late: by a driver that was paused between asking whether the run is still its own and this last act.
@@ -216,10 +271,13 @@ def _surveyed(depot: Depot, replay: Replay) -> CheckpointsFound:
     )
 
 
-def _delete_forgotten(depot: Depot, run: Run, fence: Fence) -> None:
-    """Retention had decided on these and the driver died before it got to them; or they came too late to count."""
-    kept = {(record.name, record.seq, record.attempt) for record in run.checkpoints}
+def _delete_forgotten(depot: Depot, replay: Replay, fence: Fence) -> None:
+    """Retention had decided on these and the driver died before it got to them, or amid it; or they came too late."""
+    kept = {(record.name, record.seq, record.attempt) for record in replay.run.checkpoints}
     for manifest in depot.manifests():
         record = manifest.record
         if (record.name, record.seq, record.attempt) not in kept:
             depot.delete(record, fence)
+    # A manifest goes first, so what is left of one shows as a directory without. Others of that kind are the user's.
+    for name in sorted(depot.without_manifest() & replay.given_up.keys()):
+        depot.delete(replay.given_up[name], fence)

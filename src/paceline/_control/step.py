@@ -43,6 +43,7 @@ from paceline._control.events import (
     Failure,
     HangPassed,
     HangSuspected,
+    Note,
     PinsSet,
     PreemptionTold,
     Reported,
@@ -92,12 +93,18 @@ SAVE_MARGIN = 1.5
 
 Step = tuple[Run, list[Command]]
 
+_LIVE = (Running, Stopping)
+
 
 class InvalidTransition(Exception):
     """An event arrived that no phase of the run can take: a bug in this library."""
 
 
 def step(run: Run, event: Event, now: float = 0.0) -> Step:
+    if type(event) is Reported and event.attempt >= run.attempt and isinstance(run.phase, _LIVE):
+        return _reported(run, event, now)  # Nearly all events are these: the questions below are not asked of them.
+    if isinstance(event, Note):
+        return run, []
     if isinstance(event, DriverStarted):
         return _opened(run, event, now)
     if isinstance(event, CheckpointsFound):
@@ -112,8 +119,6 @@ def step(run: Run, event: Event, now: float = 0.0) -> Step:
         return run, []  # Said by workers that are already gone.
 
     match run.phase, event:
-        case Running() | Stopping(), Reported():
-            return _reported(run, event, now)
         case Running() | Stopping(), CheckpointStaged():
             return _staged(run, event)
         case Running() | Stopping(), StagingFailed():
@@ -314,8 +319,11 @@ def _has_room(run: Run) -> bool:
 
 
 def _live(run: Run) -> Running:
-    assert isinstance(run.phase, Running | Stopping)
-    return run.phase if isinstance(run.phase, Running) else run.phase.running
+    phase = run.phase
+    if isinstance(phase, Running):
+        return phase
+    assert isinstance(phase, Stopping)
+    return phase.running
 
 
 def _with_live(run: Run, live: Running) -> Run:
@@ -328,6 +336,8 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
     rank, seq = event.rank, event.seq
     if seq <= live.progress[rank]:
         return run, []  # Said twice: read back from the worker's file, or sent again by the wire.
+    if _only_tells(event) and not (live.pending or live.reducing or live.positions):
+        return _told(run, live, event), []
     least = live.progress.least
     live = replace(live, progress=live.progress.advanced(rank, seq))
     if run.num_engine_failures_in_place:
@@ -356,6 +366,24 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
     if live.positions and live.progress.least > least:
         live = replace(live, positions=_awaited(live))
     return _commits(_with_live(run, live))
+
+
+def _only_tells(event: Reported) -> bool:
+    """Metrics, and nothing that somebody waits for."""
+    return event.checkpoint is None and not event.reduce and not event.data
+
+
+def _told(run: Run, live: Running, event: Reported) -> Run:
+    """What `_reported` comes to for one that only tells, where nothing is waited for: most reports are such."""
+    progress = live.progress.advanced(event.rank, event.seq)
+    if event.rank == 0:
+        recent = (*live.recent[-RECENT + 1 :], (event.seq, event.metrics))
+        live = replace(live, progress=progress, recent=recent)
+    else:
+        live = replace(live, progress=progress)
+    phase = live if isinstance(run.phase, Running) else replace(run.phase, running=live)
+    num_reports = event.seq if event.rank == 0 else run.num_reports
+    return replace(run, phase=phase, num_reports=num_reports, num_engine_failures_in_place=0)
 
 
 def _joined_by(live: Running, event: Reported) -> tuple[Running, Failure | None]:

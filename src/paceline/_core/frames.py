@@ -4,6 +4,7 @@ import inspect
 import os
 import traceback
 from pathlib import Path
+from types import TracebackType
 
 from paceline._core.plain import printable
 
@@ -25,6 +26,21 @@ def shown_path(filename: str) -> str:
     except FileNotFoundError:  # The directory that we are in has been removed.
         path = filename
     return printable(filename if path.startswith("..") else path)
+
+
+def from_users_code(traced: TracebackType | None) -> TracebackType | None:
+    """The same from the first frame on that is not ours: how the user's function was come to is nobody's concern."""
+    found = traced
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        found = found.tb_next
+    return found if found is not None else traced
+
+
+def shown_name(name: str) -> str:
+    """Of a function or a thread, on one line and with nothing in it that a terminal would act upon."""
+    if name.isprintable():
+        return name
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
 def user_frames(error: BaseException) -> tuple[str, ...]:

@@ -8,7 +8,11 @@ import math
 from numbers import Real
 from typing import Any
 
+import msgspec
+
 _ESCAPE = "$number"
+_ESCAPE_WRITTEN = b'"$number"'
+"""In JSON, which msgspec writes without a backslash for any of these letters."""
 _INT_LIMIT = 1 << 63
 _MAX_DECIMAL_BITS = 2000
 
@@ -51,6 +55,13 @@ def unplain(value: Any) -> Any:
     if isinstance(value, list):
         return [unplain(item) for item in value]
     return value
+
+
+def restored(raw: msgspec.Raw) -> Any:
+    """The value whose plain form was written as JSON."""
+    value = msgspec.json.decode(raw)
+    # To look for the word is much cheaper than to go through every value, and hardly any report has it.
+    return unplain(value) if _ESCAPE_WRITTEN in bytes(raw) else value
 
 
 def looked_up(metrics: Any, attribute: str) -> Any:

@@ -26,6 +26,8 @@ class Settings:
     """Use the plain POSIX ways (spawn, unlinked files, end of file) even where Linux offers better ones."""
     verbosity: int = 1
     """0: only errors. 1: one line for each thing that happened. 2: also every report of rank 0."""
+    progress_s: float = 30.0
+    """Where there is no terminal: how often it is said how far a run is."""
     report_notice_s: float = 30.0
     """How long a checkpoint may wait for the report of another rank before that is said on the terminal."""
     preemption_grace_s: float = 30.0
@@ -42,8 +44,12 @@ class Settings:
     """How long the head of a cluster may not answer before the cluster is taken for lost. Ray's own limit is 60."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: where a cluster is."""
+    terminal: str | None = None
+    """`TERM`: what kind of terminal there is."""
     omp_num_threads: str | None = None
     """OpenMP's own `OMP_NUM_THREADS`: how many threads a worker computes with, where the user says so."""
+    no_color: bool = False
+    """Everybody's own `NO_COLOR`: no colours on a terminal."""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -55,6 +61,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         start_method=_one_of(environ, "PACELINE_START_METHOD", ("fork", "spawn"), default.start_method),
         portable=_flag(environ, "PACELINE_PORTABLE", default.portable),
         verbosity=int(_one_of(environ, "PACELINE_VERBOSITY", ("0", "1", "2"), str(default.verbosity))),
+        progress_s=_seconds(environ, "PACELINE_PROGRESS_S", default.progress_s),
         report_notice_s=_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
         preemption_grace_s=_seconds(environ, "PACELINE_PREEMPTION_GRACE_S", default.preemption_grace_s),
         lease_ttl_s=_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
@@ -63,7 +70,9 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         cluster_patience_s=_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
         engine=_one_of(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
+        terminal=environ.get("TERM") or None,
         omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
+        no_color=bool(environ.get("NO_COLOR")),
     )
 
 
@@ -83,6 +92,36 @@ def take_from_elsewhere(variables: Mapping[str, str]) -> None:
             os.environ[name] = value
 
 
+_TELLING = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "JAX_PLATFORMS",
+    "MKL_NUM_THREADS",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "XLA_FLAGS",
+)
+
+
+def telling_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those that say how a run went and that are never a secret, with our own: for its description."""
+    return {n: v for n, v in sorted(environ.items()) if n in _TELLING or n.startswith("PACELINE_")}
+
+
 def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Those variables of ours that are set, for a process elsewhere in which they are to hold as well."""
     return {name: value for name, value in environ.items() if name.startswith("PACELINE_")}
@@ -97,7 +136,8 @@ def spool_root() -> Path:
 
 
 def default_storage_path() -> str:
-    return str(Path(load().storage_path).expanduser())
+    chosen = load().storage_path
+    return chosen if "://" in chosen else str(Path(chosen).expanduser())
 
 
 @contextlib.contextmanager

@@ -4,11 +4,9 @@
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,8 @@ def anonymous_file(label: str) -> int:
     """A descriptor of memory (or an unlinked file) that nothing can find by name and that goes with its last holder."""
     if on_linux():
         return os.memfd_create(label, os.MFD_CLOEXEC)
+    import tempfile
+
     with tempfile.TemporaryFile(prefix=f"{label}-") as file:
         return os.dup(file.fileno())
 
@@ -204,6 +204,8 @@ def num_cores() -> int:
 
 
 def _prctl(option: int, value: int) -> None:
+    import ctypes
+
     libc: Any = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()

@@ -206,6 +206,63 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
     condition: Condition | None = None
 
 
+class GpuUse(msgspec.Struct, frozen=True, array_like=True):
+    """Of one accelerator."""
+
+    index: int
+    """Among those that the machine has."""
+    used_bytes: int = 0
+    """On the whole of it, whoever uses it."""
+    total_bytes: int = 0
+    busy: float = -1.0
+    """From 0 to 1; below 0 where the driver does not say."""
+
+
+class RankUse(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank has used since its attempt began: seconds are sums, bytes are of now."""
+
+    rank: int
+    cpu_s: float = 0.0
+    """With all processes that it started."""
+    rss_bytes: int = 0
+    """Likewise; what they hold together counts for each of them."""
+    gpus: tuple[GpuUse, ...] = ()
+    wall_s: float = 0.0
+    """From when the worker was told who it is until it was done. What of it is none of the four below was spent in the
+    user's own code."""
+    setup_s: float = 0.0
+    """Around the user's function: the job loaded, the framework's group formed and left again. Of a worker that takes
+    orders, also standing by for the next."""
+    data_s: float = 0.0
+    """Waiting for rows or batches: of datasets, and of loaders that were prepared."""
+    report_s: float = 0.0
+    """In `report()`, without what follows."""
+    checkpoint_s: float = 0.0
+    """In `report()` with a checkpoint: copied, staged, waited for."""
+    num_reports: int = 0
+    pid: int = 0
+    host: str = ""
+    device: str = ""
+    """As `cuda:0`, once it is known; else `cpu`."""
+
+
+class Used(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Measure`; said unasked once, right before the worker says that it is done."""
+
+    attempt: int
+    use: RankUse
+
+
+class Profiled(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Profile`: files by name, or why there are none."""
+
+    attempt: int
+    rank: int
+    number: int
+    files: tuple[tuple[str, bytes], ...] = ()
+    problem: str = ""
+
+
 class Answered(msgspec.Struct, frozen=True, tag=True):
     """A worker has done what `Order` asked for, and stands by for the next."""
 
@@ -236,6 +293,8 @@ FromWorker = (
     | WorkerFailed
     | Joined
     | Sampled
+    | Used
+    | Profiled
     | Answered
 )
 
@@ -374,6 +433,17 @@ class Sample(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """Answer with `Used`."""
+
+
+class Profile(msgspec.Struct, frozen=True, tag=True):
+    """Look at what this worker does for so long, and answer with `Profiled`."""
+
+    number: int
+    seconds: float
+
+
 class Order(msgspec.Struct, frozen=True, tag=True):
     """To a worker that stands by: do this, and answer with `Answered`. Without anything to do it is the last."""
 
@@ -397,6 +467,8 @@ ToWorker = (
     | Proceed
     | Release
     | Sample
+    | Measure
+    | Profile
     | Order
     | Exit
 )

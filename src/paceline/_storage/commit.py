@@ -201,27 +201,39 @@ def set_aside(files: Files, layout: Layout, name: str, fence: Fence = UNFENCED) 
 
 def problem_with(directory: Path) -> str | None:
     """What is wrong with a checkpoint's files, checked against the manifest; None where all is well."""
+    return next(problems_with(directory), None)
+
+
+def problems_with(directory: Path) -> Iterator[str]:
+    """All that is wrong, one line for each file; each is read only as it is asked for."""
     try:
         manifest = read_manifest(directory)
     except StorageError as error:
-        return str(error)
+        yield str(error)
+        return
     if manifest is None:
-        return f"{directory / MANIFEST} is missing"
+        yield f"{directory / MANIFEST} is missing"
+        return
     inside = directory.resolve()
     for entry in manifest.files:
-        path = directory / entry.path
-        try:
-            if not path.resolve(strict=True).is_relative_to(inside):
-                return f"{path} is a link that leads out of the checkpoint"
-            found = hash_file(path, entry.path)
-        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-            if not isinstance(error, OSError):
-                return f"{path}: {error}"
-            return f"{path}: {error.strerror or error}"
-        if found.size != entry.size:
-            return f"{path} has {found.size} bytes where {entry.size} were written"
-        if entry.hash and found.hash != entry.hash:
-            return f"{path} does not hash to what was written"
+        problem = _problem_with_file(directory / entry.path, entry, inside)
+        if problem is not None:
+            yield problem
+
+
+def _problem_with_file(path: Path, entry: FileEntry, inside: Path) -> str | None:
+    try:
+        if not path.resolve(strict=True).is_relative_to(inside):
+            return f"{path} is a link that leads out of the checkpoint"
+        found = hash_file(path, entry.path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        if not isinstance(error, OSError):
+            return f"{path}: {error}"
+        return f"{path}: {error.strerror or error}"
+    if found.size != entry.size:
+        return f"{path} has {found.size} bytes where {entry.size} were written"
+    if entry.hash and found.hash != entry.hash:
+        return f"{path} does not hash to what was written"
     return None
 
 
@@ -285,6 +297,16 @@ def manifests(layout: Layout) -> Iterator[Manifest]:
         if manifest is not None and manifest.record.name == directory.name:
             found.append(manifest)
     yield from sorted(found, key=lambda manifest: manifest.record.seq)
+
+
+def without_manifest(layout: Layout) -> set[str]:
+    """The names of directories that may be what is left of a checkpoint, or are somebody's own."""
+    return {
+        directory.name
+        for directory in layout.root.iterdir()
+        if names_checkpoint(directory.name) and not directory.is_symlink() and directory.is_dir()
+        if not has_manifest(directory)
+    }
 
 
 def recover(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None:

@@ -7,6 +7,7 @@ run in a store has a directory on this machine as well, its spool, where files a
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,10 @@ log = logging.getLogger("paceline")
 
 _BROKEN = ".broken"
 
+LOGS_EVERY_S = 30.0
+_SMALL_LOG = 4 << 20
+"""Bytes of a log up to which it is brought over so often."""
+
 
 class Depot(Protocol):
     layout: Layout
@@ -40,11 +45,19 @@ class Depot(Protocol):
         """The path of a checkpoint and the `pyarrow.fs` filesystem it is on; None for one of this machine."""
         ...
 
+    def address(self, record: CheckpointRecord) -> str:
+        """Where a checkpoint is, for other programs: `file:///...` or in the store's own words."""
+        ...
+
     def root(self) -> tuple[str, Any]:
-        """The same of the run."""
+        """The same as `place`, of the run."""
         ...
 
     def journal(self) -> bytes: ...
+    def keep_file(self, path: Path) -> None:
+        """Bring a file that lies in the run's directory to where the run is kept."""
+        ...
+
     def ship_journal(self) -> None:
         """Bring what was written to the journal to where the run is kept."""
         ...
@@ -74,6 +87,10 @@ class Depot(Protocol):
     def problem_with(self, record: CheckpointRecord) -> str | None: ...
     def has(self, record: CheckpointRecord) -> bool: ...
     def manifests(self) -> list[Manifest]: ...
+    def without_manifest(self) -> set[str]:
+        """The names of checkpoints under which files lie and no manifest."""
+        ...
+
     def recover(self, fence: Fence = UNFENCED) -> None:
         """Undo what a crash left half done."""
         ...
@@ -99,6 +116,9 @@ class DiskDepot:
     def place(self, record: CheckpointRecord) -> tuple[str, Any]:
         return str(self.layout.checkpoint(record.name)), None
 
+    def address(self, record: CheckpointRecord) -> str:
+        return self.layout.checkpoint(record.name).absolute().as_uri()
+
     def root(self) -> tuple[str, Any]:
         return str(self.layout.root), None
 
@@ -107,6 +127,9 @@ class DiskDepot:
             return self.layout.journal.read_bytes()
         except FileNotFoundError:
             return b""
+
+    def keep_file(self, path: Path) -> None:
+        """It is where it belongs."""
 
     def ship_journal(self) -> None:
         """It is where it belongs."""
@@ -147,6 +170,9 @@ class DiskDepot:
     def manifests(self) -> list[Manifest]:
         return list(commit.manifests(self.layout))
 
+    def without_manifest(self) -> set[str]:
+        return commit.without_manifest(self.layout)
+
     def recover(self, fence: Fence = UNFENCED) -> None:
         commit.recover(self._files, self.layout, fence)
 
@@ -186,6 +212,8 @@ class StoreDepot:
         self._segments = segments
         self._files = files or LocalFiles()
         self._failing = False
+        self._logs_put: dict[Path, tuple[int, float]] = {}
+        """How much of each log is in the store, and from when on it may be put again."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is opened again: a result, and an error that carries one, can be sent there."""
@@ -195,24 +223,34 @@ class StoreDepot:
     def place(self, record: CheckpointRecord) -> tuple[str, Any]:
         return f"{self._store.path}/{prefix_of(record)}", self._store.filesystem
 
+    def address(self, record: CheckpointRecord) -> str:
+        return f"{self.uri.rstrip('/')}/{prefix_of(record)}"
+
     def root(self) -> tuple[str, Any]:
         return self._store.path, self._store.filesystem
 
     def journal(self) -> bytes:
         return stored_journal(self._store)
 
+    def keep_file(self, path: Path) -> None:
+        self._store.upload(path, path.relative_to(self.layout.root).as_posix())
+
     def ship_journal(self) -> None:
-        """Whenever it does not work it is left for the next time; a commit and the end insist on it."""
+        """Whenever it does not work it is left for the next time; a commit and the end insist on it.
+
+        Now and then logs go along, for those who look at the run from elsewhere.
+        """
         if self._segments is None:
             return
         try:
             self._segments.put_new()
+            self._put_grown_logs(time.monotonic())
             self._failing = False
         except RunHeldError:
             raise
         except OSError as error:
             if not self._failing:
-                log.warning("the journal could not be brought to %s, tried again: %s", self.uri, error)
+                log.warning("the journal or a log could not be brought to %s, tried again: %s", self.uri, error)
             self._failing = True
 
     def keep(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
@@ -317,6 +355,10 @@ class StoreDepot:
                 found.append(manifest)
         return sorted(found, key=lambda manifest: manifest.record.seq)
 
+    def without_manifest(self) -> set[str]:
+        """`clear_staging` sees to them: below the prefix of an attempt nothing else lies."""
+        return set()
+
     def recover(self, fence: Fence = UNFENCED) -> None:
         """Nothing is ever half done: a checkpoint is there with its manifest."""
 
@@ -344,11 +386,22 @@ class StoreDepot:
         if self._segments is not None:
             self._segments.put_new()
         logs = sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+        logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
         logs += sorted(path for pattern in LOGGED for path in self.layout.root.glob(pattern))
         try:
             upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in logs])
         except OSError as error:
             log.warning("logs stay in %s: %s", self.layout.logs, error)
+
+    def _put_grown_logs(self, now: float) -> None:
+        """An object is put as a whole, so the larger a log is, the more seldom."""
+        for path in sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else ():
+            size = path.stat().st_size
+            before, due = self._logs_put.get(path, (0, now + LOGS_EVERY_S))
+            if size > before and now >= due:
+                self.keep_file(path)
+                before, due = size, now + LOGS_EVERY_S * max(1.0, size / _SMALL_LOG)
+            self._logs_put[path] = before, due
 
     def _delete_namesakes(self, record: CheckpointRecord, fence: Fence) -> None:
         """A name that the user chose again: the older one goes, now that the newer one is there."""

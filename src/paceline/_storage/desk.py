@@ -6,7 +6,6 @@ The token is made once for a run, and read by who may read the run. The rest is 
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +65,7 @@ class DiskDesk:
         if (token := self.token()) is not None:
             return token
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         part = self._written(_TOKEN, token.encode())
         try:
             linked(part, self._directory / _TOKEN)
@@ -90,7 +89,7 @@ class DiskDesk:
             return None
 
     def _written(self, name: str, data: bytes) -> Path:
-        part = self._directory / f"{name}.{secrets.token_hex(4)}.part"
+        part = self._directory / f"{name}.{os.urandom(4).hex()}.part"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             file.write(data)
@@ -112,7 +111,7 @@ class StoreDesk:
     def made_token(self) -> str:
         if (token := self.token()) is not None:
             return token
-        self._store.create(_key(_TOKEN), secrets.token_hex(16).encode())
+        self._store.create(_key(_TOKEN), os.urandom(16).hex().encode())
         return _known(self.token(), f"{self._store.uri}/{_key(_TOKEN)}")
 
     def note(self) -> Note | None:

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -92,6 +91,8 @@ class LocalFiles:
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
+        import shutil
+
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 

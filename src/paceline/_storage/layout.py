@@ -11,6 +11,8 @@
     .staging/attempt_1/checkpoint_000012/...    files that are not yet a checkpoint
     .trash/                                     on its way out
     .lease/000003.json                          who writes the run: the highest number does
+    .requests/5f1e....json                      what a person asks of the driver, and its answer
+    profiles/...-rank_0.trace.json.gz           what workers did, for those who asked
     .controller/token                           what the controller of a detached run asks of those who follow it
 """
 
@@ -24,7 +26,7 @@ METADATA = ".metadata.json"
 """Notes that may be changed after the commit, so the manifest does not cover them."""
 
 
-RESERVED = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "result.json", "progress.csv")
+RESERVED = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "profiles", "result.json", "progress.csv")
 LOGGED = ("result.json", "progress.csv", "events.out.tfevents.*.paceline")
 """What loggers write beside the journal, in the driver."""
 _MAX_NAME = 255
@@ -61,6 +63,14 @@ class Layout:
     @property
     def controller(self) -> Path:
         return self.root / ".controller"
+
+    @property
+    def requests(self) -> Path:
+        return self.root / ".requests"
+
+    @property
+    def profiles(self) -> Path:
+        return self.root / "profiles"
 
     @property
     def trash(self) -> Path:

@@ -2,7 +2,7 @@
 
 A lease has a number, and the highest number holds. Its holder renews it; one that stays silent for `ttl_s` may be
 succeeded by the next number. Nobody can take a lease from a driver that is only paused, so a driver asks before each
-act that changes the run (`check`), and readers pass over what an older number did too late: see G6 in docs/design.md.
+act that changes the run (`check`), and readers pass over what an older number did too late: see G6 in docs/concepts.
 Where the lease lies is a `Slot`. What to do about a holder that is found there is `decided` without effects.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import threading
 import time
@@ -352,7 +351,7 @@ def _me(before: Holder | None, gone: bool, ttl_s: float, clock: Clock, controlle
         renewed_at=wall,
         beat=clock.now(),
         ttl_s=ttl_s,
-        token=secrets.token_hex(8),
+        token=os.urandom(8).hex(),
         alone=before is None or (gone and before.alone),
         controller=controller,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from paceline._core.errors import StorageError
 from paceline._core.frames import shown_path
 from paceline._core.plain import plain, printable
 from paceline._core.reductions import Mark, apart
+from paceline._core.spending import CHECKPOINT, REPORT, Spending
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import (
     Answered,
@@ -93,6 +95,8 @@ class Context:
         self.num_reports = begin.first_seq
         self.began = time.monotonic()
         """When this worker, or the order at hand, began."""
+        self.spending = Spending()
+        """Where the time of the thread that makes this goes."""
         self.config: Any = None
         """What the user's function is called with."""
         self.given: Any = None
@@ -101,6 +105,8 @@ class Context:
         """Of the datasets of the run, the parts that this worker has taken."""
         self.positions: dict[str, Callable[[], Cursor]] = {}
         """Where each of them stands."""
+        self.at_the_end: Callable[[], None] = lambda: None
+        """To be called when the function has returned, before that is said."""
         self._link = link
         # Protects the two below: reports are written by the user's thread and by the one that uploads.
         self._writing = threading.Lock()
@@ -200,37 +206,48 @@ class Context:
         raised here, of an earlier report too. The report itself is made in any case: ranks that go on after such an
         error are still at the same number.
         """
-        reduce: tuple[Mark, ...] = ()
+        was = self.spending.turn(REPORT)
         try:
-            values = Raw(encode(plain(metrics)))
-        except TypeError:
-            # Only now is it looked for what is reduced: those who reduce nothing pay nothing for it.
-            metrics, reduce = apart(metrics)
-            if not reduce:
-                raise
-            values = Raw(encode(plain(metrics)))
-        where = self.call_site()
-        made = (lambda: source) if source is not None else on_stop
-        seq, stop, saves = self._count(source is not None, on_stop is not None)
-        self.last_where = where
-        begin = self.begin
-        named = (name or checkpoint_name(seq)) if saves else None
-        task = validation if saves else None
-        data = tuple((name, position()) for name, position in self.positions.items())
-        payload = encode(
-            Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
-        )
-        if saves:
-            assert made is not None
-            assert named is not None
-            self._save(seq, named, payload, made, wait)
-        else:
-            self._record(payload)
-        if stop:
-            raise StopTraining
-        if begin.waits_in_reports:
-            self._wait_to_proceed(seq)
-        self._raise_refused()
+            reduce: tuple[Mark, ...] = ()
+            try:
+                values = Raw(encode(plain(metrics)))
+            except TypeError:
+                # Only now is it looked for what is reduced: those who reduce nothing pay nothing for it.
+                metrics, reduce = apart(metrics)
+                if not reduce:
+                    raise
+                values = Raw(encode(plain(metrics)))
+            where = self.call_site()
+            made = (lambda: source) if source is not None else on_stop
+            seq, stop, saves = self._count(source is not None, on_stop is not None)
+            self.last_where = where
+            begin = self.begin
+            named = (name or checkpoint_name(seq)) if saves else None
+            task = validation if saves else None
+            data = tuple((name, position()) for name, position in self.positions.items())
+            payload = encode(
+                Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
+            )
+            if saves:
+                assert made is not None
+                assert named is not None
+                with self.spending.at(CHECKPOINT):
+                    self._save(seq, named, payload, made, wait)
+            else:
+                self._record(payload)
+            if stop:
+                raise StopTraining
+            if begin.waits_in_reports:
+                self._wait_to_proceed(seq)
+            self._raise_refused()
+        finally:
+            self.spending.turn(was)
+
+    def made_scratch(self) -> str:
+        """A new directory for what is made on the way to something else; it goes with the attempt."""
+        directory = self.layout.scratch(self.begin.attempt, self.begin.rank)
+        make_private_dirs(directory)
+        return tempfile.mkdtemp(dir=directory)
 
     def next_checkpoint_name(self) -> str:
         return checkpoint_name(self.num_reports + 1)
@@ -245,7 +262,7 @@ class Context:
         `validated`: also once no validation is pending. (Only what all ranks have reported is committed, so there is
         none but of this worker's own reports.)
         """
-        with self._changed:
+        with self.spending.at(CHECKPOINT), self._changed:
             self._changed.wait_for(
                 lambda: not self._announced and not (validated and self._validation_is_pending()), timeout_s
             )
@@ -275,10 +292,11 @@ class Context:
 
     def finish(self) -> None:
         """See all that is still under way to its end: uploads staged, checkpoints committed or refused."""
-        self.uploader.wait()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._announced)
-        self._raise_refused()
+        with self.spending.at(CHECKPOINT):
+            self.uploader.wait()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._announced)
+            self._raise_refused()
 
     def next_order(self) -> Order:
         """What to do next, waited for; `StopTraining` where the run is to stop before that comes."""

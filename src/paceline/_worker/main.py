@@ -19,8 +19,9 @@ from typing import Any
 import cloudpickle
 from msgspec import Raw
 
+from paceline._core import spending
 from paceline._core.errors import StorageError
-from paceline._core.frames import user_frames
+from paceline._core.frames import from_users_code, user_frames
 from paceline._core.plain import plain, printable
 from paceline._core.process import flush_stdio, forget_inherited_exits, reseed, take_over_stdio
 from paceline._engine.messages import (
@@ -29,8 +30,11 @@ from paceline._engine.messages import (
     Failure,
     FailureKind,
     Guest,
+    Measure,
+    Profile,
     Sample,
     ToWorker,
+    Used,
     WorkerFailed,
     WorkerReady,
     WorkerReturned,
@@ -39,9 +43,11 @@ from paceline._engine.messages import (
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining
 from paceline._worker.link import Link
+from paceline._worker.profiling import Profiling
 from paceline._worker.script import stand_for_script
 from paceline._worker.signals import noticing
 from paceline._worker.stacks import sampled
+from paceline._worker.usage import Usage
 
 _MAX_TEXT = 100_000
 _OF_TIME = ("timed out", "timing out", "timeout")
@@ -63,16 +69,10 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     if begin.data_address.startswith(ON_CLUSTER):
         threading.Thread(target=_approach, args=(begin.data_address,), name="paceline-approach", daemon=True).start()
 
-    def take(message: ToWorker) -> None:
-        if isinstance(message, Sample):
-            # Not through the context: a main thread that holds its lock is still to be seen.
-            link.send(sampled(begin.attempt, begin.rank, message.number))
-        else:
-            context.take(message)
-
-    link.listen(take, context.signalled)
+    usage = Usage(context)
+    link.listen(hearing(context, link, usage), context.signalled)
     with noticing(link):
-        code = work(context, link, lambda: _loaded(job_fd, begin.guest))
+        code = work(context, link, usage, lambda: _loaded(job_fd, begin.guest))
     if code == 0:
         # What an interpreter does when it ends, without taking every module apart.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -81,10 +81,31 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     return code
 
 
-def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
+def hearing(context: Context, link: Link, usage: Usage) -> Callable[[ToWorker], None]:
+    """What is done with each message, on the listening thread."""
+    begin = context.begin
+    profiling = Profiling(begin.attempt, begin.rank, link.send, context.made_scratch)
+    context.at_the_end = profiling.finish
+
+    def take(message: ToWorker) -> None:
+        # What is asked about this process is not for the context: a main thread that holds its lock is to be seen.
+        if isinstance(message, Sample):
+            link.send(sampled(begin.attempt, begin.rank, message.number))
+        elif isinstance(message, Profile):
+            profiling.begin(message.number, message.seconds)
+        elif isinstance(message, Measure):
+            link.send(Used(begin.attempt, usage.now()))
+        else:
+            context.take(message)
+
+    return take
+
+
+def work(context: Context, link: Link, usage: Usage, load: Callable[[], Job]) -> int:
     """Run the job and tell the driver how it ended."""
     begin = context.begin
     worker_context.enter(context)
+    spending.enter(context.spending)
     stopped = False
     value: Any = None
     try:
@@ -95,26 +116,34 @@ def work(context: Context, link: Link, load: Callable[[], Job]) -> int:
             with backend.around(context):
                 link.send(WorkerReady(begin.attempt, begin.rank, os.getpid()))
                 try:
-                    value = function() if config is None else function(config)
+                    with context.spending.at(spending.OWN):
+                        value = function() if config is None else function(config)
                 except StopTraining:
                     stopped = True
                 context.finish()
         finally:
+            spending.leave(context.spending)
             worker_context.leave()
         plain_value, pickled = _carried(value)
         message = WorkerReturned(
             begin.attempt, begin.rank, context.num_reports, context.last_where, stopped, plain_value, pickled
         )
     except BaseException as error:  # noqa: BLE001  a SystemExit before the end is a failure like any other
+        error.__traceback__ = from_users_code(error.__traceback__)
         context.error = error
         _print_traceback(error)
         failed = WorkerFailed(begin.attempt, begin.rank, _failure(context, error), _pickled(error))
         flush_stdio()
+        context.spending.stop()
+        link.send(Used(begin.attempt, usage.now()))
         link.send(failed)
         link.flush()
         context.wait_for_exit()
         return 1
     flush_stdio()
+    context.at_the_end()
+    context.spending.stop()
+    link.send(Used(begin.attempt, usage.now()))
     link.send(message)
     context.wait_for_exit()
     return 0
@@ -132,7 +161,7 @@ def _leave_at_once() -> None:
 
 
 def _print_traceback(error: BaseException) -> None:
-    print(_safe_traceback(error), file=sys.stderr)
+    print(_safe_traceback(error).rstrip("\n"), file=sys.stderr)
 
 
 def _failure(context: Context, error: BaseException) -> Failure:

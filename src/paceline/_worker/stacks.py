@@ -16,7 +16,7 @@ import time
 from types import CodeType, FrameType
 
 from paceline._core import system
-from paceline._core.frames import is_library, shown_path
+from paceline._core.frames import is_library, shown_name, shown_path
 from paceline._engine.messages import Frame, Sampled
 
 LOOKS = 5
@@ -40,7 +40,7 @@ def sampled(attempt: int, rank: int, number: int) -> Sampled:
     others = []
     for ident, innermost in sys._current_frames().items():
         if ident not in (threading.main_thread().ident, threading.get_ident()):
-            others.append((names.get(ident, f"thread {ident}"), _told(_stack(innermost))))
+            others.append((shown_name(names.get(ident, f"thread {ident}")), _told(_stack(innermost))))
     return Sampled(
         attempt,
         rank,
@@ -76,7 +76,7 @@ def _told(stack: list[FrameType]) -> tuple[Frame, ...]:
         code = frame.f_code
         module = frame.f_globals.get("__name__")
         where = f"{shown_path(code.co_filename)}:{frame.f_lineno}"
-        frames.append(Frame(str(module), code.co_name, where, not is_library(code.co_filename)))
+        frames.append(Frame(str(module), shown_name(code.co_name), where, not is_library(code.co_filename)))
     return tuple(frames)
 
 

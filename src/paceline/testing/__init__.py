@@ -1,6 +1,6 @@
 """Stand-ins for tests: a clock that is moved by hand, an engine without processes, the contract of all engines, faults.
 
-`Faults` is for tests of your own scripts as well: see docs/testing.md.
+`Faults` is for tests of your own scripts as well: see docs/guides/testing.md.
 """
 
 from paceline.testing.clock import FakeClock

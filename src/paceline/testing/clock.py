@@ -2,6 +2,8 @@
 
 
 class FakeClock:
+    """A clock for tests: it stands still until `advance(seconds)` is called."""
+
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
 

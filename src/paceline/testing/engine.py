@@ -32,6 +32,7 @@ from paceline._engine.messages import (
 from paceline.testing.clock import FakeClock
 
 FakeWorker = Callable[[Begin], Generator[FromWorker | None, ToWorker | None, None]]
+"""A worker of a `FakeEngine`: it yields what it says, or None to hear what it is told; to raise is to be killed."""
 
 
 class _Worker:
@@ -83,6 +84,8 @@ class _Worker:
 
 
 class FakeEngine:
+    """An engine whose workers are generators of the test, each let to say one thing at a time, in this process."""
+
     def __init__(self, worker: FakeWorker, clock: FakeClock | None = None) -> None:
         self._worker = worker
         self._clock = clock if clock is not None else FakeClock()

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 
 from paceline._core import system
@@ -31,13 +32,17 @@ class Sibling:
         return 0 if poll.poll(0) else None
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._watch, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def wait(self) -> int:
+    def send_signal(self, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._watch, signum)
+
+    def wait(self, timeout: float | None = None) -> int:
         poll = select.poll()
         poll.register(self._watch, select.POLLIN)
-        poll.poll()
+        if not poll.poll(None if timeout is None else timeout * 1000):
+            raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
         os.close(self._watch)
         return 0
 

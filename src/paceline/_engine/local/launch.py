@@ -31,6 +31,9 @@ WORKER = "paceline._worker.main"
 """The module whose `run` a process calls if nothing else is said."""
 WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", WORKER)
 """What every worker needs, whatever the framework."""
+_LEAVES = signal.SIGHUP
+"""What a zygote is told by that its driver ends; it hears the same of its death."""
+_LEAVE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,10 @@ class ZygoteProcess:
         self.owner = os.getpid()
         self.lost = False
         """Somebody has seen its end, which may be a moment before the system tells of it."""
-        # Protects the three below: runs that are driven by several threads share the zygote.
+        # Protects the four below: runs that are driven by several threads share the zygote.
         self._speaking = threading.Lock()
         self._heir: socket.socket | None = None
+        self._has_served = False
         self._socket: socket.socket
         self._preloaded: set[str] = set()
         self._process: subprocess.Popen[bytes] | ancestry.Sibling
@@ -112,6 +116,7 @@ class ZygoteProcess:
         """A line of its own for one engine, to the zygote that has imported the most."""
         ours, theirs = socket.socketpair()
         with theirs, self._speaking:
+            self._has_served = True
             send(self._ripest(), {"do": "attach"}, (theirs.fileno(),))
         return ours
 
@@ -121,7 +126,13 @@ class ZygoteProcess:
                 end.close()
         if self.owner != os.getpid():
             return  # We are a fork of the driver; the zygote is not ours to end.
-        # It keeps nothing, and its workers have a death signal: no need to let it finish an import first.
+        if self._has_served:
+            # It takes along what workers have started and left behind: one that is killed could not.
+            self._process.send_signal(_LEAVES)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVE_S)
+                return
+        # It keeps nothing: no need to let it finish an import first.
         self._process.kill()
         self._process.wait()
 

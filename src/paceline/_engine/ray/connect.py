@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import ipaddress
 import logging
 import socket
 import sys
@@ -56,7 +57,7 @@ def connected(address: str | None, namespace: str | None = None) -> Any:
             "or submit it with `ray job submit`"
         )
     if ray.is_initialized():
-        if address not in (None, "auto", gcs_address()):
+        if address not in (None, "auto") and not is_at(address, gcs_address(), ray.util.get_node_ip_address()):
             raise ValueError(
                 f"address={address!r} names another cluster than the one that Ray is initialised with, "
                 f"{gcs_address()}\n\nhint: leave the address out, or call ray.shutdown() before"
@@ -74,6 +75,23 @@ def connected(address: str | None, namespace: str | None = None) -> Any:
             "hint: start one with `ray start --head`, or name another with paceline.init(engine='ray', address=...)"
         ) from error
     return ray
+
+
+def is_at(address: str, cluster: str, here: str) -> bool:
+    """Whether an address is that of a cluster, on a machine whose own address is `here`.
+
+    Ray calls a cluster by one address only: one that was named `localhost:6379` by that of the machine.
+    """
+    if address == cluster:
+        return True
+    (host, _, port), (its_host, _, its_port) = address.rpartition(":"), cluster.rpartition(":")
+    if port != its_port:
+        return False
+    try:
+        found = [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)]
+    except (OSError, ValueError):
+        return False
+    return any(str(one) == its_host or (one.is_loopback and its_host == here) for one in found)
 
 
 def _knock(address: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Faults for tests of scripts and of Paceline itself: see `Faults`, and docs/testing.md.
+"""Faults for tests of scripts and of Paceline itself: see `Faults`, and docs/guides/testing.md.
 
 values      what is to go wrong, and `Faults`            moments   when: phases, and their passing
 plant       the seams that faults are planted in         fired     what has struck, in a file

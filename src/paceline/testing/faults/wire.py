@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from paceline._engine.messages import CheckpointStaged, PreemptionTold
+from paceline._engine.messages import CheckpointStaged, PreemptionTold, Used
 from paceline.testing.faults.fired import Fired
 from paceline.testing.faults.values import Faults, MessageFault
 
@@ -78,6 +78,8 @@ def rank_of(message: Any) -> int:
             return staged.rank
         case PreemptionTold(ranks=ranks):
             return ranks[0] if ranks else 0
+        case Used(use=use):
+            return use.rank
     rank: int = message.rank
     return rank
 

@@ -1,0 +1,200 @@
+"""Where a thread's time goes: always at one thing, so the parts sum to the whole, whoever looks and whenever."""
+
+import contextlib
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline._core import spending
+from paceline._core.spending import CHECKPOINT, DATA, OWN, REPORT, SETUP, Spending, spent, waited_for
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def clock(hands):
+    made = Spending(hands)
+    spending.enter(made)
+    yield made
+    spending.leave(made)
+
+
+KINDS = st.sampled_from([SETUP, OWN, DATA, REPORT, CHECKPOINT])
+NESTED = st.recursive(
+    st.tuples(st.just("passes"), st.floats(0, 10)),
+    lambda inner: st.tuples(KINDS, st.lists(inner, max_size=4), st.booleans()),
+    max_leaves=30,
+)
+
+
+@given(st.lists(NESTED, max_size=6))
+def test_whatever_is_nested_in_whatever_and_raises_the_parts_sum_to_the_whole(story):
+    hands = Hands()
+    clock = Spending(hands)
+    told = dict.fromkeys((SETUP, OWN, DATA, REPORT, CHECKPOINT), 0.0)
+
+    def play(entry, kind):
+        if entry[0] == "passes":
+            hands.at += entry[1]
+            told[kind] += entry[1]
+            wall, sums = clock.read()
+            assert sum(sums) == pytest.approx(wall)
+            return
+        inner, entries, raises = entry
+        with contextlib.suppress(ZeroDivisionError), clock.at(inner):
+            for each in entries:
+                play(each, inner)
+            if raises:
+                raise ZeroDivisionError
+
+    for entry in story:
+        play(entry, SETUP)
+    wall, sums = clock.read()
+    assert wall == pytest.approx(hands.at - 100.0)
+    assert list(sums) == pytest.approx([told[kind] for kind in range(5)])
+
+
+def test_a_wait_within_a_report_is_no_part_of_the_report(clock, hands):
+    with clock.at(REPORT):
+        hands.at += 1
+        with spent(DATA):
+            hands.at += 10
+        hands.at += 1
+    assert clock.read()[1][REPORT] == 2
+    assert clock.read()[1][DATA] == 10
+
+
+def test_what_goes_on_now_is_counted_up_to_now(clock, hands):
+    with clock.at(CHECKPOINT):
+        hands.at += 3
+        assert clock.read() == (3, (0, 0, 0, 0, 3))
+
+
+def test_what_comes_after_the_work_is_no_part_of_it(clock, hands):
+    hands.at += 2
+    clock.stop()
+    hands.at += 50
+    with clock.at(DATA):
+        hands.at += 50
+    clock.stop()
+    assert clock.read() == (2, (2, 0, 0, 0, 0))
+
+
+def test_another_thread_neither_moves_the_clock_nor_has_one(clock, hands):
+    def other() -> None:
+        with clock.at(REPORT), spent(DATA):
+            hands.at += 1
+        list(waited_for(iter([1, 2])))
+
+    thread = threading.Thread(target=other)
+    with clock.at(OWN):
+        thread.start()
+        thread.join()
+    assert clock.read()[1] == (0, 1, 0, 0, 0)
+
+
+def test_the_time_until_each_item_is_there_is_waiting_for_data_and_what_is_done_with_it_is_not(clock, hands):
+    def items():
+        for item in range(3):
+            hands.at += 10
+            yield item
+        hands.at += 5
+
+    with clock.at(OWN):
+        for _ in waited_for(items()):
+            hands.at += 1
+    assert clock.read()[1][DATA] == 35
+    assert clock.read()[1][OWN] == 3
+
+
+def test_a_wait_for_an_item_that_raises_is_over_with_it(clock, hands):
+    def items():
+        hands.at += 10
+        yield 0
+        raise ValueError("broken")
+
+    with clock.at(OWN):
+        with pytest.raises(ValueError, match="broken"):
+            list(waited_for(items()))
+        hands.at += 1
+    assert clock.read()[1][OWN] == 1
+
+
+def test_a_run_within_a_run_is_on_its_own_clock(clock, hands):
+    inner = Spending(hands)
+    spending.enter(inner)
+    with spent(DATA):
+        hands.at += 1
+    spending.leave(inner)
+    with spent(DATA):
+        hands.at += 2
+    assert inner.read()[1][DATA] == 1
+    assert clock.read()[1][DATA] == 2
+
+
+def test_a_turn_in_the_middle_of_a_look_is_noticed(hands):
+    clock = Spending(hands)
+
+    class Sums(list):
+        """The thread turns while they are copied, once."""
+
+        is_turned = False
+
+        def copy(self):
+            if not self.is_turned:
+                self.is_turned = True
+                with clock.at(DATA):
+                    hands.at += 5
+            return list(self)
+
+    clock._sums = Sums(clock._sums)
+    hands.at += 5
+    assert clock.read() == (10, (5, 0, 5, 0, 0))
+
+
+@pytest.fixture
+def turns():
+    """Threads take turns often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_whoever_reads_while_the_thread_turns_never_finds_more_than_the_whole(turns):
+    clock = Spending()
+    problems, looks, done = [], [0], threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            wall, sums = clock.read()
+            looks[0] += 1
+            if sum(sums) > wall + 1e-6:
+                problems.append((wall, sums))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    while looks[0] < 5_000:
+        with clock.at(DATA):
+            pass
+        with clock.at(REPORT), clock.at(CHECKPOINT):
+            pass
+    done.set()
+    reader.join()
+    assert problems == []

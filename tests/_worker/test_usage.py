@@ -1,0 +1,96 @@
+"""What a worker says that it uses."""
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from paceline._core.spending import OWN, Spending
+from paceline._engine.messages import GpuUse
+from paceline._worker import usage
+from paceline._worker.usage import Usage
+
+
+def context(devices=()):
+    begin = SimpleNamespace(rank=3, devices=devices)
+    return SimpleNamespace(begin=begin, spending=Spending(), num_reports=7)
+
+
+def test_it_tells_who_it_is_and_what_it_holds():
+    found = Usage(context()).now()
+    assert (found.rank, found.num_reports, found.pid, found.device, found.gpus) == (3, 7, os.getpid(), "cpu", ())
+    assert found.rss_bytes > 10_000_000
+    assert found.cpu_s > 0
+
+
+def test_what_the_process_did_before_counts_only_where_it_is_the_workers_own():
+    since_start = Usage(context()).now().cpu_s
+    shared = Usage(context(), shared=True).now().cpu_s
+    assert shared < since_start
+
+
+def test_processes_that_it_started_count_with_it():
+    alone = Usage(context()).now()
+    work = "held = bytearray(80_000_000)\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) as child:
+        try:
+            child.stdout.readline()
+            deadline = time.monotonic() + 20
+            while Usage(context()).now().cpu_s < alone.cpu_s + 0.2 and time.monotonic() < deadline:
+                pass
+            found = Usage(context()).now()
+        finally:
+            child.kill()
+    assert found.rss_bytes > alone.rss_bytes + 70_000_000
+    assert found.cpu_s >= alone.cpu_s + 0.2
+
+
+def test_parts_never_sum_to_more_than_the_whole_after_rounding():
+    made = context()
+    with made.spending.at(OWN):
+        for _ in range(200):
+            found = Usage(made).now()
+            assert found.setup_s + found.data_s + found.report_s + found.checkpoint_s <= found.wall_s
+
+
+def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
+    class Stuck:
+        def use(self, name):
+            time.sleep(3600)
+
+    monkeypatch.setattr(usage.Nvml, "opened", lambda: Stuck())
+    made = Usage(context(devices=(0,)))
+    began = time.monotonic()
+    assert made.now().gpus == ()
+    assert made.now().gpus == ()
+    assert time.monotonic() - began < 5
+
+
+def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_for_them(monkeypatch):
+    class Driver:
+        def use(self, name):
+            return GpuUse(int(name), 10, 100, 0.5)
+
+    monkeypatch.setattr(usage.Nvml, "opened", lambda: Driver())
+    monkeypatch.setattr(usage, "this_machine", lambda: SimpleNamespace(gpus=("4", "6", "7")))
+    monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
+    found = Usage(context(devices=(1, 2))).now()
+    assert [gpu.index for gpu in found.gpus] == [6, 7]
+    assert found.device == "cuda:1"
+
+
+def test_without_a_driver_nothing_is_said_of_gpus_and_no_framework_is_begun(monkeypatch):
+    monkeypatch.setattr(usage.Nvml, "opened", lambda: None)
+    monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
+    assert Usage(context(devices=(0,))).now().gpus == ()
+
+
+@pytest.mark.skipif(usage.Nvml.opened() is None, reason="there is no NVIDIA driver here")
+def test_the_driver_tells_of_its_first_gpu():
+    found = usage.Nvml.opened().use("0")
+    assert found.index == 0
+    assert 0 < found.used_bytes <= found.total_bytes
+    assert -1.0 <= found.busy <= 1.0

@@ -1,0 +1,117 @@
+"""Runs that are under way while a test asks them for something: driven by a thread, with real workers."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline import train
+from paceline._control.events import Event, Reported, WorkerReady
+from paceline._control.journal import Reading
+from paceline._storage.home import Home
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+
+WITHIN_S = 30.0
+
+
+class Live:
+    """A run that is being driven, and what came of it."""
+
+    def __init__(self, fit: Callable[[], Any], home: Home) -> None:
+        self.home = home
+        self.outcome: Any = None
+        self._thread = threading.Thread(target=self._run, args=(fit,), name="a-driver")
+        self._thread.start()
+
+    @property
+    def path(self) -> Path:
+        return self.home.layout.root
+
+    @property
+    def events(self) -> list[Event]:
+        return list(Reading(self.home.layout.journal)) if self.home.layout.journal.exists() else []
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def until(self, holds: Callable[[], object]) -> None:
+        end = time.monotonic() + WITHIN_S
+        while not holds():
+            assert time.monotonic() < end, "it did not come to that in time"
+            assert self._thread.is_alive() or holds(), f"the run has ended: {self.outcome}"
+            time.sleep(0.02)
+
+    def until_reported(self, number: int = 1, ranks: int = 1) -> None:
+        self.until(lambda: len({(e.rank, e.seq) for e in self.of(Reported)}) >= number * ranks)
+
+    def until_at_work(self, file: Path) -> None:
+        """Until a worker has made this file."""
+        self.until(file.exists)
+
+    def pids(self) -> dict[int, int]:
+        return {event.rank: event.pid for event in self.of(WorkerReady)}
+
+    def ended(self) -> Any:
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "the run goes on"
+        return self.outcome
+
+    def _run(self, fit: Callable[[], Any]) -> None:
+        try:
+            self.outcome = fit()
+        except BaseException as error:
+            self.outcome = error
+
+
+@contextlib.contextmanager
+def live(
+    function: Callable[..., Any],
+    path: Path,
+    *,
+    config: dict[str, Any] | None = None,
+    workers: int = 1,
+    max_failures: int = 0,
+    trainer: Callable[..., Any] = DataParallelTrainer,
+    use_gpu: bool = False,
+    **more: Any,
+) -> Iterator[Live]:
+    """A run of this function; whatever the test does, it is over afterwards."""
+    from paceline._control.requests import Stop, asked
+
+    made = trainer(
+        function,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
+        run_config=RunConfig(
+            name=path.name,
+            storage_path=str(path.parent),
+            failure_config=FailureConfig(max_failures=max_failures),
+        ),
+        **more,
+    )
+    found = Live(made.fit, Home.of_path(str(path)))
+    try:
+        yield found
+    finally:
+        asked(found.home, Stop(now=True), 10.0)
+        found.ended()
+
+
+def counting(config: dict[str, Any]) -> None:
+    """Counts, a report for each number, and saves where it stands when it is asked to stop."""
+    begun = train.get_checkpoint()
+    first = begun.to_dict()["n"] + 1 if begun else 1
+    for n in range(first, config["until"] + 1):
+        train.report({"n": n}, checkpoint_on_stop=lambda n=n: Checkpoint.from_dict({"n": n}))
+        if not Path(config["hurry"]).exists():
+            time.sleep(0.01)
+
+
+def standing(config: dict[str, Any]) -> None:
+    """Reports once, and then does nothing until it is let go."""
+    train.report({"n": 1})
+    Path(config["at"], f"stands_{train.get_context().get_world_rank()}").touch()
+    while not Path(config["at"], "go").exists():
+        time.sleep(0.01)

@@ -1,0 +1,148 @@
+"""Flame graphs: nothing counted is lost, nothing that is named is markup, and the page works in a browser."""
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline._control import flame
+from paceline._control.flame import flame_page, tree_of
+from paceline._worker.profiling import Samples
+
+NAMES = st.text("ab <>&'\"\\/é\u2028", min_size=1, max_size=8)
+STACKS = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=6), st.integers(1, 1000)), max_size=20)
+
+
+def folded_of(stacks: list[tuple[list[str], int]]) -> str:
+    return "".join(f"{';'.join(names)} {count}\n" for names, count in stacks)
+
+
+def data_of(page: str) -> list[list[object]]:
+    begin = page.index('id="data">') + len('id="data">')
+    nodes: list[list[object]] = json.loads(page[begin : page.index("</script>", begin)])["nodes"]
+    return nodes
+
+
+@given(STACKS)
+def test_every_sample_is_counted_where_it_was_seen(stacks: list[tuple[list[str], int]]) -> None:
+    root = tree_of(folded_of(stacks))
+    assert root.count == sum(count for _, count in stacks)
+    outermost: Counter[str] = Counter()
+    for names, count in stacks:
+        outermost[names[0]] += count
+    assert {name: node.count for name, node in root.below.items()} == outermost
+
+
+@given(STACKS, st.text(max_size=30))
+def test_no_name_is_markup(stacks: list[tuple[list[str], int]], title: str) -> None:
+    hostile = [([*names, "</script><script>alert(1)</script>", "<!--"], count) for names, count in stacks]
+    page = flame_page(folded_of(hostile), f"{title}<img src=x>")
+    assert page.count("<script") == 2
+    assert page.count("</script>") == 2
+    assert "<img" not in page
+    assert "<!--" not in page
+    nodes = data_of(page)
+    for name, _, start, count in nodes:
+        assert isinstance(name, str)
+        assert 0 <= start <= start + count <= sum(count for _, count in stacks)
+
+
+@given(st.text(max_size=200))
+def test_whatever_is_no_stack_is_left_out(text: str) -> None:
+    assert tree_of(text).count >= 0
+
+
+def test_more_boxes_than_a_page_can_hold_lose_the_narrowest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flame, "MOST_NODES", 50)
+    stacks = [([f"wide_{n}"], 100) for n in range(10)] + [([f"narrow_{n}"], 1) for n in range(500)]
+    nodes = data_of(flame_page(folded_of(stacks), "many"))
+    names = {node[0] for node in nodes}
+    assert len(nodes) <= 50
+    assert {f"wide_{n}" for n in range(10)} <= names
+    assert nodes[0][3] == 1500, "what was left out is still counted"
+
+
+def test_c_code_that_keeps_the_interpreter_is_weighed_by_its_time() -> None:
+    samples = Samples()
+    ending = threading.Event()
+    taking = threading.Thread(target=samples.take, args=(0.6, ending), name="paceline-profile")
+    taking.start()
+    began = time.monotonic()
+    while time.monotonic() - began < 0.5:
+        sum(range(3_000_000))
+    ending.set()
+    taking.join()
+    total = sum(
+        int(line.rpartition(" ")[2]) for line in samples.folded().splitlines() if line.startswith("main thread;")
+    )
+    assert total >= 30, "half a second, in hundredths"
+
+
+def test_time_is_seen_where_it_is_spent_and_not_where_turns_are_taken() -> None:
+    """A call to the system lets other threads in; what computes before it does not."""
+    samples, ending = Samples(), threading.Event()
+    taking = threading.Thread(target=samples.take, args=(5.0, ending), name="paceline-profile")
+    turns = sys.getswitchinterval()
+    taking.start()
+    began = time.monotonic()
+    while time.monotonic() - began < 0.8:
+        computing()
+        os.stat("/")
+    ending.set()
+    taking.join()
+    assert sys.getswitchinterval() == turns
+    # Of this thread alone: the process may have others, which wait.
+    lines = [line for line in samples.folded().splitlines() if line.startswith("main thread;")]
+    computes = sum(int(line.rpartition(" ")[2]) for line in lines if "computing (" in line)
+    assert computes > sum(int(line.rpartition(" ")[2]) for line in lines) / 2
+
+
+def computing() -> int:
+    return sum(range(200_000))
+
+
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("there is no Chromium")
+    return found
+
+
+def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    alert = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+    page_file = tmp_path / "flame.html"
+    page_file.write_text(flame_page(f"main;train;step 90\nmain;train;{alert} 10\nmain;load 100\n", "a run, rank 0"))
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        try:
+            page = browser.new_page()
+            problems: list[str] = []
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+            page.goto(page_file.as_uri())
+            boxes = page.locator("#graph button")
+            assert boxes.count() == 6
+            assert page.title() == "a run, rank 0"
+            assert page.locator("#graph button", has_text="<img src=x").count() == 1
+            page.get_by_text("train", exact=True).click()
+            assert page.locator("#told").inner_text().startswith("train - 50.0 %")
+            assert page.get_by_text("load", exact=True).count() == 0
+            page.keyboard.press("Escape")
+            assert page.get_by_text("load", exact=True).count() == 1
+            page.keyboard.press("/")
+            page.keyboard.type("STEP")
+            assert page.locator("#matched").inner_text() == "found in 45.0 % of the samples"
+            assert page.locator("#graph button.found").count() == 1
+            assert problems == []
+        finally:
+            browser.close()

@@ -1,0 +1,54 @@
+"""Requests to a run in a store: on the driver's machine through its spool, from elsewhere through the store."""
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_runs import Live, counting
+
+from paceline._control import reception, requests
+from paceline._control.requests import Profile, Stacks, Stop, asked
+from paceline._storage.home import Home
+from paceline.train import DataParallelTrainer, RunConfig
+from servers import BUCKET
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["on the driver's machine", "from elsewhere"])
+def test_a_run_in_a_store_is_asked(
+    tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch, near: bool
+) -> None:
+    monkeypatch.setattr(reception, "LOOK_FAR_EVERY_S", 0.3)
+    monkeypatch.setattr(requests, "_POLL_STORE_S", 0.2)
+    if not near:
+        monkeypatch.setattr(requests, "is_alive", lambda holder: None)
+    path = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    trainer = DataParallelTrainer(
+        counting,
+        train_loop_config={"until": 100_000, "hurry": str(tmp_path / "hurry")},
+        run_config=RunConfig(name="run", storage_path=path),
+    )
+    home = Home.of_path(f"{path}/run")
+    live = Live(trainer.fit, home)
+    try:
+        live.until_reported(2)
+        if near:
+            live.until(home.layout.requests.is_dir)
+        assert asked(home, Stacks(), 30.0).ok
+        answer = asked(home, Profile(seconds=0.3), 60.0)
+        assert answer.ok, answer
+        store = home.store()
+        for made in answer.files:
+            assert len(store.read(made.path)) == made.num_bytes
+        answer = asked(home, Stop(), 30.0)
+        assert (answer.state, answer.ending) == ("done", "interrupted"), answer
+    finally:
+        (tmp_path / "hurry").touch()
+        if not live.outcome:
+            asked(home, Stop(now=True), 10.0)
+        live.ended()
+    end = time.monotonic() + 5
+    while left := store.entries(".requests"):
+        assert time.monotonic() < end, left
+    assert live.outcome.checkpoint.to_dict()["n"] > 1
