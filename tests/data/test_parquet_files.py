@@ -85,6 +85,20 @@ def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
     assert column(dataset, "n") == list(range(300))
 
 
+def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = [bytes([row % 251]) * 100 for row in range(80)]
+    plain = pa.table({"s": [value.decode("latin-1") for value in data]})
+    pq.write_table(plain, tmp_path / "text.parquet", row_group_size=10, use_dictionary=False)
+    packed = pa.table({"s": pa.array(data, pa.binary())})
+    pq.write_table(packed, tmp_path / "bytes.parquet", row_group_size=10, use_dictionary=False)
+    monkeypatch.setattr(parquet, "UNIT_BYTES", 20_500)
+    assert [unit.num_rows for unit in source_of(read_parquet(tmp_path / "text.parquet")).units()] == [80]
+    assert [unit.num_rows for unit in source_of(read_parquet(tmp_path / "bytes.parquet")).units()] == [20] * 4
+    assert column(read_parquet(tmp_path / "bytes.parquet"), "s") == data
+
+
 def test_the_number_of_units_can_be_asked_for(many: Path) -> None:
     units = source_of(read_parquet(many, override_num_blocks=30)).units()
     assert 24 <= len(units) <= 30

@@ -21,6 +21,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "paceline.data.context": ("DataContext", "ExecutionOptions", "ExecutionResources"),
     "paceline.data.dataset": ("Dataset", "MaterializedDataset"),
+    "paceline.data.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
     "paceline.data.expressions": ("col", "lit"),
     "paceline.data.from_others": (
         "as_dataset",
@@ -32,6 +33,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.grouped": ("GroupedData",),
     "paceline.data.iterator": ("DataIterator",),
     "paceline.data.pool": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "paceline.data.preprocessor": ("Preprocessor",),
     "paceline.data.read": (
         "FileShuffleConfig",
         "from_arrow",

@@ -19,6 +19,8 @@ class ExecutionResources:
 
 @dataclass
 class ExecutionOptions:
+    """How datasets are run: `DataContext.get_current().execution_options`."""
+
     resource_limits: ExecutionResources = field(default_factory=ExecutionResources)
     preserve_order: bool = True
     """Always so: the order of rows is part of what a dataset is."""
@@ -27,6 +29,8 @@ class ExecutionOptions:
 
 @dataclass
 class DataContext:
+    """What holds for all datasets of this process: change the one that `DataContext.get_current()` gives."""
+
     execution_options: ExecutionOptions = field(default_factory=ExecutionOptions)
     target_max_block_size: int = 128 << 20
     """A block that grows beyond so many bytes is cut."""
@@ -43,6 +47,7 @@ class DataContext:
 
     @classmethod
     def get_current(cls) -> DataContext:
+        """The one of this process."""
         if cls._current is None:
             cls._current = cls()
         return cls._current

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from paceline._core.spending import DATA, spent, waited_for
 from paceline.data.batches.ahead import ahead
 from paceline.data.block import Block
 from paceline.data.cutting import Cut, Cutter
@@ -94,13 +95,13 @@ class Epochs:
         with self._next_epoch(cutting) as (iteration, cutter, deliveries):
             cuts = (cut for cut in cutter.cut(deliveries) if not (cutting.drop_last and cut.partial))
             with closing(_formed(cuts, form, f"batches of {self._name or 'a dataset'}")) as batches:
-                for iteration.cursor, batch in batches:
+                for iteration.cursor, batch in waited_for(batches):
                     yield batch
             iteration.end(cutter.total)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         with self._next_epoch(Cutting()) as (iteration, cutter, deliveries):
-            for cut in cutter.cut(deliveries):
+            for cut in waited_for(cutter.cut(deliveries)):
                 if cut.partial:
                     iteration.cursor = cut.cursor
                     yield from cut.block.rows()  # one, or none on some of the workers
@@ -116,6 +117,16 @@ class Epochs:
     @contextmanager
     def _next_epoch(self, cutting: Cutting) -> Iterator[tuple[_Iteration, Cutter, Iterator[Delivered | Partial]]]:
         """Leaves the epoch that an earlier iteration is in."""
+        with spent(DATA):
+            iteration, cutter, deliveries = self._begun(cutting)
+        try:
+            yield iteration, cutter, deliveries
+        finally:
+            iteration.settle()
+            iteration.left = iteration.begun
+            _close(deliveries)
+
+    def _begun(self, cutting: Cutting) -> tuple[_Iteration, Cutter, Iterator[Delivered | Partial]]:
         start = self._iteration.standing()
         if self._iteration.begun:
             start = next_epoch(start, start.total)
@@ -129,13 +140,7 @@ class Epochs:
         self._iteration = iteration = _Iteration(start, begun=True)
         cutter = Cutter(self._split, cutting.chunk_rows, start)
         division = Division(start, self._split.mode, self._split.world, cutting.chunk_rows)
-        deliveries = opened(self._feeds, division, self._split.rank)
-        try:
-            yield iteration, cutter, deliveries
-        finally:
-            iteration.settle()
-            iteration.left = iteration.begun
-            _close(deliveries)
+        return iteration, cutter, opened(self._feeds, division, self._split.rank)
 
 
 class _Iteration:

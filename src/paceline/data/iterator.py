@@ -94,8 +94,8 @@ class DataIterator:
         fingerprint = self._epochs.fingerprint
         if cursor.fingerprint and cursor.fingerprint != fingerprint:
             raise ValueError(
-                f"the state was taken from other data than dataset {self._name!r} has now: its files, or the rows in "
-                f"them, have changed since (fingerprint {cursor.fingerprint}, now {fingerprint})\n\n"
+                f"the state was taken from other data than dataset {self._name!r} has now: its files, the rows in "
+                f"them, or how they are shuffled, changed (fingerprint {cursor.fingerprint}, now {fingerprint})\n\n"
                 "hint: to begin anew, do not restore the state; to go on at the same place of the changed data, drop "
                 "'fingerprint' from the state before set_state(state)"
             )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import xxhash
+
+from paceline.data.barriers import RandomShuffle
 from paceline.data.block import Schema
 from paceline.data.exec.pipeline import Executor, Pipeline, lowered
 from paceline.data.mixing import Mixing, mixing_of
 from paceline.data.optimize import optimized
-from paceline.data.plan import Barrier, Node
+from paceline.data.plan import Barrier, Node, Reorder, walk
 from paceline.data.source import Unit
 
 
@@ -41,7 +44,13 @@ class Facts:
     executor: Executor
 
     def fingerprint(self) -> str:
-        return outline(self.plan).fingerprint
+        """Of the units, and of all that puts rows into another order or takes some of them: seeds, keys, numbers."""
+        moved = [
+            (node.name, isinstance(node, Reorder | RandomShuffle) and node.every_epoch)
+            for node in walk(self.plan)
+            if isinstance(node, Barrier | Reorder)
+        ]
+        return xxhash.xxh3_64_hexdigest(repr((outline(self.plan).fingerprint, moved)).encode())
 
     def num_rows(self) -> int | None:
         from paceline.data.look import known_rows

@@ -64,9 +64,9 @@ class Pipeline:
 
     @property
     def fingerprint(self) -> str:
-        """Tells one dataset from another: by its units, not by what is done to them."""
-        names = sorted((task.unit.name, task.unit.num_rows or 0) for task in self.tasks)
-        return xxhash.xxh3_64_hexdigest(repr(names).encode())
+        """Tells one dataset from another: by its units and their order, not by what is done to their rows."""
+        units = [(task.unit.name, _size(task.unit)) for task in self.tasks]
+        return xxhash.xxh3_64_hexdigest(repr(units).encode())
 
 
 class Executor(Protocol):
@@ -98,6 +98,11 @@ def lowered(plan: Node, epoch: int, resolve: Resolve) -> Pipeline:
         case Union(parts=parts):
             return _joined([lowered(part, epoch, resolve) for part in parts])
     raise TypeError(f"{type(plan).__name__} is no node that can be run")
+
+
+def _size(unit: Unit) -> int:
+    """In rows; where those are not known before they are read, in bytes: a file that was changed has other ones."""
+    return unit.num_rows if unit.num_rows is not None else unit.num_bytes or 0
 
 
 def _joined(pipelines: Sequence[Pipeline]) -> Pipeline:

@@ -142,6 +142,14 @@ class Service:
     def stats(self, name: str) -> StreamStats:
         return self.seen(self._datasets[name].record)
 
+    def all_stats(self) -> dict[str, StreamStats]:
+        """Of all datasets, as far as they can be read without waiting for the thread that keeps them."""
+        found = {}
+        for name in list(self._datasets):
+            with contextlib.suppress(RuntimeError):  # a stage was added while it was read: the next time it is there
+                found[name] = self.stats(name)
+        return found
+
     def seen(self, record: Record) -> StreamStats:
         return record.seen(self._schedule.peak, self._schedule.limit)
 

@@ -156,6 +156,13 @@ class RowService:
         self._check(token)
         return await self._said.get()
 
+    async def all_stats(self, token: str) -> bytes:
+        """How all datasets go: for who drives the run."""
+        self._check(token)
+        found = {name: supply.record.seen(self._peak, self._limit) for name, supply in self._datasets.items()}
+        # What was skipped may be much, and nobody asked for it.
+        return msgspec.msgpack.encode({name: replace(stats, skipped=()) for name, stats in found.items()})
+
     async def seen(self, token: str) -> tuple[int, int, int]:
         """Bytes in flight now, at most so far, and how many passes are under way: for tests."""
         self._check(token)

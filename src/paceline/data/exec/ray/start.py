@@ -17,6 +17,7 @@ from paceline.data.exec.ray.asked import address_of
 from paceline.data.exec.ray.carry import Carried
 from paceline.data.exec.ray.serving import RowService
 from paceline.data.exec.ray.supply import Say
+from paceline.data.exec.ray.watched import Watched
 from paceline.data.plan import Node
 
 _SMALL = 64 << 10
@@ -34,6 +35,15 @@ def serving(
 
     `say` is told what a person should see, in a thread of its own.
     """
+    with watched(plans, context, luggage, say) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def watched(
+    plans: Mapping[str, Node], context: DataContext, luggage: Luggage, say: Say
+) -> Iterator[tuple[str, Watched]]:
+    """The same, and how it goes."""
     ray = imported()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -56,7 +66,8 @@ def serving(
     listening = threading.Thread(target=_listen, args=(actor, token, say), name="paceline-rows-said", daemon=True)
     listening.start()
     try:
-        yield address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
+        address = address_of(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
+        yield address, Watched(actor, token)
     finally:
         ray.kill(actor)
         listening.join()
