@@ -1,0 +1,261 @@
+"""The runs below a path: found, told apart, read again only where something changed, and never outside of it."""
+
+import os
+import shutil
+import time
+import uuid
+
+import msgspec
+import pytest
+from test_view_reading import hold
+from written_runs import WrittenRun, ended, report, started
+
+from paceline import tune
+from paceline._core.codec import sealed
+from paceline._storage.home import Home
+from paceline._storage.segments import Segments
+from paceline._view import reading
+from paceline._view.diff import differences
+from paceline._view.listing import Listing
+from paceline._view.model import Detail, SearchDetail, Summary, encode
+from paceline._view.reading import RunReader
+from paceline._view.searches import search_detail
+from servers import BUCKET
+
+
+def whole(root, *reports):
+    return WrittenRun(root, *started(), *reports, *ended(num_reports=len(reports)))
+
+
+def ids(listing):
+    return sorted(summary.id for summary in listing.summaries())
+
+
+def test_runs_are_found_in_folders_and_what_is_inside_of_a_run_is_not_looked_through(tmp_path):
+    whole(tmp_path / "a")
+    run = whole(tmp_path / "team" / "x" / "b")
+    whole(run.root / "checkpoint_000001")
+    whole(tmp_path / ".hidden" / "c")
+    (tmp_path / "empty").mkdir()
+    listing = Listing(tmp_path)
+    assert listing.refresh() == {"a", "team/x/b"}
+    assert ids(listing) == ["a", "team/x/b"]
+    assert listing.reader("team/x/b").summary("team/x/b").path == str(run.root)
+    assert listing.summary("a").kind == "run"
+
+
+def test_a_runs_own_directory_may_be_the_root(tmp_path):
+    whole(tmp_path / "run")
+    listing = Listing(tmp_path / "run")
+    assert listing.refresh() == {"."}
+    assert listing.reader(".").last_step == 0
+    assert listing.summaries()[0].name == "run"
+
+
+def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
+    done, going = whole(tmp_path / "done"), WrittenRun(tmp_path / "going", *started())
+    hold(going)
+    listing = Listing(tmp_path)
+    listing.refresh()
+    looked = []
+    refresh = reading.RunReader.refresh
+    monkeypatch.setattr(RunReader, "refresh", lambda self: looked.append(self.home.name) or refresh(self))
+    assert listing.refresh() == set()
+    assert looked == ["going"], "one that goes on may have been lost since"
+    going.write(report(1, {"loss": 1.0}))
+    assert listing.refresh() == {"going"}
+    assert listing.summary("going").num_reports == 1
+    going.write(*ended(num_reports=1))
+    assert listing.refresh() == {"going"}
+    looked.clear()
+    assert listing.refresh() == set()
+    assert looked == []
+    shutil.rmtree(done.root)
+    whole(tmp_path / "new")
+    assert listing.refresh() == {"done", "new"}
+    assert ids(listing) == ["going", "new"]
+
+
+def test_a_run_that_was_continued_after_its_end_is_read_again(tmp_path):
+    run = WrittenRun(tmp_path / "run", *started(), report(1, {"loss": 1.0}))
+    listing = Listing(tmp_path)
+    listing.refresh()
+    assert listing.summary("run").state == "lost"
+    kept = listing.reader("run")
+    hold(run)
+    run.write(*started(attempt=2), report(1, {"loss": 0.5}, attempt=2))
+    assert listing.refresh() == {"run"}
+    assert listing.summary("run").state == "running"
+    assert listing.reader("run") is kept
+
+
+@pytest.mark.parametrize(
+    "id", ["..", "../outside", "/etc", "a/../../outside", "link", "link/run", "", "a/", "A", "nothing"]
+)
+def test_no_id_leads_out_of_the_root(tmp_path, id):
+    root = tmp_path / "root"
+    whole(root / "a")
+    outside = whole(tmp_path / "outside")
+    whole(tmp_path / "folder" / "run")
+    (root / "link").symlink_to(tmp_path / "folder")
+    (root / "linked").mkdir()
+    (root / "linked" / "journal.jsonl").symlink_to(outside.journal)
+    listing = Listing(root)
+    assert listing.refresh() == {"a"}
+    with pytest.raises(KeyError):
+        listing.reader(id)
+    with pytest.raises(KeyError):
+        listing.summary(id)
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(tmp_path):
+    whole(tmp_path / "good")
+    bad = whole(tmp_path / "bad")
+    bad.journal.write_bytes(sealed(b'{"type":"DriverStarted","size":1,"max_failures":0,"version":99}') * 2)
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "journal.jsonl").write_bytes(b"\xff" * 100)
+    listing = Listing(tmp_path)
+    listing.refresh()
+    found = {summary.id: summary for summary in listing.summaries()}
+    assert found["good"].state == "complete"
+    assert "not understood by this version" in found["bad"].failure
+    assert "has no journal of a run" in found["garbage"].failure
+
+
+def test_a_thousand_runs_are_listed_again_in_milliseconds(tmp_path):
+    for number in range(1000):
+        run = tmp_path / f"run{number}"
+        run.mkdir()
+        if number:
+            os.link(tmp_path / "run0" / "journal.jsonl", run / "journal.jsonl")
+        else:
+            whole(run, report(1, {"loss": 1.0}))
+    listing = Listing(tmp_path)
+    assert len(listing.refresh()) == 1000
+    began = time.process_time()
+    assert listing.refresh() == set()
+    assert time.process_time() - began < 0.1
+
+
+# Searches
+
+
+def objective(config):
+    for i in range(3):
+        tune.report({"loss": config["a"] + i, "nested": {"acc": i}})
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    root = tmp_path_factory.mktemp("searches")
+    tuner = tune.Tuner(
+        objective,
+        param_space={"a": tune.grid_search([3.0, 1.0, 2.0])},
+        tune_config=tune.TuneConfig(metric="loss", mode="min"),
+        run_config=tune.RunConfig(name="search", storage_path=str(root)),
+    )
+    tuner.fit()
+    return root
+
+
+def test_a_search_is_listed_with_its_trials(searched):
+    listing = Listing(searched)
+    listing.refresh()
+    found = {summary.id: summary for summary in listing.summaries()}
+    search = found.pop("search")
+    assert (search.kind, search.state, search.num_reports, search.progress) == ("search", "complete", 3, 1.0)
+    assert (search.best.metric, search.best.value) == ("loss", 1.0)
+    assert sorted(found) == ["search/trial_00000", "search/trial_00001", "search/trial_00002"]
+    assert {(trial.kind, trial.search, trial.num_reports) for trial in found.values()} == {("trial", "search", 3)}
+    with pytest.raises(KeyError, match="is a search"):
+        listing.reader("search")
+
+
+def test_a_searchs_plots_and_configurations_are_told(searched):
+    detail = search_detail(searched, "search")
+    assert (detail.metric, detail.mode) == ("loss", "min")
+    assert [trial.name for trial in detail.trials] == ["trial_00000", "trial_00001", "trial_00002"]
+    assert detail.configs["search/trial_00001"] == {"a": 1.0}
+    assert detail.parallel["best"] == "00001"
+    assert detail.curves["lines"][0]["points"] == [[1, 3.0], [2, 4.0], [3, 5.0]]
+    assert detail.importance["parameters"] == []
+    assert detail.importance["note"]
+    other = search_detail(Listing(searched / "search"), ".", metric="nested/acc", mode="max")
+    assert other.curves["lines"][0]["value"] == 2.0
+    assert [trial.id for trial in other.trials] == ["trial_00000", "trial_00001", "trial_00002"]
+    assert msgspec.json.decode(encode(detail), type=SearchDetail).configs == detail.configs
+    with pytest.raises(ValueError, match="neither 'min' nor 'max'"):
+        search_detail(searched, "search", mode="best")
+    with pytest.raises(KeyError, match="is a run"):
+        search_detail(searched, "search/trial_00000")
+
+
+def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_path):
+    """As it lay there at each line that it wrote."""
+    shutil.copytree(searched / "search", tmp_path / "search")
+    journal = tmp_path / "search" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"")
+    listing = Listing(tmp_path)
+    states = []
+    for line in lines:
+        with journal.open("ab") as file:
+            file.write(line)
+        listing.refresh()
+        detail = search_detail(listing, "search")
+        states.append((detail.summary.state, detail.summary.num_reports))
+        encode(detail)
+    assert states[0] == ("lost", 0)
+    assert states[-1] == ("complete", 3)
+    assert [done for _, done in states] == sorted(done for _, done in states)
+
+
+# In a store
+
+
+def test_runs_below_a_prefix_of_a_store_are_listed(s3_environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
+    root = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
+    for name in ("a", "team/b"):
+        run = whole(tmp_path / name, report(1, {"loss": 1.0}))
+        Segments(Home.of_path(f"{root}/{name}").store(), run.journal).put_new()
+    listing = Listing(root)
+    assert listing.refresh() == {"a", "team/b"}
+    assert listing.refresh() == set()
+    assert listing.reader("team/b").summary("team/b").metrics == {"loss": 1.0}
+    assert [s.id for s in Listing(f"{root}/a").summaries()] == []
+    one = Listing(f"{root}/a")
+    assert one.refresh() == {"."}
+
+
+# Differences
+
+
+def summary(**more):
+    return Summary(id="a", name="a", path="/a", kind="run", state="complete", began_at=0.0, updated_at=0.0, **more)
+
+
+def test_what_differs_between_two_runs_is_told_by_path_and_by_line():
+    a = Detail(
+        summary=summary(metrics={"loss": 1.0, "same": 1}),
+        config={"lr": 0.1, "model": {"depth": 2, "name": "x"}, "flag": True},
+        environment={"packages": {"torch": "2.1", "numpy": "1"}},
+        code={"git": {"commit": "abc"}, "sources": {"train.py": "a = 1\nb = 2\n", "gone.py": "x\n"}},
+    )
+    b = Detail(
+        summary=summary(metrics={"loss": 2.0, "same": 1, "new": 3}),
+        config={"lr": 0.1, "model": {"depth": 3, "name": "x"}, "flag": 1, "more": []},
+        environment={"packages": {"torch": "2.2", "numpy": "1"}},
+        code={"git": {"commit": "abd"}, "sources": {"train.py": "a = 1\nb = 3\n"}},
+    )
+    diff = differences(a, b)
+    assert {(c.key, c.a, c.b) for c in diff.config if c.key != "more"} == {("model.depth", 2, 3), ("flag", True, 1)}
+    assert [(c.key, c.a, c.b) for c in diff.config if c.key == "more"] == [("more", None, [])]
+    assert [(c.key, c.a, c.b) for c in diff.environment] == [("packages.torch", "2.1", "2.2")]
+    changed = {change.file: change.diff for change in diff.code}
+    assert "-git.commit: abc\n+git.commit: abd\n" in changed[""]
+    assert "-b = 2\n+b = 3\n" in changed["train.py"]
+    assert changed["gone.py"].endswith("-x\n")
+    assert [(c.key, c.a, c.b) for c in diff.metrics] == [("loss", 1.0, 2.0), ("same", 1, 1), ("new", None, 3)]
+    nothing = differences(a, a)
+    assert (nothing.config, nothing.environment, nothing.code, nothing.scaling) == ((), (), (), ())

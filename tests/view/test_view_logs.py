@@ -1,0 +1,155 @@
+"""Logs by pages, in both directions, with search; and none that lies outside of the run."""
+
+import os
+import tracemalloc
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._storage.home import Home
+from paceline._view import logs
+from servers import BUCKET
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home.of_path(str(tmp_path / "run"))
+
+
+def write(home, data, attempt=1, rank=0):
+    path = home.layout.log(attempt, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (1, 1))
+    return path
+
+
+def texts(page):
+    return [line.text for line in page.lines]
+
+
+def test_the_last_lines_come_first_and_the_others_are_found_by_offsets(home):
+    write(home, b"".join(b"line %d\n" % i for i in range(100)))
+    page = logs.page(home, 1, 0, limit=30)
+    assert texts(page) == [f"line {i}" for i in range(70, 100)]
+    assert page.after == page.num_bytes
+    earlier = logs.page(home, 1, 0, before=page.before, limit=60)
+    assert texts(earlier) == [f"line {i}" for i in range(10, 70)]
+    first = logs.page(home, 1, 0, before=earlier.before)
+    assert texts(first) == [f"line {i}" for i in range(10)]
+    assert first.before is None
+    forwards = logs.page(home, 1, 0, after=0, limit=7)
+    assert texts(forwards) == [f"line {i}" for i in range(7)]
+    assert texts(logs.page(home, 1, 0, after=forwards.after, limit=3)) == ["line 7", "line 8", "line 9"]
+
+
+SOME = [b"a", b"", b"x" * 9, "ä".encode(), b"bar 1\rbar 2", b"end\r", b"\xff\xfe", b"needle", b"NeedLE"]
+searches = st.sampled_from([None, "needle", "Ä", "bar 1", "bar 2"])
+
+
+@given(st.lists(st.sampled_from(SOME), max_size=20), st.booleans(), st.integers(1, 6), st.integers(1, 16), searches)
+@settings(max_examples=60, deadline=None)
+def test_pages_of_any_size_in_either_direction_have_every_line_once(
+    tmp_path_factory, lines, torn, limit, piece, search
+):
+    home = Home.of_path(str(tmp_path_factory.mktemp("logs") / "run"))
+    data = b"\n".join(lines) + (b"" if torn or not lines else b"\n")
+    write(home, data)
+    shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in data.split(b"\n")]
+    if data.endswith(b"\n") or not data:
+        shown.pop()
+    expected = [text for text in shown if search is None or search.casefold() in text.casefold()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_PIECE", piece)
+        forwards, after = [], 0
+        while True:
+            page = logs.page(home, 1, 0, after=after, limit=limit, search=search)
+            forwards += texts(page)
+            assert page.after >= after
+            if page.after == page.num_bytes:
+                break
+            after = page.after
+        backwards, before = [], None
+        while True:
+            page = logs.page(home, 1, 0, before=before, limit=limit, search=search)
+            backwards = texts(page) + backwards
+            if page.before is None:
+                break
+            before = page.before
+    assert forwards == expected
+    assert backwards == expected
+    for line in logs.page(home, 1, 0, limit=100).lines:
+        assert data[line.offset :].split(b"\n")[0].rstrip(b"\r").endswith(line.text.encode()) or "\ufffd" in line.text
+
+
+def test_a_line_that_is_being_written_is_left_for_the_next_time(home):
+    path = write(home, b"whole\nhal")
+    os.utime(path)
+    page = logs.page(home, 1, 0, after=0)
+    assert (texts(page), page.after) == (["whole"], 6)
+    with path.open("ab") as file:
+        file.write(b"f a line\n")
+    assert texts(logs.page(home, 1, 0, after=page.after)) == ["half a line"]
+
+
+def test_a_large_log_is_searched_without_holding_it_in_memory(home):
+    path = write(home, b"")
+    filler = b"".join(b"%07d nothing of interest happens here, as usual\n" % i for i in range(20_000))
+    with path.open("wb") as file:
+        file.write(b"The NEEDLE is the first line\n")
+        for _ in range(64):
+            file.write(filler)
+        file.write(b"one long line without an end " * (1 << 18))
+    tracemalloc.start()
+    page = logs.page(home, 1, 0, search="needle", limit=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert texts(page) == ["The NEEDLE is the first line"]
+    assert peak < 40 << 20, f"{peak >> 20} MB for {path.stat().st_size >> 20}"
+
+
+def test_logs_are_listed_by_attempt_and_rank_and_those_of_validations_last(home, tmp_path):
+    for attempt, rank in ((2, 0), (1, 10), (1, 2)):
+        write(home, b"x\n", attempt, rank)
+    validation = home.layout.validation_log("checkpoint_000003")
+    validation.parent.mkdir()
+    validation.write_text("validated\n")
+    (tmp_path / "secret").write_text("secret\n")
+    home.layout.log(1, 7).symlink_to(tmp_path / "secret")
+    assert [log.name for log in logs.files(home)] == [
+        "attempt 1, rank 2",
+        "attempt 1, rank 10",
+        "attempt 2, rank 0",
+        "validation of checkpoint_000003",
+    ]
+    assert texts(logs.page(home, 0, 0)) == ["validated"]
+    with pytest.raises(KeyError):
+        logs.page(home, 1, 7)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../run2/x", "logs/../../x", "", "a\0b", "link/x"])
+def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(home, tmp_path, path):
+    home.layout.root.mkdir()
+    (home.layout.root / "link").symlink_to(tmp_path)
+    assert logs.inside(home, path) is None
+    assert logs.inside(home, "logs/attempt_1/rank_0.log") is not None
+
+
+def test_mistakes_are_said(home):
+    write(home, b"x\n")
+    with pytest.raises(ValueError, match="limit=0"):
+        logs.page(home, 1, 0, limit=0)
+    with pytest.raises(ValueError, match="both given"):
+        logs.page(home, 1, 0, before=1, after=1)
+    with pytest.raises(KeyError, match="no log of attempt 3, rank 0"):
+        logs.page(home, 3, 0)
+
+
+def test_logs_of_a_run_in_a_store_are_read_from_there(s3_environment, tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
+    home = Home(f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}", "run")
+    home.store().write("logs/attempt_1/rank_0.log", b"one\ntwo\n")
+    assert [log.num_bytes for log in logs.files(home)] == [8]
+    assert texts(logs.page(home, 1, 0, search="TWO")) == ["two"]
