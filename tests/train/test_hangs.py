@@ -188,8 +188,8 @@ def test_the_others_that_wait_are_folded_by_where_they_wait(hang):
 
 
 def suspected(path):
-    """Whether a hang is in the journal of the run."""
-    return b"HangSuspected" in (path / "run" / "journal.jsonl").read_bytes()
+    """Whether a hang is in the journal of the run, which has the source of this file too."""
+    return b'"type":"HangSuspected"' in (path / "run" / "journal.jsonl").read_bytes()
 
 
 def until_told(path):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
-    from paceline.train.datasets import DataConfig
+    from paceline.train.datasets import TRAIN_DATASET_KEY, DataConfig
     from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
     from paceline.train.older.trainer import Trainer
     from paceline.train.reductions import max as max
@@ -78,6 +78,7 @@ __all__ = [
     "RunHeldError",
     "ScalingConfig",
     "StorageError",
+    "TRAIN_DATASET_KEY",
     "TrainContext",
     "TrainRunContext",
     "Trainer",
@@ -135,7 +136,7 @@ __getattr__ = on_demand(
             "RunConfig",
             "ScalingConfig",
         ),
-        "paceline.train.datasets": ("DataConfig",),
+        "paceline.train.datasets": ("TRAIN_DATASET_KEY", "DataConfig"),
         "paceline.train.older.functions": (
             "load_checkpoint",
             "local_rank",

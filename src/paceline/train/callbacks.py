@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from paceline._core.lazy import on_demand
 
@@ -73,6 +73,18 @@ class LoggedReport:
 
 
 @dataclass(frozen=True)
+class LoggedCheckpoint:
+    """A checkpoint of the run that is committed: where it is, not what is in it."""
+
+    number: int
+    """Of the report that made it."""
+    name: str
+    uri: str
+    num_bytes: int
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class LoggedRun:
     """A run as a logger finds it."""
 
@@ -101,6 +113,9 @@ class LoggerCallback:
     def log_report(self, report: LoggedReport) -> None:
         """All ranks have made it, where metrics are reduced."""
 
+    def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        """It is committed. Told once by the driver that committed it, and not again by one that continues the run."""
+
     def log_end(self, failed: bool) -> None:
         """Nothing follows."""
 
@@ -112,6 +127,19 @@ class LoggerCallback:
         return copy.deepcopy(self)
 
 
+class TracingCallback:
+    """Is told all that happens to a run as the driver sees it; `OpenTelemetryCallback` is one."""
+
+    def watcher(self, run_context: TrainRunContext, uri: str) -> Watcher:
+        """Who is told about one run."""
+        raise NotImplementedError
+
+
+class Watcher(Protocol):
+    def saw(self, event: Any, run: Any) -> None: ...
+    def ended(self, failed: bool) -> None: ...
+
+
 class PrintCallback(TrainingCallback):
     """Prints what every worker reports."""
 
@@ -119,7 +147,7 @@ class PrintCallback(TrainingCallback):
         print(results, flush=True)
 
 
-Callback = UserCallback | TrainingCallback | LoggerCallback
+Callback = UserCallback | TrainingCallback | LoggerCallback | TracingCallback
 
 __getattr__ = on_demand(
     __name__,
@@ -128,6 +156,7 @@ __getattr__ = on_demand(
             "CSVLoggerCallback",
             "JsonLoggerCallback",
             "MLflowLoggerCallback",
+            "OpenTelemetryCallback",
             "TBXLoggerCallback",
             "TensorBoardLoggerCallback",
             "WandbLoggerCallback",

@@ -21,11 +21,11 @@ from paceline._engine.ray.presence import Anchored, Presence
 from paceline._engine.ray.room import problem
 from paceline._engine.ray.shared import Storage
 from paceline._engine.ray.travel import Luggage, luggage
+from paceline._view.words import counted
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData
+from paceline.train.datasets import AskedData, Served, stages_of
 from paceline.train.job import pickled_filesystem
 from paceline.train.site import Say
-from paceline.train.terminal import counted
 
 
 class ClusterSite:
@@ -102,16 +102,16 @@ class ClusterSite:
         return Storage(home.uri, str(home.layout.root), home.address, filesystem)
 
     @contextlib.contextmanager
-    def served(self, data: AskedData | None, say: Say) -> Iterator[str]:
+    def served(self, data: AskedData | None, say: Say) -> Iterator[Served]:
         if data is None:
-            yield ""
+            yield Served()
             return
-        from paceline.data.exec.ray.start import serving
+        from paceline.data.exec.ray.start import watched
 
         with contextlib.closing(self._presence()) as presence, contextlib.ExitStack() as served:
-            address = served.enter_context(serving(data.plans, data.context, self.luggage, say))
+            address, seen = served.enter_context(watched(data.plans, data.context, self.luggage, say))
             try:
-                yield address
+                yield Served(address, lambda: stages_of(seen()))
             finally:
                 presence.let_go(served.pop_all().close)
 

@@ -298,8 +298,8 @@ class RunConfig:
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ValueError(
-                    f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback, TrainingCallback "
-                    "or LoggerCallback"
+                    f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback, TrainingCallback, "
+                    "LoggerCallback or OpenTelemetryCallback"
                 )
 
     @property

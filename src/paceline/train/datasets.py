@@ -12,15 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline._control.events import StageUse
+from paceline._control.vitals import Stages
 from paceline._engine.local.launch import prewarm
 from paceline._engine.messages import ON_CLUSTER, Begin, Shard
 from paceline._worker.context import Context
 
 if TYPE_CHECKING:
     from paceline.data.context import DataContext, ExecutionOptions
+    from paceline.data.exec.stats import StreamStats
     from paceline.data.feeds import Feeds
     from paceline.data.iterator import DataIterator
     from paceline.data.plan import Node
+
+TRAIN_DATASET_KEY = "train"
+"""What trainers that take a label and parameters themselves call the dataset they train on."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +105,47 @@ def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedD
     return AskedData(plans, shards, config.execution_options)
 
 
+@dataclass(frozen=True)
+class Served:
+    """The datasets of a run that is being driven."""
+
+    address: str = ""
+    """Where workers get the rows."""
+    stages: Stages | None = None
+    """How it goes."""
+
+
 @contextlib.contextmanager
-def served(asked: AskedData | None) -> Iterator[str]:
-    """The address at which workers get the rows, for as long as the run is driven."""
+def served(asked: AskedData | None) -> Iterator[Served]:
+    """The rows, to be had by workers for as long as the run is driven."""
     if asked is None:
-        yield ""
+        yield Served()
         return
     from paceline.data.exec.service import Service
 
     with contextlib.closing(Service(asked.context)) as service:
         for name, plan in asked.plans.items():
             service.add(name, plan)
-        yield service.address
+        yield Served(service.address, lambda: stages_of(service.all_stats()))
+
+
+def stages_of(seen: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bool]:
+    """What each stage of each dataset has done, and whether of any of them it is the workers that wait."""
+    stages = tuple(
+        StageUse(
+            name,
+            stage.name,
+            stage.num_rows,
+            stage.num_bytes,
+            round(stage.busy_s, 3),
+            round(stage.waited_for_input_s, 3),
+            round(stage.waited_for_room_s, 3),
+            limits=stage.name == stats.limited_by,
+        )
+        for name, stats in seen.items()
+        for stage in stats.stages
+    )
+    return stages, any(stage.limits for stage in stages)
 
 
 def shard_of(context: Context, name: str) -> DataIterator:
@@ -141,8 +176,8 @@ def shard_of(context: Context, name: str) -> DataIterator:
     if left_at is not None and left_at.fingerprint != feeds.fingerprint():
         assert begin.resume is not None
         raise ValueError(
-            f"the dataset {name!r} has other files, or other rows in them, than when {begin.resume.name} was made: "
-            "where it stood then means nothing now\n\n"
+            f"the dataset {name!r} has other files, other rows in them, or another order than when {begin.resume.name} "
+            "was made: where it stood then means nothing now\n\n"
             "hint: give the run another name and RunConfig(...), resume_from_checkpoint=Checkpoint(...) to train on "
             "with the new data from its beginning"
         )

@@ -43,9 +43,10 @@ from paceline._storage.home import Home
 from paceline.train import preflight
 from paceline.train.carried import culprit
 from paceline.train.cluster import ClusterSite
+from paceline.train.described import description
 from paceline.train.drive import Asked, Seams, make_root, played
 from paceline.train.result import Result, result_of
-from paceline.train.terminal import Terminal
+from paceline.train.terminal import Terminal, terminal_of
 
 Say = Callable[[str], None]
 
@@ -134,8 +135,7 @@ class DetachedRun:
                 f"{home.uri} on {socket.gethostname()}, where the run is driven, is not what the script sees there\n\n"
                 "hint: set RunConfig(storage_path=...) to storage that the nodes and the script share"
             )
-        chosen = settings.load()
-        terminal = Terminal(home.layout, chosen.verbosity, chosen.report_notice_s)
+        terminal = terminal_of(home.layout, asked.about.train_loop_config)
         if followers.again:
             terminal.say(f"the controller was lost and is back, on {socket.gethostname()}")
         desk.leave(Note(gcs_address()))
@@ -160,12 +160,12 @@ class _Requests:
         self._followers = followers
 
     def __enter__(self) -> None:
-        self._followers.heard_by(self._take)
+        self._followers.heard_by(lambda now: self.asked(now=now))
 
     def __exit__(self, *_: object) -> None:
         self._followers.heard_by(None)
 
-    def _take(self, now: bool) -> None:
+    def asked(self, *, now: bool) -> None:
         self.count = max(self.count, 2 if now else 1)
         self._controller.request_stop(now=now)
 
@@ -234,7 +234,8 @@ def _pickled(asked: Asked) -> bytes:
     try:
         # The function itself is in the job, and nobody calls it there.
         assert isinstance(asked.site, ClusterSite)
-        data = _dumped(replace(asked, parts=(_unused, None, backend), site=asked.site.moved()))
+        told = description(asked)
+        data = _dumped(replace(asked, parts=(_unused, None, backend), site=asked.site.moved(), description=told))
     except Exception as problem:
         data_plans = asked.data.plans if asked.data is not None else {}
         found = culprit(

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline._control.clerk import Clerk
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller, Observer
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.hangs import Watch
 from paceline._control.orders import Orders
+from paceline._control.reception import Reception
 from paceline._control.recover import Recovered, recovered
 from paceline._control.run import Finished, Run
 from paceline._control.validations import Validations, Validator
+from paceline._control.vitals import Vitals
 from paceline._core import settings
 from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import ControllerError, PreemptionError, StorageError
@@ -34,19 +37,21 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.home import Home
 from paceline._storage.layout import Layout
 from paceline._storage.lease import taken as lease_taken
+from paceline._view.words import counted
 from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData
+from paceline.train.datasets import AskedData, Served
+from paceline.train.described import describing
 from paceline.train.failures import Collector, LoggerObserver, exception_of, observers_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_filesystem, pickled_job
 from paceline.train.result import Result, ended, result_of
 from paceline.train.site import Site
-from paceline.train.terminal import Terminal, counted
+from paceline.train.terminal import Terminal
 from paceline.train.validation import Validate, ValidationConfig
 
 
@@ -80,6 +85,9 @@ class Interrupts(Protocol):
 
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
+    def asked(self, *, now: bool) -> None:
+        """Somebody asked for a stop by a request to the run. In the controller's thread."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,8 @@ class Asked:
     """The run's checkpoints that others begin from, by number, when it is taken up again."""
     purpose: str = ""
     """What the run is made for; one that was made for something else is not continued."""
+    description: bytes = b""
+    """What was asked, for people, where that had to be told before it is driven: see `described`."""
 
     @property
     def needs(self) -> Needs:
@@ -164,13 +174,12 @@ def _announce(terminal: Terminal, depot: Depot, run: Run, site: Site) -> None:
 
 def driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams) -> Result:
     """Play the run to its end, and return or raise what came of it."""
-    with asked.site.served(asked.data, terminal.say) as data_address:
-        return _driven(asked, depot, found, terminal, seams, data_address)
+    with asked.site.served(asked.data, terminal.say) as served:
+        return _driven(asked, depot, found, terminal, seams, served)
 
 
-def _driven(
-    asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, data_address: str
-) -> Result:
+def _driven(asked: Asked, depot: Depot, found: Recovered, terminal: Terminal, seams: Seams, served: Served) -> Result:
+    described = describing(asked, found.history)
     collector = Collector(found.history, found.run, found.reported)
     observers: list[Observer] = [collector, terminal]
     callbacks = observers_of(asked.run_config.callbacks, asked.about, depot, continues=found.run.attempt > 0)
@@ -186,7 +195,7 @@ def _driven(
         journal=found.journal,
         engine=engine,
         depot=depot,
-        group=lambda command, run: _group(asked, depot.layout, command, run, data_address),
+        group=lambda command, run: _group(asked, depot.layout, command, run, served.address),
         clock=seams.clock,
         needs=asked.needs,
         # Nobody hurries a person at a breakpoint.
@@ -195,6 +204,14 @@ def _driven(
         fence=found.fence,
         validations=validations,
         orders=seams.orders,
+        vitals=Vitals(served.stages),
+        described=described,
+        clerk=Clerk(
+            Reception(*asked.run_config.home.mailboxes(), found.fence.number, seams.clock),
+            depot,
+            seams.clock,
+            stop=lambda now: interrupts.asked(now=now),
+        ),
     )
 
     def drive() -> Run:
@@ -417,6 +434,10 @@ class SignalInterrupts:
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+
+    def asked(self, *, now: bool) -> None:
+        self.count = max(self.count, 2 if now else 1)
+        self._controller.request_stop(now=now)
 
     def _take(self, *_: object) -> None:
         self.count += 1

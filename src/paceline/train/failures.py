@@ -33,9 +33,11 @@ from paceline._storage.depot import Depot
 from paceline._storage.layout import SAVED
 from paceline.train.callbacks import (
     Callback,
+    LoggedCheckpoint,
     LoggedReport,
     LoggedRun,
     LoggerCallback,
+    TracingCallback,
     TrainingCallback,
     TrainRunContext,
     UserCallback,
@@ -123,6 +125,7 @@ class LoggerObserver(_Telling):
     def __init__(self, logger: LoggerCallback, about: TrainRunContext, depot: Depot, *, continues: bool) -> None:
         super().__init__(logger)
         self._logger = logger
+        self._depot = depot
         self._gathering = Gathering()
         self._run: LoggedRun | None = LoggedRun(
             about,
@@ -137,6 +140,13 @@ class LoggerObserver(_Telling):
         for report in self._gathering.hear(event, run):
             with self._calling():
                 self._logger.log_report(logged(report))
+        if isinstance(event, Committed):
+            with self._calling():
+                self._logger.log_checkpoint(self._checkpoint(event.record))
+
+    def _checkpoint(self, record: CheckpointRecord) -> LoggedCheckpoint:
+        metrics = unplain(msgspec.json.decode(record.metrics))
+        return LoggedCheckpoint(record.seq, record.name, self._depot.address(record), record.num_bytes, metrics)
 
     def start(self) -> None:
         """What was reported before is read from the journal: this comes before the first event that is told."""
@@ -162,6 +172,21 @@ class LoggerObserver(_Telling):
 
 def logged(report: Report) -> LoggedReport:
     return LoggedReport(report.seq, report.attempt, report.at, report.metrics)
+
+
+class TracingObserver(_Telling):
+    """Tells one who is to know all."""
+
+    def __init__(self, callback: TracingCallback, about: TrainRunContext, depot: Depot) -> None:
+        super().__init__(callback)
+        self._watcher = callback.watcher(about, depot.uri)
+
+    def saw(self, event: Event, run: Run) -> None:
+        with self._calling():
+            self._watcher.saw(event, run)
+
+    def _end(self, failed: bool) -> None:
+        self._watcher.ended(failed)
 
 
 class CallbackObserver(_Telling):
@@ -249,14 +274,16 @@ class CallbackObserver(_Telling):
 
 def observers_of(
     callbacks: Iterable[Callback], about: TrainRunContext, depot: Depot, *, continues: bool
-) -> list[CallbackObserver | LoggerObserver]:
+) -> list[CallbackObserver | LoggerObserver | TracingObserver]:
     """Who tells the callbacks. A class may be of several kinds."""
-    found: list[CallbackObserver | LoggerObserver] = []
+    found: list[CallbackObserver | LoggerObserver | TracingObserver] = []
     for callback in callbacks:
         if isinstance(callback, UserCallback | TrainingCallback):
             found.append(CallbackObserver(callback, about, depot))
         if isinstance(callback, LoggerCallback):
             found.append(LoggerObserver(callback, about, depot, continues=continues))
+        if isinstance(callback, TracingCallback):
+            found.append(TracingObserver(callback, about, depot))
     return found
 
 
@@ -316,6 +343,8 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     lines.append("")
     if run.latest is not None:
         lines.append(f"  last checkpoint: {depot.place(run.latest)[0]} (report {run.latest.seq})")
+    else:
+        lines.append("  no checkpoint was saved")
     lines.append(f"  log: {depot.layout.log(run.attempt, cause.rank)}")
     if cause.kind == "hang":
         lines.append(f"  all stacks: {depot.layout.stacks(run.attempt)}")

@@ -12,8 +12,9 @@ from paceline._engine.local.inline import InlineLauncher
 from paceline._engine.messages import Begin
 from paceline._worker.context import Context
 from paceline._worker.link import Link
-from paceline._worker.main import Job, work
+from paceline._worker.main import Job, hearing, work
 from paceline._worker.signals import noticing
+from paceline._worker.usage import Usage
 
 
 def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, stop: Callable[[], None]) -> Run:
@@ -34,9 +35,10 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, sto
             begin = link.receive()
             assert isinstance(begin, Begin)
             context = Context(begin, link)
-            link.listen(context.take, context.signalled)
+            usage = Usage(context, shared=True)
+            link.listen(hearing(context, link, usage), context.signalled)
             with noticing(link):
-                code = work(context, link, lambda: job)
+                code = work(context, link, usage, lambda: job)
             interrupted(context.error)
             launcher.ended(code)
             link.close()

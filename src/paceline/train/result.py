@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.gathering import Report, own_metrics, reports_of, that_count
-from paceline._control.recover import history_of
+from paceline._control.recover import Replay, history_of, outline_of, told
 from paceline._control.run import Run
 from paceline._core.plain import looked_up, unplain
 from paceline._storage.depot import Depot, DiskDepot
@@ -66,7 +67,7 @@ class Result:
         """
         if self._depot is None:
             return None
-        return dataframe_of(metric_rows(history_of(self._depot)[1]))
+        return dataframe_of(metric_rows(told(self._depot, Replay())))
 
     @property
     def metrics_by_rank(self) -> list[dict[str, Any] | None] | None:
@@ -118,10 +119,10 @@ class Result:
         depot = Home.of_path(os.fspath(path), storage_filesystem).depot_to_read()
         if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
             raise RuntimeError(f"Experiment folder {depot.uri} doesn't exist.")
-        run, history = history_of(depot)
+        run, history, reported = outline_of(depot)
         if run.attempt == 0 and not run.checkpoints:
             raise RuntimeError(f"Failed to restore the Result object: no journal in {depot.uri}, or an empty one.")
-        return result_of(depot, run, history)
+        return result_of(depot, run, history, reported)
 
 
 def result_of(depot: Depot, run: Run, history: Iterable[Event], reported: Report | None = None) -> Result:
@@ -145,7 +146,17 @@ def result_of(depot: Depot, run: Run, history: Iterable[Event], reported: Report
 
 def metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
     """The metrics of the run, one row for each report that still counts."""
-    return [report.metrics for report in that_count(reports_of(history))]
+    rows: list[dict[str, Any]] = []
+    seqs: list[int] = []
+    attempt = 0
+    for report in reports_of(history):
+        if report.attempt > attempt:  # It makes some again, from a checkpoint on: see `that_count`.
+            attempt = report.attempt
+            place = bisect_left(seqs, report.seq)
+            del rows[place:], seqs[place:]
+        seqs.append(report.seq)
+        rows.append(report.metrics)
+    return rows
 
 
 def ended(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any] | None:
@@ -187,7 +198,9 @@ def dataframe_of(rows: list[dict[str, Any]]) -> Any:
         import pandas
     except ImportError:
         raise ImportError('metrics_dataframe needs pandas\n\nhint: pip install "paceline[pandas]"') from None
-    return pandas.DataFrame([flat(row) for row in rows])
+    return pandas.DataFrame(
+        [flat(row) if any(isinstance(value, dict) for value in row.values()) else row for row in rows]
+    )
 
 
 def _metrics(raw: msgspec.Raw) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import cloudpickle
 import msgspec
 
 from paceline._core.plain import unplain
+from paceline._core.spending import CHECKPOINT
 from paceline._storage.commit import has_manifest
 from paceline._storage.layout import names_checkpoint
 from paceline._worker import context as worker_context
@@ -186,13 +187,14 @@ def report(
     _check_dir_name(checkpoint_dir_name)
     delete = delete_local_checkpoint_after_upload
     source: Source
-    if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
-        source = _uploaded(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
-        checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
-    else:
-        source = _source(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
-    wait = mode is not CheckpointUploadMode.ASYNC
-    context.report(metrics, source, name=checkpoint_dir_name, wait=wait, validation=task)
+    with context.spending.at(CHECKPOINT):
+        if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
+            source = _uploaded(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
+            checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
+        else:
+            source = _source(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
+        wait = mode is not CheckpointUploadMode.ASYNC
+        context.report(metrics, source, name=checkpoint_dir_name, wait=wait, validation=task)
 
 
 def get_context() -> TrainContext:

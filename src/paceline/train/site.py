@@ -14,9 +14,9 @@ from paceline._engine.base import Engine, Needs
 from paceline._engine.local.devices import Machine, Share, share_beside, shares, this_machine
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.inline import InlineLauncher
+from paceline._view.words import counted
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import AskedData, served
-from paceline.train.terminal import counted
+from paceline.train.datasets import AskedData, Served, served
 
 _ON_RAY = "hint: paceline.init(engine='ray', address=...) or RunConfig(engine='ray') has it on a Ray cluster"
 
@@ -47,8 +47,8 @@ class Site(Protocol):
         """`beside`: for one process beside the workers, with these needs."""
         ...
 
-    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
-        """The address at which workers get the rows of datasets, for as long as the run is driven."""
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[Served]:
+        """The rows of datasets, to be had by workers for as long as the run is driven."""
         ...
 
 
@@ -104,7 +104,7 @@ class LocalSite:
     def engine(self, inline: InlineLauncher | None, say: Say, beside: Needs | None = None) -> Engine:
         return LocalEngine(inline, self._part)
 
-    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[str]:
+    def served(self, data: AskedData | None, say: Say) -> AbstractContextManager[Served]:
         if data is not None and self._part is not None:
             data = data.within(self._part.num_cores)
         return served(data)

@@ -1,14 +1,18 @@
-"""What a person sees of a run: a line for each thing that happened, and the output of rank 0.
+"""What a person sees of a run: a line for each thing that happened, one now and then of how far it is, and the output
+of rank 0.
 
 Ours goes to standard error, with `paceline:` before it; what rank 0 prints goes to standard output, with its rank
-before it. Everything that every rank printed is in the log files.
+before it. Everything that every rank printed is in the log files. On a terminal and in a notebook there is a block in
+the place of the lines of how far it is: `live.py` and `notebook.py`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -24,17 +28,23 @@ from paceline._control.events import (
     HangPassed,
     HangSuspected,
     PreemptionTold,
+    Reported,
     StagingFailed,
     StopRequested,
     ValidationEnded,
     WorkerFailed,
     WorkersStopped,
 )
-from paceline._control.gathering import Gathering
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Validating, Waiting
+from paceline._core import settings
 from paceline._core.plain import unplain
 from paceline._storage.layout import Layout
+from paceline._view import words
+from paceline.train.block import in_one_line
+from paceline.train.seen import Seen, Watching
+
+log = logging.getLogger("paceline")
 
 LAST_LINES = 40
 """Of a failing rank's output, what is shown; all of it is in its log."""
@@ -47,34 +57,77 @@ class Sink(Protocol):
     def flush(self) -> None: ...
 
 
-class Terminal:
-    """An observer that prints. `verbosity` as in `Settings`."""
+def terminal_of(layout: Layout, config: Mapping[str, Any] | None = None, *, inline: bool = False) -> Terminal:
+    """The one for where this process is: a block on a terminal and in a notebook, lines elsewhere.
 
-    def __init__(self, layout: Layout, verbosity: int, notice_s: float, out: TextIO | None = None) -> None:
+    `config` is what the train function is called with: it may tell when the run is done. `inline`: the function runs in
+    this process, where a debugger may have the terminal, and nobody draws on it.
+    """
+    from paceline.train import live, notebook, region
+
+    chosen = settings.load()
+    given = layout, chosen.verbosity, chosen.report_notice_s
+    told: dict[str, Any] = {"config": config, "progress_s": chosen.progress_s}
+    if inline and sys.stderr.isatty():
+        told["progress_s"] = None
+    elif chosen.verbosity >= 1 and not inline:
+        if notebook.is_in_notebook():
+            return notebook.NotebookTerminal(*given, **told)
+        if region.can_be_drawn_on(sys.stderr, chosen.terminal):
+            return live.LiveTerminal(*given, **told, colour=not chosen.no_color)
+    return Terminal(*given, **told)
+
+
+class Terminal:
+    """An observer that prints. `verbosity` as in `Settings`.
+
+    With `progress_s` there is a line of how far the run is every so many seconds.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        verbosity: int,
+        notice_s: float,
+        out: TextIO | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        progress_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._layout = layout
         self._verbosity = verbosity
         self._notice_s = notice_s
-        self._out = out if out is not None else sys.stderr
+        self._out = out
+        self._clock = clock
+        self._progress_s = progress_s
+        self._progress_at = clock()
+        self._is_shown = False
+        """How far it is, at least once."""
         self._tail: LogTail | None = None
         self._attempt = self._size = 0
         self._failed = 0
-        self._began = time.monotonic()
         self._noticed: set[tuple[int, int]] = set()
-        self._gathering = Gathering()
+        self._is_gone = False
+        """There is nobody to be told: the terminal was closed, or what read our output has ended."""
+        self._watching = Watching(layout.root.name, config, time.time())
+        self._run: Run | None = None
 
     def say(self, text: str, *, error: bool = False) -> None:
         if self._verbosity >= 1 or error:
-            print(f"paceline: {text}", file=self._out, flush=True)
+            self._tell(lambda: self._write(f"paceline: {text}\n"))
 
     def saw(self, event: Event, run: Run) -> None:
+        self._run = run
+        if self._verbosity >= 1:
+            self._watch(event, run)
+        if type(event) is Reported:  # There are many, and nothing else is said of them.
+            return
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
             self._attempt_began(run)
-        if self._verbosity >= 2:
-            for report in self._gathering.hear(event, run):
-                self.say(f"report {report.seq}: {_values(report.metrics)}")
         match event:
             case Committed(record=record) if self._verbosity >= 2:
-                self.say(f"{record.name} committed ({_size(record.num_bytes)})")
+                self.say(f"{record.name} committed ({words.size(record.num_bytes)})")
             case CommitFailed(seq=seq, error=error):
                 self.say(f"the checkpoint of report {seq} could not be committed: {error}", error=True)
             case StagingFailed(rank=rank, seq=seq, error=error):
@@ -95,7 +148,7 @@ class Terminal:
                 )
             case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
                 if self._verbosity >= 2:
-                    self.say(f"{name} is validated: {_values(unplain(msgspec.json.decode(metrics)))}")
+                    self.say(f"{name} is validated: {words.values(unplain(msgspec.json.decode(metrics)))}")
             case ValidationEnded(name=name, problem=problem):
                 self.say(f"{name} could not be validated: {problem}. See {self._layout.validation_log(name)}")
             case StopRequested() if run.is_trained:
@@ -108,11 +161,19 @@ class Terminal:
             case StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
             case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
-                self.say(f"waiting for room: {counted(run.sizes[0], 'worker')} are needed, {num_places} fit")
+                self.say(f"waiting for room: {words.counted(run.sizes[0], 'worker')} are needed, {num_places} fit")
         if isinstance(run.phase, Validating) and isinstance(event, WorkersStopped | Committed | CommitFailed):
-            self.say(f"the training is over; {counted(len(run.unvalidated), 'validation')} still to be made")
+            self.say(f"the training is over; {words.counted(len(run.unvalidated), 'validation')} still to be made")
         if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
             self._read_tail()
+
+    def _watch(self, event: Event, run: Run) -> None:
+        reports = self._watching.told(event, run)
+        if self._verbosity >= 2:
+            for report in reports:
+                self.say(f"report {report.seq}: {words.values(report.metrics)}")
+        if type(event) is not Reported:
+            self._watching.heard(event, run, time.time())
 
     def tick(self, run: Run, now: float) -> None:
         self._read_tail()
@@ -122,9 +183,36 @@ class Terminal:
                 if now - pending.since > self._notice_s and key not in self._noticed:
                     self._noticed.add(key)
                     self.say(_waiting(pending, run.phase, run.size, now))
+        if self._progress_s is not None and self._verbosity >= 1 and not isinstance(run.phase, Finished):
+            self._tell(lambda: self._show_progress(run))
 
     def close(self) -> None:
         self._read_tail(final=True)
+        self._tell(self._end_progress)
+        run = self._run
+        if self._is_shown and run is not None and isinstance(run.phase, Finished) and run.phase.ending != "failed":
+            self._is_shown = False
+            self.say(in_one_line(self._look(run)))
+
+    def _look(self, run: Run) -> Seen:
+        return self._watching.look(run, time.time())
+
+    # What is done otherwise where there is a block.
+
+    def _write(self, text: str) -> None:
+        """Lines of ours."""
+        out = self._out if self._out is not None else sys.stderr
+        out.write(text)
+        out.flush()
+
+    def _show_progress(self, run: Run) -> None:
+        now = self._clock()
+        if self._progress_s is not None and now - self._progress_at >= self._progress_s:
+            self._progress_at, self._is_shown = now, True
+            self.say(in_one_line(self._look(run)))
+
+    def _end_progress(self) -> None:
+        """Nothing more is shown of it."""
 
     def _attempt_began(self, run: Run) -> None:
         self._read_tail(final=True)
@@ -137,7 +225,7 @@ class Terminal:
     def _resized(self, run: Run) -> str:
         if run.size == self._size:
             return ""
-        return f", with {counted(run.size, 'worker')} where there were {self._size}"
+        return f", with {words.counted(run.size, 'worker')} where there were {self._size}"
 
     def _show_failure(self, run: Run, failure: Failure) -> None:
         """The last that the failing rank printed, its traceback included."""
@@ -145,11 +233,22 @@ class Terminal:
         self.say(f"rank {failure.rank} failed: {failure.message}")
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
-            tail.pass_on(self._sink(), final=True, at_most=LAST_LINES)
+            self._tell(lambda: tail.pass_on(self._sink(), final=True, at_most=LAST_LINES))
 
     def _read_tail(self, final: bool = False) -> None:
-        if self._tail is not None:
-            self._tail.pass_on(self._sink(), final)
+        tail = self._tail
+        if tail is not None:
+            self._tell(lambda: tail.pass_on(self._sink(), final))
+
+    def _tell(self, act: Callable[[], None]) -> None:
+        """Where nobody hears it any more, the run goes on in silence."""
+        if self._is_gone:
+            return
+        try:
+            act()
+        except OSError as problem:
+            self._is_gone = True
+            log.warning("nothing more is said of run %s: %s", self._layout.root.name, problem)
 
     # What a terminal of many runs does in its own way.
 
@@ -208,26 +307,6 @@ def _waiting(pending: Pending, running: Running, size: int, now: float) -> str:
     )
 
 
-def _values(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _ranks(ranks: tuple[int, ...]) -> str:
     named = ", ".join(map(str, ranks))
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
-
-
-def _size(num_bytes: int) -> str:
-    for unit in ("B", "KB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}"
-        num_bytes //= 1000
-    return f"{num_bytes} GB"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from paceline._core import settings
+from paceline._core.errors import PacelineError
 from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
@@ -21,7 +21,7 @@ from paceline.train.older.restore import Restorable
 from paceline.train.older.verbs import Verbs
 from paceline.train.result import Result
 from paceline.train.site import Site, site_of
-from paceline.train.terminal import Terminal
+from paceline.train.terminal import terminal_of
 from paceline.train.validation import ValidationConfig
 
 
@@ -87,6 +87,14 @@ class DataParallelTrainer(Verbs, Restorable):
         was reached. Ctrl-C once stops at the next report and returns; twice stops now. With
         `RunConfig(detached=True)` the run is driven on the cluster, and only followed from here.
         """
+        try:
+            return self._fitted()
+        except PacelineError as error:
+            failed = error
+        # What it says is all that there is to know: the way to it through our code would only hide that.
+        raise failed.with_traceback(None)
+
+    def _fitted(self) -> Result:
         site = site_of(self.scaling_config, self.run_config)
         site.check()
         asked = self._asked(site)
@@ -94,8 +102,7 @@ class DataParallelTrainer(Verbs, Restorable):
             from paceline.train.detached import fitted_elsewhere
 
             return fitted_elsewhere(asked)
-        chosen = settings.load()
-        terminal = Terminal(self.run_config.home.layout, chosen.verbosity, chosen.report_notice_s)
+        terminal = terminal_of(self.run_config.home.layout, self.train_loop_config, inline=asked.inline)
         return played(asked, terminal, self._seams)
 
     def _arguments(self) -> dict[str, Any]:

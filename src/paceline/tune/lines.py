@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paceline.train.terminal import counted
+from paceline._view import words
+from paceline._view.words import counted
 from paceline.tune import scopes, shown
 from paceline.tune.drive.events import (
     Event,
@@ -81,7 +82,7 @@ class Lines:
             case SearchEnded(at=at):
                 return shown.ending(search, self._name, self._uri, search.elapsed_s(at))
             case NoMoreTrials(why=why) if why:
-                return [f"search {self._name} ends early: {shown.first_line(why)}"]
+                return [f"search {self._name} ends early: {words.first_line(why)}"]
             case TrialMade() | NoMoreTrials() | SearchIdle():
                 return []
             case TrialReported(trial=trial):
@@ -137,7 +138,7 @@ class Lines:
 
     def _began(self, search: Search, trial_id: str) -> str:
         trial, standing = search.trials[trial_id], search.standing[trial_id]
-        config = shown.cut(shown.config_text(trial.config), _CONFIG_WIDTH)
+        config = words.cut(shown.config_text(trial.config), _CONFIG_WIDTH)
         if standing.num_begun == 1:
             return f"trial {trial_id} began: {config}" if config else f"trial {trial_id} began"
         if trial.checkpoint is None:
@@ -150,8 +151,8 @@ class Lines:
 
     def _ended(self, event: TrialEnded, search: Search, leads: bool) -> str:
         trial = search.trials[event.trial]
-        took = shown.duration(search.standing[event.trial].ran_s)
-        why = shown.first_line(event.why)
+        took = words.duration(search.standing[event.trial].ran_s)
+        why = words.first_line(event.why)
         match event.ending:
             case "failed":
                 return f"trial {event.trial} failed at iteration {trial.iteration}: {why}"
@@ -180,11 +181,11 @@ class Lines:
         before = shown.parameters(self._configs.get(event.trial, {}))
         after = shown.parameters(search.trials[event.trial].config)
         changed = " ".join(
-            f"{name}={shown.value_text(before[name])}→{shown.value_text(value)}"
+            f"{name}={words.value(before[name])}→{words.value(value)}"
             for name, value in after.items()
             if name in before and before[name] != value
         )
-        what = f": {shown.cut(changed, _CONFIG_WIDTH)}" if changed else ""
+        what = f": {words.cut(changed, _CONFIG_WIDTH)}" if changed else ""
         return f"trial {event.trial} goes on from trial {event.donor} at iteration {event.saved.iteration}{what}"
 
 
@@ -192,5 +193,5 @@ def _best_text(search: Search) -> str:
     best = shown.leader(search)
     if best is None:
         return ""
-    config = shown.cut(shown.config_text(best.trial.config), _CONFIG_WIDTH)
-    return f"; best is trial {best.trial.trial_id}, {search.metric}={shown.value_text(best.value)}: {config}"
+    config = words.cut(shown.config_text(best.trial.config), _CONFIG_WIDTH)
+    return f"; best is trial {best.trial.trial_id}, {search.metric}={words.value(best.value)}: {config}"

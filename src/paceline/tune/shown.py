@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline._view import words
+from paceline._view.words import counted
 from paceline.train.result import flat
-from paceline.train.terminal import counted
 from paceline.tune import scopes
 from paceline.tune.drive.state import Search
 from paceline.tune.history import FILLED
 from paceline.tune.trial import Trial
 
 _LOOP = "train_loop_config/"
-_TEXT_WIDTH = 40
-"""Of one value that is a text."""
 _ONE_LINE = 100
 _NAMED = 5
 
@@ -100,43 +99,16 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_text(config: Mapping[str, Any], only: frozenset[str] | None = None) -> str:
     shown = parameters(config)
-    return " ".join(f"{name}={value_text(value)}" for name, value in shown.items() if only is None or name in only)
+    return " ".join(f"{name}={words.value(value)}" for name, value in shown.items() if only is None or name in only)
 
 
 def metrics_text(result: Mapping[str, Any], metric: str | None) -> str:
     """The metric alone where there is one, else what was reported."""
     if metric is not None:
         value = scopes.value_of(result, metric)
-        return f"{metric}={value_text(value)}" if value is not None else f"no {metric}"
+        return f"{metric}={words.value(value)}" if value is not None else f"no {metric}"
     own = flat({name: value for name, value in result.items() if name not in FILLED})
-    return cut(", ".join(f"{name}={value_text(value)}" for name, value in own.items()), _ONE_LINE)
-
-
-def value_text(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, float):
-        text = value if isinstance(value, str) else repr(value)
-        return cut(" ".join(text.split()), _TEXT_WIDTH)
-    return f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60}:{minutes % 60:02d} h"
-
-
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return words.cut(", ".join(f"{name}={words.value(value)}" for name, value in own.items()), _ONE_LINE)
 
 
 def ran_s(search: Search, trial: Trial, now: float) -> float:
@@ -150,7 +122,7 @@ def ending(search: Search, name: str, uri: str, elapsed_s: float) -> list[str]:
     trials = search.trials.values()
     is_over = "is complete" if search.is_complete else "has stopped"
     why = f" ({search.why})" if search.why else ""
-    took = f"after {duration(elapsed_s)}, {counted(len(trials), 'trial')}"
+    took = f"after {words.duration(elapsed_s)}, {counted(len(trials), 'trial')}"
     lines = [f"search {name} {is_over}{why} {took}: {counts(trials)}", *_best(search, uri)]
     lines += _failed([trial for trial in trials if trial.status == "ERROR"], search, uri)
     if not search.is_complete:
@@ -166,7 +138,7 @@ def _best(search: Search, uri: str) -> list[str]:
         return [f"no trial has reported {search.metric} as a finite number; all of them: {uri}"]
     trial, metric = best.trial, search.metric
     assert metric is not None
-    lines = [f"best: trial {trial.trial_id}, {metric}={value_text(best.value)} at iteration {trial.iteration}"]
+    lines = [f"best: trial {trial.trial_id}, {metric}={words.value(best.value)} at iteration {trial.iteration}"]
     config = repr(dict(trial.config))
     if len(config) <= _ONE_LINE:
         lines.append(f"  config      {config}")
@@ -182,7 +154,7 @@ def _failed(failed: list[Trial], search: Search, uri: str) -> list[str]:
     """By what they failed with."""
     by_error: dict[str, list[Trial]] = {}
     for trial in failed:
-        by_error.setdefault(first_line(trial.why), []).append(trial)
+        by_error.setdefault(words.first_line(trial.why), []).append(trial)
     lines = []
     for error, trials in list(by_error.items())[:_NAMED]:
         named = ", ".join(trial.trial_id for trial in trials[:_NAMED])

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from paceline.train.terminal import counted
+from paceline._view import words
+from paceline._view.words import counted
 from paceline.tune import scopes, shown
 from paceline.tune.drive.state import Search
 from paceline.tune.trial import Trial
@@ -65,9 +66,9 @@ def picture(search: Search, drawn: Drawn, now: float, width: int, height: int) -
 
 
 def _heading(search: Search, drawn: Drawn, now: float, width: int) -> Text:
-    told = f"{counted(len(search.trials), 'trial')}, {shown.duration(search.elapsed_s(now))}"
+    told = f"{counted(len(search.trials), 'trial')}, {words.duration(search.elapsed_s(now))}"
     if search.stopped_because:
-        told += f", ends early: {shown.first_line(search.stopped_because)}"
+        told += f", ends early: {words.first_line(search.stopped_because)}"
     text = Text.assemble(("search ", "dim"), (drawn.name, "bold"), f"  {told}", no_wrap=True, overflow="ellipsis")
     if len(text) + len(drawn.uri) + 2 <= width:
         text.append(f"  {drawn.uri}", "dim")
@@ -92,7 +93,7 @@ def _best(search: Search, only: frozenset[str]) -> Text | None:
         ("  best ", "dim"),
         (best.trial.trial_id, "bold"),
         "  ",
-        (f"{search.metric}={shown.value_text(best.value)}", "bold green"),
+        (f"{search.metric}={words.value(best.value)}", "bold green"),
         f"  iteration {best.trial.iteration}  ",
         (shown.config_text(best.trial.config, only), "dim"),
         no_wrap=True,
@@ -109,14 +110,14 @@ def _running(
         {
             "  trial": f"  {trial.trial_id}",
             "iteration": str(trial.iteration),
-            "time": shown.duration(shown.ran_s(search, trial, now)),
+            "time": words.duration(shown.ran_s(search, trial, now)),
             search.metric or "reported": _reached(trial, search.metric),
         }
         for trial in seen
     ]
     configs = [shown.parameters(trial.config) for trial in seen]
     names = [name for name in dict.fromkeys(name for config in configs for name in config) if name in only]
-    columns = {name: [shown.value_text(c[name]) if name in c else "" for c in configs] for name in names}
+    columns = {name: [words.value(c[name]) if name in c else "" for c in configs] for name in names}
     if _width(columns) + sum(_width({name: [row[name] for row in rows]}) for name in rows[0]) > width:
         columns = {"config": [shown.config_text(trial.config, only) for trial in seen]}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", width=width)
@@ -146,7 +147,7 @@ def _reached(trial: Trial, metric: str | None) -> str:
     if metric is None:
         return shown.metrics_text(trial.last_result, None)
     value = scopes.value_of(trial.last_result, metric)
-    return shown.value_text(value) if value is not None else "-"
+    return words.value(value) if value is not None else "-"
 
 
 def _ended(search: Search, drawn: Drawn) -> list[Text]:
@@ -161,7 +162,7 @@ def _ended(search: Search, drawn: Drawn) -> list[Text]:
                 "  ",
                 (state, _STYLES[state]),
                 f" {trial_id} at iteration {trial.iteration}: ",
-                (shown.first_line(trial.why), "dim"),
+                (words.first_line(trial.why), "dim"),
                 no_wrap=True,
                 overflow="ellipsis",
             )

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from paceline._control.events import Failure
 from paceline._control.run import Run
 from paceline._storage.layout import Layout
+from paceline._view import words
+from paceline.train import region
 from paceline.train.terminal import Sink, Terminal
-from paceline.tune import shown
 from paceline.tune.drive.events import Event, SearchEnded, TrialEnded
 from paceline.tune.drive.state import Search
 from paceline.tune.lines import Lines
@@ -170,6 +171,8 @@ class TableTerminal(SearchTerminal):
             if self._live is None:
                 return
             if not self._is_live:
+                if not region.taken():
+                    return
                 self._live.start()
                 self._console.show_cursor(True)
                 self._is_live = True
@@ -183,6 +186,7 @@ class TableTerminal(SearchTerminal):
             if live is not None and self._is_live:
                 self._is_live = False
                 live.stop()
+                region.given_back()
                 atexit.unregister(self._erase)
 
     def _write(self, text: str) -> None:
@@ -210,7 +214,7 @@ class TrialTerminal(Terminal):
             self._above.say(f"trial {self._trial_id}: {text}", error=error)
 
     def _say_again(self, text: str) -> None:
-        because = f" after {shown.first_line(self._failure)}" if self._failure else ""
+        because = f" after {words.first_line(self._failure)}" if self._failure else ""
         self._above.say(f"trial {self._trial_id} is tried again{because}: {text}")
         self._failure = ""
 

@@ -24,6 +24,8 @@ class Saved:
 
 @dataclass(frozen=True)
 class Trial:
+    """One trial as it stands: what schedulers and callbacks are handed. A later state is a new `Trial`."""
+
     trial_id: str
     """Its number, as `00012`: the same whenever the search is continued."""
     config: Mapping[str, Any]

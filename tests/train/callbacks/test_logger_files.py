@@ -267,3 +267,37 @@ def test_of_a_run_in_a_store_the_files_are_uploaded_at_its_end(tmp_path):
     assert [row["i"] for row in json_lines(root)] == [1]
     assert [row["i"] for row in table(root)] == ["1"]
     assert len(list(root.glob("events.out.tfevents.*.paceline"))) == 1
+
+
+READ_PARAMETERS = """
+import json, sys
+sys.modules["tensorflow"] = None
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+found = EventAccumulator(sys.argv[1]).Reload()
+content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+told = metadata.parse_session_start_info_plugin_data(content)
+print(json.dumps({name: getattr(value, value.WhichOneof("kind")) for name, value in told.hparams.items()}))
+"""
+
+
+def test_tensorboards_own_reader_finds_the_config(tmp_path):
+    pytest.importorskip("tensorboard")
+    config = {"lr": 0.1, "net": {"width": 8, "kind": "wide"}, "bias": True, "huge": 10**400, "of": [1, 2]}
+    DataParallelTrainer(
+        lambda config: train.report({"loss": 1.0}),
+        train_loop_config=config,
+        run_config=RunConfig(name="run", storage_path=tmp_path, callbacks=[TensorBoardLoggerCallback()]),
+    ).fit()
+    line = [sys.executable, "-c", READ_PARAMETERS, str(tmp_path / "run")]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {
+        "lr": 0.1,
+        "net/width": 8.0,
+        "net/kind": "wide",
+        "bias": True,
+        "huge": str(10**400),
+        "of": "[1, 2]",
+    }
+    assert scalars(tmp_path / "run") == {"loss": [(1, 1.0)]}

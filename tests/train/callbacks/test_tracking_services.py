@@ -66,6 +66,9 @@ class MlflowClient:
         logged = [call for call in calls() if call["call"] == "log_batch" and call["run_id"] == run_id]
         return [named(**point) for call in logged for point in call["metrics"] if point["key"] == key]
 
+    def log_dict(self, run_id, dictionary, artifact_file):
+        self._note("log_dict", run_id=run_id, dictionary=dictionary, artifact_file=artifact_file)
+
     def set_terminated(self, run_id, status=None, end_time=None):
         self._note("set_terminated", run_id=run_id, status=status)
 """
@@ -98,8 +101,19 @@ class Run:
     def log(self, data, step=None):
         note("log", data=data, step=step)
 
+    def log_artifact(self, artifact, aliases=None):
+        note("log_artifact", **vars(artifact), aliases=aliases)
+
     def finish(self, exit_code=None):
         note("finish", exit_code=exit_code)
+
+class Artifact:
+    def __init__(self, name, type, description=None, metadata=None):
+        self.name, self.type, self.metadata, self.references = name, type, metadata, []
+
+    def add_reference(self, uri, name=None, checksum=True, max_objects=None):
+        assert not checksum, "it would read all files"
+        self.references.append(uri)
 
 def init(**told):
     note("init", **told)
@@ -172,6 +186,11 @@ def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_
     assert steps[-4:] == [3, 4, 5, 6]
     assert all(value == step for step, value, _ in of_i)
     assert {point["value"] for point in points if point["key"] == "eval/acc_1"} == {2.0 * i for i in range(1, 7)}
+    (saved,) = (call for call in made if call["call"] == "log_dict")
+    assert saved["artifact_file"] == "checkpoints/checkpoint_000002.json"
+    assert saved["dictionary"]["uri"] == (tmp_path / "runs" / "run" / "checkpoint_000002").as_uri(), "where it is"
+    assert saved["dictionary"]["step"] == 2
+    assert saved["dictionary"]["metrics"] == {"i": 2, "eval/acc@1": 4, "note": "text"}
     assert made[-1] == {"call": "set_terminated", "run_id": created["run_id"], "status": "FINISHED"}
 
 
@@ -198,6 +217,11 @@ def test_a_run_goes_on_under_its_id_at_wandb_and_no_report_is_lost(run_script, t
     numbers = [data["i"] for data in logged]
     assert numbers[:4] == [1, 2, 3, 4]
     assert numbers[-4:] == [3, 4, 5, 6], "what is made again follows"
+    (saved,) = (call for call in made if call["call"] == "log_artifact")
+    assert (saved["name"], saved["type"]) == ("run-checkpoint", "model")
+    assert saved["references"] == [(tmp_path / "runs" / "run" / "checkpoint_000002").as_uri()]
+    assert saved["aliases"] == ["latest", "checkpoint_000002"]
+    assert saved["metadata"]["training_iteration"] == 2
     assert made[-1] == {"call": "finish", "exit_code": 0}
 
 

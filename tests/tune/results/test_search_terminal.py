@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
 from told_search import Told
 
 from paceline import train
@@ -18,9 +17,9 @@ from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
 from paceline.train.drive import played as run_played
 from paceline.train.site import site_of
 from paceline.tune.lines import Budget
-from paceline.tune.shown import duration
 from paceline.tune.table import Drawn, picture
 from paceline.tune.terminal import SearchTerminal, TableTerminal, TrialTerminal, terminal_of
+from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 URI = "/results/mnist"
@@ -172,14 +171,6 @@ def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
     assert [budget.take(100.0) for _ in range(4)] == [True, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1:00 min"), (3599.6, "1:00 h")],
-)
-def test_durations_are_short(seconds, text):
-    assert duration(seconds) == text
-
-
 def test_a_search_that_is_interrupted_says_how_to_go_on():
     out = io.StringIO()
     told = Told(SearchTerminal("mnist", URI, 1, out))
@@ -201,8 +192,8 @@ def test_the_best_so_far_counts_what_earlier_drivers_had():
     told.starts()
     told.trial("00001", 2.0)
     told.trial("00002", 0.5)
-    assert "trial 00001 finished after 1 iteration, 2.0 s: loss=2\n" in out.getvalue()
-    assert "trial 00002 finished after 1 iteration, 2.0 s: loss=0.5, the best so far\n" in out.getvalue()
+    assert "trial 00001 finished after 1 iteration, 2 s: loss=2\n" in out.getvalue()
+    assert "trial 00002 finished after 1 iteration, 2 s: loss=0.5, the best so far\n" in out.getvalue()
 
 
 def test_a_search_that_ends_early_says_why():
@@ -213,7 +204,7 @@ def test_a_search_that_ends_early_says_why():
     told.no_more("its time of 10 s is over")
     assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
     text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
-    assert text.startswith("search mnist  1 trial, 4.0 s, ends early: its time of 10 s is over")
+    assert text.startswith("search mnist  1 trial, 4 s, ends early: its time of 10 s is over")
 
 
 def test_lines_are_said_where_there_is_no_terminal_to_redraw():
@@ -367,7 +358,7 @@ def test_the_table_on_a_terminal_is_drawn_over_itself(width, tmp_path):
     lines = played(text, width)
     assert sum("search mnist" in line for line in lines) == 1
     (running,) = (line for line in lines if line.startswith("  00001"))
-    assert re.fullmatch(r"  00001 +2 +1\.0 s +0\.1 +0\.1", running)
+    assert re.fullmatch(r"  00001 +2 +1 s +0\.1 +0\.1", running)
 
 
 def test_the_table_is_drawn_a_few_times_a_second_at_most():

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from paceline._core.spending import CHECKPOINT, spent
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import CheckpointUploadMode, _context, report, staging_directory
 
@@ -60,7 +61,8 @@ class Reporting:
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
         }
-        report(metrics, checkpoint=self._saved(trainer), checkpoint_upload_mode=self._mode)
+        with spent(CHECKPOINT):
+            report(metrics, checkpoint=self._saved(trainer), checkpoint_upload_mode=self._mode)
 
     def _saved(self, trainer: Any) -> Checkpoint | None:
         """Save on all ranks alike, into rank 0's directory, and say what of it this rank brings."""

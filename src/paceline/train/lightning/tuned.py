@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+from paceline._core.spending import CHECKPOINT, REPORT, spent
 from paceline.train.lightning.report import MOMENTS, Reporting, plain_number
 from paceline.train.session import report
 
@@ -45,4 +46,5 @@ class TunedReporting(Reporting):
         if self._names is not None:
             found = {told: found[name] for told, name in self._names.items() if name in found}
         if found:
-            report(found, checkpoint=self._saved(trainer) if self._save_checkpoints else None)
+            with spent(CHECKPOINT if self._save_checkpoints else REPORT):
+                report(found, checkpoint=self._saved(trainer) if self._save_checkpoints else None)

@@ -1,4 +1,4 @@
-"""Where the metrics of a run may go beside its journal: files, TensorBoard, MLflow, Weights & Biases.
+"""Where the metrics of a run may go beside its journal: files, TensorBoard, MLflow, Weights & Biases, OpenTelemetry.
 
 Pass them in `RunConfig(callbacks=[...])`. Each name is loaded when it is first asked for, and what it needs when it is
 made.
@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from paceline._core.lazy import on_demand
 
 if TYPE_CHECKING:
-    from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+    from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
     from paceline.train.loggers.csv import CSVLoggerCallback
     from paceline.train.loggers.json import JsonLoggerCallback
     from paceline.train.loggers.mlflow import MLflowLoggerCallback
+    from paceline.train.loggers.opentelemetry import OpenTelemetryCallback
     from paceline.train.loggers.tensorboard import TBXLoggerCallback, TensorBoardLoggerCallback
     from paceline.train.loggers.wandb import WandbLoggerCallback
 
 __all__ = [
     "CSVLoggerCallback",
     "JsonLoggerCallback",
+    "LoggedCheckpoint",
     "LoggedReport",
     "LoggedRun",
     "LoggerCallback",
     "MLflowLoggerCallback",
+    "OpenTelemetryCallback",
     "TBXLoggerCallback",
     "TensorBoardLoggerCallback",
     "WandbLoggerCallback",
@@ -31,10 +34,11 @@ __all__ = [
 __getattr__ = on_demand(
     __name__,
     {
-        "paceline.train.callbacks": ("LoggedReport", "LoggedRun", "LoggerCallback"),
+        "paceline.train.callbacks": ("LoggedCheckpoint", "LoggedReport", "LoggedRun", "LoggerCallback"),
         "paceline.train.loggers.csv": ("CSVLoggerCallback",),
         "paceline.train.loggers.json": ("JsonLoggerCallback",),
         "paceline.train.loggers.mlflow": ("MLflowLoggerCallback",),
+        "paceline.train.loggers.opentelemetry": ("OpenTelemetryCallback",),
         "paceline.train.loggers.tensorboard": ("TBXLoggerCallback", "TensorBoardLoggerCallback"),
         "paceline.train.loggers.wandb": ("WandbLoggerCallback",),
     },

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from paceline.train.backend import require
-from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
 from paceline.train.result import flat
 
 _TAG = "paceline.run"
@@ -26,7 +26,8 @@ _MAKING = threading.Lock()
 class MLflowLoggerCallback(LoggerCallback):
     """Logs every metric that is a number to an MLflow run, at the step of its report, and the config as parameters.
 
-    The arguments are those of MLflow's client; `tracking_uri` may be a file of this machine, such as
+    Of a checkpoint, a small JSON file among the artifacts tells where it is; its files stay there. The arguments are
+    those of MLflow's client; `tracking_uri` may be a file of this machine, such as
     `sqlite:///mlflow.db`. A run of ours that continues goes on with the same MLflow run. MLflow keeps every point:
     reports that restarted workers make again follow those from before, at the same steps.
     """
@@ -80,6 +81,15 @@ class MLflowLoggerCallback(LoggerCallback):
 
     def log_report(self, report: LoggedReport) -> None:
         self._log([self._metrics(report)])
+
+    def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        about = {
+            "uri": checkpoint.uri,
+            "step": checkpoint.number,
+            "num_bytes": checkpoint.num_bytes,
+            "metrics": {name: _told(value) for name, value in flat(checkpoint.metrics).items()},
+        }
+        self._client.log_dict(self._run_id, about, f"checkpoints/{checkpoint.name}.json")
 
     def log_end(self, failed: bool) -> None:
         if self._client is not None and self._run_id:
@@ -145,6 +155,13 @@ class MLflowLoggerCallback(LoggerCallback):
 def _key(name: str) -> str:
     """A name as MLflow allows it."""
     return re.sub(r"[^\w\-. /]", "_", name)
+
+
+def _told(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value if isinstance(value, bool | int | float | None) else str(value)
 
 
 def _number(value: Any) -> float:

@@ -4,7 +4,9 @@ A file is a sequence of TFRecords, each a protocol buffer; those fields of it th
 
     Event      wall_time: double = 1, step: int64 = 2, file_version: string = 3, summary: Summary = 5,
                session_log: SessionLog = 7
-    Summary    repeated value: Value = 1, each with tag: string = 1 and simple_value: float = 2
+    Summary    repeated value: Value = 1, each with tag: string = 1 and simple_value: float = 2; or, for another
+               dashboard than that of scalars, tensor = 8 and metadata = 9, of which plugin_data = 1 has the
+               dashboard's plugin_name: string = 1 and its own content: bytes = 2
     SessionLog status = 1, where 1 is a start: what the file has of this step and later ones is void
 """
 
@@ -14,6 +16,7 @@ import math
 import os
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +27,8 @@ from paceline.train.result import flat
 
 _OURS = ".paceline"
 """How the names of our files end: others may write to the same directory."""
+_MOST_TEXT = 500
+"""Characters of a value of the config."""
 
 
 class TensorBoardLoggerCallback(LoggerCallback):
@@ -31,7 +36,7 @@ class TensorBoardLoggerCallback(LoggerCallback):
     report, nested ones as `eval/loss`. `tensorboard --logdir` that directory, or the one above it.
 
     A driver that continues a run writes a new file with all of it and removes the old one. Where restarted workers make
-    reports again, the file says so, and TensorBoard forgets those from before.
+    reports again, the file says so, and TensorBoard forgets those from before. The config is in the HPARAMS dashboard.
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
@@ -52,7 +57,8 @@ class TensorBoardLoggerCallback(LoggerCallback):
         now = time.time()
         # TensorBoard goes on from one file to the next in the order of their names.
         number = max([int(now), *(_number(path) + 1 for path in old)])
-        self._file = Pieces(directory / f"events.out.tfevents.{number:010d}{_OURS}", _version(now) + _restart(now, 0))
+        head = _version(now) + _restart(now, 0) + _parameters(now, run.context.train_loop_config)
+        self._file = Pieces(directory / f"events.out.tfevents.{number:010d}{_OURS}", head)
         self._is_seen = False
         for report in run.past:
             self.log_report(report)
@@ -92,6 +98,33 @@ def _version(at: float) -> bytes:
 
 def _restart(at: float, step: int) -> bytes:
     return framed(_double(1, at) + _whole(2, step) + _bytes(7, _whole(1, 1)))
+
+
+def _parameters(at: float, config: Any) -> bytes:
+    """The config as the dashboard of hyperparameters takes it: a map from names to texts, numbers and bools."""
+    if not isinstance(config, Mapping) or not config:
+        return b""
+    named = flat({str(name): value for name, value in config.items()})
+    hparams = b"".join(
+        _bytes(1, _bytes(1, name.encode("utf-8", "replace")) + _bytes(2, _parameter(value)))
+        for name, value in named.items()
+    )
+    content = _bytes(3, hparams + _double(5, at))
+    metadata = _bytes(1, _bytes(1, b"hparams") + _bytes(2, content))
+    nothing = _whole(1, 1) + _bytes(2, _bytes(2, _whole(1, 1))) + _bytes(5, struct.pack("<f", 0))
+    value = _bytes(1, b"_hparams_/session_start_info") + _bytes(8, nothing) + _bytes(9, metadata)
+    return framed(_double(1, at) + _bytes(5, _bytes(1, value)))
+
+
+def _parameter(value: object) -> bytes:
+    if isinstance(value, bool):
+        return _whole(4, int(value))
+    if isinstance(value, int | float):
+        try:
+            return _double(2, float(value))
+        except OverflowError:
+            return _bytes(3, str(value).encode())
+    return _bytes(3, str(value)[:_MOST_TEXT].encode("utf-8", "replace"))
 
 
 def _scalars(report: LoggedReport) -> bytes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from paceline.train.backend import require
-from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
 from paceline.train.result import flat
 
 _STEP = "training_iteration"
@@ -22,7 +23,8 @@ class WandbLoggerCallback(LoggerCallback):
     Further arguments are those of `wandb.init`: `mode="offline"` needs no network, and `wandb sync` sends it later. The
     number of a report is the metric `training_iteration`, and the step of all others: so reports that restarted workers
     make again follow those from before, where W&B would drop them at steps of its own. A run of ours that continues
-    goes on under the same id.
+    goes on under the same id. A checkpoint becomes a version of the artifact `RUN-checkpoint`, of type `model`, that
+    refers to its files where they are: nothing is uploaded.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class WandbLoggerCallback(LoggerCallback):
         self._log_config = log_config
         self._kwargs = kwargs
         self._run: Any = None
+        self._name = ""
         self._note: _Note | None = None
 
     def for_trial(self, search: str, run: str) -> Self:
@@ -63,6 +66,7 @@ class WandbLoggerCallback(LoggerCallback):
         if key is not None:
             wandb.login(key=key)
         config = run.context.train_loop_config
+        self._name = run.context.run_id
         note = self._note = _Note(run.directory / _NOTE, run.continues)
         told = {
             "project": self._project,
@@ -86,12 +90,26 @@ class WandbLoggerCallback(LoggerCallback):
         self._run.log({**metrics, _STEP: report.number})
         self._note.logged(report)
 
+    def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        import wandb
+
+        about = {"training_iteration": checkpoint.number, "num_bytes": checkpoint.num_bytes, "uri": checkpoint.uri}
+        artifact = wandb.Artifact(f"{_plain_name(self._name)}-checkpoint", type="model", metadata=about)
+        # Without checksums: W&B would read every file to make its own, and ours are in the manifest.
+        artifact.add_reference(checkpoint.uri, checksum=False)
+        self._run.log_artifact(artifact, aliases=["latest", _plain_name(checkpoint.name)])
+
     def log_end(self, failed: bool) -> None:
         if self._run is not None:
             self._run.finish(exit_code=1 if failed else 0)
         if self._note is not None:
             self._note.close()
         self._run = self._note = None
+
+
+def _plain_name(name: str) -> str:
+    """As the name or alias of an artifact may be."""
+    return re.sub(r"[^\w\-.]", "_", name, flags=re.ASCII)[:100]
 
 
 class _Note:

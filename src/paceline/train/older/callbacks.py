@@ -11,7 +11,7 @@ from paceline._control.events import Event, RetentionSet
 from paceline._control.run import Run
 from paceline._storage.depot import Depot
 from paceline.train.callbacks import Callback, TrainRunContext
-from paceline.train.failures import CallbackObserver, LoggerObserver, observers_of
+from paceline.train.failures import CallbackObserver, LoggerObserver, TracingObserver, observers_of
 
 log = logging.getLogger("paceline")
 
@@ -32,7 +32,9 @@ class RunCallbacks:
 
     def __init__(self, callbacks: list[Callback], about: TrainRunContext, depot: Depot) -> None:
         # They come in the middle of a run: what was reported before is in its journal.
-        self._observers: list[CallbackObserver | LoggerObserver] = observers_of(callbacks, about, depot, continues=True)
+        self._observers: list[CallbackObserver | LoggerObserver | TracingObserver] = observers_of(
+            callbacks, about, depot, continues=True
+        )
 
     @contextlib.contextmanager
     def during(self, run: Run) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from paceline._core.process import flush_stdio
+from paceline._core.spending import OWN, SETUP
 from paceline._engine.messages import Shard
 from paceline._worker import context as worker_context
 from paceline._worker.context import Context, StopTraining
@@ -41,13 +42,15 @@ def stand_by() -> None:
     """The function of a run whose workers stay, until an order without a task comes."""
     context = worker_context.current()
     assert context is not None
-    while True:
-        order = context.next_order()
-        if not order.job:
-            raise StopTraining
-        value = pickled_value(_done(context, cloudpickle.loads(order.job)))
-        flush_stdio()
-        context.answer(order, value)
+    # To stand by is no work of the user's code, nor is what is done around an order.
+    with context.spending.at(SETUP):
+        while True:
+            order = context.next_order()
+            if not order.job:
+                raise StopTraining
+            value = pickled_value(_done(context, cloudpickle.loads(order.job)))
+            flush_stdio()
+            context.answer(order, value)
 
 
 def _done(context: Context, task: Task) -> Any:
@@ -56,7 +59,8 @@ def _done(context: Context, task: Task) -> Any:
     )
     context.config = task.config
     stand_for_script(task.function)
-    value = task.function() if task.config is None else task.function(task.config)
+    with context.spending.at(OWN):
+        value = task.function() if task.config is None else task.function(task.config)
     context.finish()
     context.put_down()
     return value

@@ -214,7 +214,7 @@ class Verbs:
         assert run is not None
         begun = workers.num_given > 0 or given is not None
         site = site_of(self.scaling_config, self.run_config)
-        with site.served(data, _quietly) as address:
+        with site.served(data, _quietly) as served:
             task = Task(
                 function=function,
                 config=call,
@@ -222,7 +222,7 @@ class Verbs:
                 since=(run.latest.seq if run.latest is not None else 0) if begun else -1,
                 first=workers.num_reports,
                 shards=data.shards if data is not None else (),
-                data_address=address,
+                data_address=served.address,
             )
             yield _pickled(task, self.backend_config)
 

@@ -201,6 +201,11 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         """See `__enter__`."""
 
+    def asked(self, *, now: bool) -> None:
+        assert self._controller is not None
+        self.count = max(self.count, 2 if now else 1)
+        self._controller.request_stop(now=now)
+
     # These run in the caller's.
 
     @contextlib.contextmanager

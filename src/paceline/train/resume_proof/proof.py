@@ -20,6 +20,7 @@ from paceline._core.errors import TrainingFailedError
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import problem_with, read_manifest
 from paceline._storage.layout import Layout
+from paceline._view.words import counted
 from paceline.train.resume_proof import trace
 from paceline.train.resume_proof.compare import (
     Difference,
@@ -30,7 +31,6 @@ from paceline.train.resume_proof.compare import (
 )
 from paceline.train.resume_proof.diagnosis import NotRestored, diagnosed
 from paceline.train.resume_proof.shadow import Recorded, Seen, of_size, played, recorded
-from paceline.train.terminal import counted
 from paceline.train.trainer import DataParallelTrainer
 
 log = logging.getLogger("paceline.resume_proof")

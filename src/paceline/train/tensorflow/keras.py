@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline._core.spending import CHECKPOINT, REPORT, spent
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
@@ -52,7 +53,8 @@ class ReportCheckpointCallback:
     def _happened(self, event: str, logs: Mapping[str, Any]) -> None:
         saves = event in self._checkpoint_on
         if saves or event in self._report_on:
-            report(self._reported(logs), checkpoint=_saved(self.model) if saves else None)  # type: ignore[attr-defined]
+            with spent(CHECKPOINT if saves else REPORT):
+                report(self._reported(logs), checkpoint=_saved(self.model) if saves else None)  # type: ignore[attr-defined]
 
     def _reported(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         if self._metrics is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from paceline._core.spending import DATA, spent, waited_for
 from paceline.data.batches.torch import moved, moved_ahead, pinned
 from paceline.train.session import _context
 from paceline.train.torch.devices import get_device
@@ -91,6 +92,10 @@ class _Prepared:
     _position: Position | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        with spent(DATA):  # worker processes are started here
+            return self._begun()
+
+    def _begun(self) -> Iterator[Any]:
         feed = self._feed
         position, self._position = self._position, None
         if position is not None:
@@ -111,7 +116,7 @@ class _Prepared:
     def _counted(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
         """Note where the user stands, not where the loader has read to."""
         self._stands = Position(epoch, num_batches)
-        for batch in batches:
+        for batch in waited_for(batches):
             num_batches += 1
             self._stands = Position(epoch, num_batches)
             yield batch

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._core.spending import CHECKPOINT, spent
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import get_context, report, staging_directory
 
@@ -119,7 +120,8 @@ class Reporter:
 
     def _made(self, model: Any) -> Checkpoint:
         directory = staging_directory()
-        self._save(model, directory / self.plan.filename)
+        with spent(CHECKPOINT):
+            self._save(model, directory / self.plan.filename)
         return Checkpoint.from_directory(directory)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,10 +21,11 @@ from paceline._storage.depot import Depot
 from paceline._storage.home import Home, joined
 from paceline._storage.lease import Lease
 from paceline._storage.lease import taken as lease_taken
-from paceline.train import preflight
-from paceline.train.drive import Seams, make_root
 from paceline.tune.drive import events
 from paceline.tune.drive.events import SEARCH_VERSION, Event, SearchStarted
+
+if TYPE_CHECKING:
+    from paceline.train.drive import Seams
 
 
 def _decoded(payload: bytes) -> Event:
@@ -49,6 +50,10 @@ class Held:
 
 @contextlib.contextmanager
 def opened(home: Home, seams: Seams, say: Callable[[str], None]) -> Iterator[Held]:
+    # Here, since those who only read a search need none of it.
+    from paceline.train import preflight
+    from paceline.train.drive import make_root
+
     layout = home.layout
     with preflight.undone_if_refused(layout), contextlib.ExitStack() as opening:
         make_root(seams.files, layout)

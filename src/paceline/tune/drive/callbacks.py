@@ -18,6 +18,7 @@ from paceline.train.callbacks import (
     LoggedReport,
     LoggedRun,
     LoggerCallback,
+    TracingCallback,
     TrainingCallback,
     TrainRunContext,
     UserCallback,
@@ -54,6 +55,8 @@ class Callbacks:
                 found.append(_OfRuns(told))
             if isinstance(told.callback, LoggerCallback):
                 found.append(self._copied(told.callback, run_config.name))
+            if isinstance(told.callback, TracingCallback):
+                found.append(told.callback)  # It has nothing open: each run gets a watcher of its own.
         return dataclasses.replace(run_config, callbacks=tuple(found))
 
     def setup(self, stop: Any, num_samples: int | None, total_num_samples: int | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from paceline._control.background import Background
+from paceline._control.reception import Reception
 from paceline._control.recover import history_of
 from paceline._core.errors import StorageError
 from paceline._storage.home import Home
@@ -37,6 +38,7 @@ from paceline.tune.drive.events import (
     TrialSaved,
 )
 from paceline.tune.drive.plan import Life, Outcome, Plan, SearchObserver
+from paceline.tune.drive.requests import SearchRequests
 from paceline.tune.drive.runner import EndTold, PinsTold, ReportTold, SaveTold, Told, TrialRun, error_line
 from paceline.tune.drive.state import Search, driven_s, run_name
 from paceline.tune.search.searcher import Searcher
@@ -69,6 +71,8 @@ class SearchDriver:
         self._synced_at = time.monotonic()
         self._looked_at = 0.0
         self._background: Background | None = None
+        reception = Reception(*plan.home.mailboxes(), held.lease.number, seams.clock)
+        self._requests = SearchRequests(reception, plan.home.name, self._stop_as_asked)
         self._replay()
 
     @property
@@ -97,6 +101,11 @@ class SearchDriver:
         self.outcome.interrupted = max(self.outcome.interrupted + 1, 2 if now else 1)
         self._told.put(None)
 
+    def _stop_as_asked(self, now: bool) -> None:
+        """By a request to the search."""
+        self.outcome.interrupted = max(self.outcome.interrupted, 2 if now else 1)
+        self._told.put(None)
+
     def request_preemption(self) -> None:
         self.outcome.preempted = True
         self._told.put(None)
@@ -123,8 +132,13 @@ class SearchDriver:
                 self._hear()
                 self._held.lease.raise_if_lost()
                 self._keep_journal()
+                self._requests.tick(self._background.submit)
                 self._tick()
             self._end()
+            self._requests.close(self.search)
+        except BaseException as error:
+            self._requests.close(self.search, error)
+            raise
         finally:
             self._leave()
         return self.outcome
@@ -361,6 +375,8 @@ class SearchDriver:
         elif told.ending == "returned":
             self._check_metric(trial_id)
             self._happen(TrialEnded(trial_id, "returned", at))
+        elif leaving is None and live.run.is_stopped_by_person and not self._is_ending:
+            self._happen(TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
         elif leaving is None or leaving.do == "exploit":
             self._happen(TrialEnded(trial_id, "interrupted", at))
         elif leaving.do == "stop":

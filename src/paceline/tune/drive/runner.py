@@ -98,6 +98,7 @@ class TrialRun:
         known, and it is to be continued."""
         self.trial_id = trial_id
         self.run = run
+        self.is_stopped_by_person = False
         self._play = play
         self._tell = tell
         self._teller = _Teller(trial_id, run, tell, seen, waits_for_checkpoints, is_retried)
@@ -204,6 +205,11 @@ class _Attached:
     def __exit__(self, *_: object) -> None:
         self._run.attach(None)
 
+    def asked(self, *, now: bool) -> None:
+        """Of this trial alone; the search goes on."""
+        self._run.is_stopped_by_person = True
+        self._controller.request_stop(now=now)
+
 
 class _Teller:
     """An observer of the run. It may hold a report back until the checkpoint that came with it is committed."""
@@ -233,7 +239,7 @@ class _Teller:
         In the order in which it would have been told then.
         """
         last, latest, told = found.reported, found.run.latest, 0
-        for report in that_count(reports_of(found.history)):
+        for report in that_count(reports_of(found.reports_of_first())):
             if report.seq <= self._seen:
                 continue
             if self._waits and latest is not None and told < latest.seq <= report.seq:

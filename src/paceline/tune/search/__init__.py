@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from paceline.tune.search.limiter import ConcurrencyLimiter
     from paceline.tune.search.repeater import Repeater
     from paceline.tune.search.searcher import Searcher
+    from paceline.tune.space.primitives import grid_search
 
 __all__ = [
     "BasicVariantGenerator",
     "ConcurrencyLimiter",
     "Repeater",
     "Searcher",
+    "grid_search",
 ]
 
 __getattr__ = on_demand(
@@ -24,5 +26,6 @@ __getattr__ = on_demand(
         "paceline.tune.search.limiter": ("ConcurrencyLimiter",),
         "paceline.tune.search.repeater": ("Repeater",),
         "paceline.tune.search.searcher": ("Searcher",),
+        "paceline.tune.space.primitives": ("grid_search",),
     },
 )

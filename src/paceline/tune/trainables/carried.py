@@ -19,8 +19,10 @@ log = logging.getLogger("paceline")
 class Carried:
     """Has `value` in whichever process it is."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, original: Any = None) -> None:
         self._data = data
+        self.original = original
+        """What was pickled, in the process that did that."""
 
     @functools.cached_property
     def value(self) -> Any:
@@ -45,4 +47,4 @@ def carried(value: Any, name: str) -> Carried:
             len(data) // 1_000_000,
             name,
         )
-    return Carried(data)
+    return Carried(data, value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from paceline._core.errors import TrainingFailedError
+from paceline._core.spending import CHECKPOINT, spent
 from paceline.train import session as train_session
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
@@ -38,6 +39,11 @@ class CallFunction:
     @property
     def inner_function(self) -> Any:
         return self.function.value if isinstance(self.function, Carried) else self.function
+
+    @property
+    def shown_function(self) -> Any:
+        """As the script has it, in the script's own process."""
+        return self.function.original if isinstance(self.function, Carried) else self.function
 
     def __call__(self, config: dict[str, Any]) -> Any:
         session.begin_trial()
@@ -73,6 +79,12 @@ class StepTrainable:
     @property
     def inner_function(self) -> Any:
         return self._class.step
+
+    @property
+    def shown_function(self) -> Any:
+        """As the script has it, in the script's own process."""
+        kind = self.kind.original if isinstance(self.kind, Carried) else self.kind
+        return getattr(kind, "step", None)
 
     @property
     def _class(self) -> type[Trainable]:
@@ -111,7 +123,8 @@ class StepTrainable:
 
 
 def _saved(trainable: Trainable) -> Checkpoint:
-    return trainable.save(train_session.staging_directory())
+    with spent(CHECKPOINT):
+        return trainable.save(train_session.staging_directory())
 
 
 def can_save(kind: type[Trainable]) -> bool:

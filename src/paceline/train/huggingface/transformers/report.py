@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformers.trainer_callback import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from paceline._core.spending import CHECKPOINT, spent
 from paceline.train import collective
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import CheckpointUploadMode, _context, report, staging_directory
@@ -45,7 +46,8 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         saved = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         # Nobody takes the files before all have written theirs.
         collective.barrier()
-        checkpoint = self._brought(saved, _context("ReportCallback").begin)
+        with spent(CHECKPOINT):
+            checkpoint = self._brought(saved, _context("ReportCallback").begin)
         report(dict(self._metrics), checkpoint=checkpoint, checkpoint_upload_mode=self._mode)
 
     def _brought(self, saved: Path, begin: Begin) -> Checkpoint | None:

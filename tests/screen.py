@@ -12,31 +12,46 @@ import termios
 HIDE, SHOW, OTHER_SCREEN = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049h"
 
 
-def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, **streams):
-    """How the program ended, and everything that came out of its terminal."""
+def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, env=None, act=None, **streams):
+    """How the program ended, and everything that came out of its terminal.
+
+    `act(text, keys)` is called whenever more came out, with all of it and where to type to the program; the terminal is
+    the program's own then, and Ctrl-C an interrupt. Where it returns "leave", the terminal is closed.
+    """
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    resize(its, width, height)
     source = cwd / "on_terminal.py"
     source.write_text(script)
-    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(env or {})}
     told = {"stdin": its, "stdout": its, "stderr": its, **streams}
+    if act is not None:
+        told |= {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
     process = subprocess.Popen([sys.executable, str(source), *args], cwd=cwd, env=env, **told)
     os.close(its)
     data = b""
     try:
-        while True:
-            try:
-                read = os.read(ours, 65536)
-            except OSError:  # How Linux tells that nobody has the other end any more.
-                break
-            if not read:
-                break
-            data += read
+        try:
+            while read := _read(ours):
+                data += read
+                if act is not None and act(data.decode(errors="ignore"), ours) == "leave":
+                    break
+        finally:
+            os.close(ours)
         return process.wait(timeout), data.decode()
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # How Linux tells that nobody has the other end any more.
+        return b""
+
+
+def resize(terminal, width, height):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
 
 def played(text, width=80):

@@ -1,0 +1,157 @@
+"""How fast a run goes and when it is done: known, or None."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline._view.pace import AT_LEAST, Pace, Pacing
+
+
+def heard(rows, config=None):
+    pace = Pace(config)
+    for row in rows:
+        pace.hear(*row)
+    return pace
+
+
+def every(seconds, number, name="epoch", first=0, seq=1, start=100.0, attempt=1):
+    return [(start + i * seconds, seq + i, {name: first + i, "loss": 1.0}, attempt) for i in range(number)]
+
+
+def test_an_epoch_of_each_report_counts_from_zero_and_is_done_when_it_is_reported():
+    now = heard(every(10, 4), {"num_epochs": 10}).now(130.0)
+    assert now.progress == pytest.approx(0.4)
+    assert now.left_s == pytest.approx(60)
+    assert now.epochs_per_s == now.reports_per_s == pytest.approx(0.1)
+    assert (now.kind, now.done, now.goal, now.steps_per_s) == ("epoch", 4, 10, None)
+
+
+def test_counting_from_one_comes_to_the_same():
+    now = heard(every(10, 4, first=1), {"num_epochs": 10}).now(130.0)
+    assert now.progress == pytest.approx(0.4)
+
+
+def test_steps_within_epochs_count_the_epochs_that_are_over():
+    rows = [(100.0 + i, i + 1, {"epoch": i // 10, "global_step": i * 5}, 1) for i in range(35)]
+    now = heard(rows, {"max_epochs": 6, "max_steps": 300}).now(134.0)
+    assert now.steps_per_s == pytest.approx(5)
+    assert now.progress == pytest.approx(170 / 300)  # The steps, of which more are done than of the epochs.
+    assert now.left_s == pytest.approx(130 / 5)
+
+
+def test_a_step_that_begins_anew_in_each_epoch_tells_nothing():
+    rows = [(100.0 + i, i + 1, {"step": i % 10}, 1) for i in range(35)]
+    now = heard(rows, {"max_steps": 40}).now(134.0)
+    assert now == Pacing(reports_per_s=pytest.approx(1.0))
+
+
+def test_a_counter_past_its_end_tells_no_progress():
+    now = heard(every(1, 30, "step"), {"num_steps": 20}).now(130.0)
+    assert now.progress is None
+    assert now.left_s is None
+    assert now.steps_per_s == pytest.approx(1.0)
+
+
+def test_a_resumed_run_counts_from_where_it_resumed():
+    rows = [*every(10, 6), *every(2, 4, first=3, seq=4, start=1000.0, attempt=2)]
+    now = heard(rows, {"epochs": 10}).now(1006.0)
+    assert now.done == 7
+    assert now.epochs_per_s == pytest.approx(0.5)
+    assert now.left_s == pytest.approx(6)
+
+
+def test_one_report_after_a_restart_is_no_rate():
+    now = heard([*every(10, 6), *every(2, 1, first=3, seq=4, start=1000.0, attempt=2)], {"epochs": 10}).now(1006.0)
+    assert (now.reports_per_s, now.left_s) == (None, None)
+    assert now.progress == pytest.approx(0.4)
+
+
+def test_what_is_overdue_is_slower_than_it_was():
+    pace = heard(every(10, 4), {"num_epochs": 10})
+    assert pace.now(140.0).epochs_per_s == pytest.approx(0.1)
+    assert pace.now(140.0).left_s == pytest.approx(50)
+    assert pace.now(310.0).epochs_per_s == pytest.approx(3 / 200)
+    assert pace.now(310.0).left_s > 300
+
+
+def test_the_last_of_all_leaves_nothing():
+    assert heard(every(10, 10), {"num_epochs": 10}).now(191.0).left_s == 0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "config"),
+    [
+        ({"trainer/global_step": 5}, {"trainer": {"max_steps": 10}}),
+        ({"train": {"step": 5}}, {"training/num_steps": 10}),
+        ({"training_iteration": 5}, {"num_iterations": 10.0}),
+    ],
+)
+def test_names_within_the_usual_dictionaries_count(metrics, config):
+    assert heard([(1.0, 3, metrics, 1)], config).now(1.0).progress == 0.5
+
+
+@pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, [5], 10**400])
+def test_what_is_no_number_counts_nothing(value):
+    assert heard([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).now(1.0).progress is None
+    assert heard([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).now(1.0).progress is None
+
+
+def test_nobody_has_reported():
+    assert Pace({"epochs": 3}).now(5.0) == Pacing()
+
+
+def test_what_follows_fast_is_looked_at_now_and_then():
+    pace = heard([(i * 1e-4, i + 1, {"step": i}, 1) for i in range(50_000)], {"max_steps": 100_000})
+    now = pace.now(5.0)
+    assert now.steps_per_s == pytest.approx(10_000, rel=0.01)
+    assert now.left_s == pytest.approx(5, rel=0.01)
+    assert len(pace._samples) < 100
+
+
+def test_only_the_last_minute_tells_the_rate():
+    rows = [*every(1, 100, "step"), *every(0.5, 200, "step", first=100, seq=101, start=200.0)]
+    assert heard(rows).now(299.5).steps_per_s == pytest.approx(2.0)
+
+
+def test_rare_reports_are_reckoned_with_though_they_are_long_ago():
+    pace = heard(every(600, 20))
+    assert pace.now(100 + 600 * 19).epochs_per_s == pytest.approx(1 / 600)
+    assert len(pace._samples) == AT_LEAST
+
+
+numbers = st.one_of(st.integers(-5, 60), st.floats(), st.sampled_from(["3", "x"]), st.none(), st.booleans())
+rows = st.lists(
+    st.tuples(
+        st.floats(0, 1e6),
+        st.integers(1, 60),
+        st.dictionaries(st.sampled_from(["epoch", "step", "loss", "iteration"]), numbers, max_size=3),
+        st.integers(1, 3),
+    ),
+    max_size=20,
+)
+configs = st.dictionaries(st.sampled_from(["num_epochs", "max_steps", "num_iterations"]), numbers, max_size=3)
+
+
+@given(rows, configs, st.floats(0, 2e6))
+def test_whatever_is_reported_what_is_told_makes_sense(rows, config, at):
+    now = heard(rows, config).now(at)
+    for rate in (now.reports_per_s, now.steps_per_s, now.epochs_per_s):
+        assert rate is None or (math.isfinite(rate) and rate >= 0)
+    assert now.progress is None or 0 <= now.progress <= 1
+    assert now.left_s is None or (math.isfinite(now.left_s) and now.left_s >= 0)
+    assert (now.progress is None) == (now.goal is None) == (now.done is None) == (now.kind is None)
+    assert now.left_s is None or now.progress is not None
+
+
+@given(
+    st.integers(2, 50), st.floats(0.3, 100), st.integers(0, 1), st.integers(0, 40), st.floats(0, 1), st.integers(1, 4)
+)
+def test_an_even_run_is_told_exactly(number, seconds, base, resumed_at, into_next, attempt):
+    of = resumed_at + number + 10
+    rows = every(seconds, number, "step", first=resumed_at + base, seq=resumed_at + 1, attempt=attempt)
+    now = heard(rows, {"total_steps": of}).now(100 + (number - 1 + into_next) * seconds)
+    assert now.done == resumed_at + number
+    assert now.steps_per_s == pytest.approx(1 / seconds)
+    assert now.left_s == pytest.approx((10 - into_next) * seconds)
