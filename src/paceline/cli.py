@@ -1,21 +1,43 @@
 """The command `paceline`: finds the module of a command and hands it the rest of the line.
 
 A command is a module with a `main(arguments) -> exit code` and a parser of its own. Only the one that is asked for is
-imported, so that help and mistakes cost nothing.
+imported, so that help and mistakes cost nothing. What every command does alike about trouble, Ctrl-C and a pipe that
+nobody reads any more is done here.
 """
 
 import argparse
+import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import paceline
 
 COMMANDS = {
-    "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
+    "ls": ("paceline._commands.ls", "list the runs under a path: state, progress, best metric"),
+    "show": ("paceline._commands.show", "all about one run: workers, attempts, causes of failures, time"),
+    "logs": ("paceline._commands.logs", "what the workers of a run printed; -f follows"),
+    "metrics": ("paceline._commands.metrics", "the metrics of a run, to read or as CSV or Parquet"),
+    "checkpoints": ("paceline._commands.checkpoints", "list, verify, export or prune the checkpoints of a run"),
+    "diff": ("paceline._commands.diff", "what differs between two runs: configuration, code, metrics"),
+    "stop": ("paceline._commands.stop", "ask a run to stop at its next report, or now"),
+    "stacks": ("paceline._commands.stacks", "where every rank of a run stands now"),
+    "profile": ("paceline._commands.profile", "profile the workers of a run for some seconds"),
+    "resume": ("paceline._commands.resume", "run the script of a run again, to continue it"),
     "run": ("paceline._commands.run", "run a script in many processes, as torchrun does"),
+    "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),
+    "dashboard": ("paceline._commands.dashboard", "show all runs under a path in the browser"),
+    "report": ("paceline._commands.report", "one self-contained HTML page about a run"),
+    "doctor": ("paceline._commands.doctor", "look for what would keep runs from working here"),
 }
+
+LOOKS = {"ls", "show", "logs", "metrics", "checkpoints", "diff"}
+"""They look at runs and are gone again: a fifth of their time would be the collector of garbage, looking at modules
+that were just imported, and the interpreter taking itself to pieces."""
+
+BAD_USAGE, CTRL_C, PIPE_CLOSED = 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,14 +45,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="paceline",
         description="Commands:\n" + "\n".join(f"  {name:<16} {about}" for name, (_, about) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="`paceline COMMAND --help` tells more about one of them.",
+        epilog="`paceline COMMAND --help` tells more about one of them, with an example.",
     )
     parser.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     line = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     module, _ = COMMANDS[line.command]
-    code: int = importlib.import_module(module).main(line.rest)
+    is_short = arguments is None and line.command in LOOKS
+    if is_short:
+        gc.disable()
+    code = _ended(module, line.rest)
+    if is_short:
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _ended(module: str, rest: Sequence[str]) -> int:
+    try:
+        code = _called(module, rest)
+        sys.stdout.flush()  # Here, where it can still be told that nobody reads it.
+    except BrokenPipeError:
+        # Whatever else is printed as the interpreter ends goes nowhere, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        return CTRL_C
+    return code
+
+
+def _called(module: str, rest: Sequence[str]) -> int:
+    from paceline._core.errors import PacelineError
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # A sparkline on a terminal that has no such letters.
+    try:
+        code: int = importlib.import_module(module).main(rest)
+    except BrokenPipeError:
+        raise
+    except (PacelineError, OSError, ImportError, ValueError) as error:
+        from paceline._commands.telling import complain
+
+        complain(str(error))
+        return BAD_USAGE
     return code
 
 

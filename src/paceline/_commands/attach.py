@@ -8,6 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paceline._commands import asking
+from paceline._storage.home import Home
+
 if TYPE_CHECKING:
     from paceline._storage.desk import Ended
 
@@ -20,31 +23,37 @@ def main(arguments: Sequence[str]) -> int:
     from paceline._core.errors import PacelineError
 
     try:
-        return _attached(asked)
+        with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
+            code = _attached(asked)
+        if asked.json and code != NOT_FOLLOWED:
+            asking.tell_summary(Home.of_path(asked.run))
+        return code
     except (PacelineError, OSError, ImportError, ValueError) as error:
         return _say(str(error), NOT_FOLLOWED)
     except KeyboardInterrupt:
         return _say(f"left; the run goes on, and `paceline attach {asked.run}` follows it again", LEFT)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paceline attach",
-        description="Follows a run of RunConfig(detached=True): prints what its controller has said and says, until "
-        "it ends. Ctrl-C leaves it running.",
-        epilog="Example: paceline attach /shared/runs/resnet --address 10.0.0.1:6379\n"
-        "Exit code: as of the run's own script, so 0 it is complete or was stopped, 1 it failed, 75 it was preempted; "
-        "2 it cannot be followed, 130 Ctrl-C.",
+def _parser() -> asking.Parser:
+    parser = asking.Parser(
+        "attach",
+        "Follows a run of RunConfig(detached=True): prints what its controller has said and says, until it ends. "
+        "Ctrl-C leaves it running.",
+        "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
+        codes="as of the run's own script, so 0 it is complete or was stopped, 1 it failed, 75 it was preempted; "
+        "2 it cannot be followed, 130 Ctrl-C",
     )
     parser.add_argument("run", metavar="RUN", help="the run's directory or address: storage_path/name")
     parser.add_argument("--address", help="of the cluster (RAY_ADDRESS, else where the run was begun)")
     parser.add_argument("--stop", action="store_true", help="ask for a stop at the next report")
+    parser.add_argument(
+        "--json", action="store_true", help="when it has ended, print what came of it as JSON, and all else to stderr"
+    )
     return parser
 
 
 def _attached(asked: argparse.Namespace) -> int:
     from paceline._core import settings
-    from paceline._storage.home import Home
 
     home = Home.of_path(asked.run)
     desk = home.desk()
@@ -97,8 +106,7 @@ def _by_journal(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
     """What is known of a run that nobody can be asked about; `why` follows the run's name where it is not complete."""
     from paceline._control.recover import history_of
     from paceline._storage.depot import DiskDepot
-    from paceline._storage.home import Home
-    from paceline.train.terminal import counted
+    from paceline._view.words import counted
 
     depot = Home.of_path(run).depot_to_read()
     if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():

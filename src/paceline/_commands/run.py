@@ -3,45 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from paceline._commands import asking
+
+if TYPE_CHECKING:
+    from paceline._storage.home import Home
 
 DONE, FAILED, NOT_RUN, PREEMPTED, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    asked = parser().parse_args(arguments)
     from paceline._engine.local.launch import prewarm
     from paceline.train.script import ScriptConfig
 
     prewarm(*ScriptConfig.preload)
+    with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
+        code, home = _fitted(asked)
+    if asked.json and home is not None:
+        asking.tell_summary(home)
+    return code
+
+
+def _fitted(asked: argparse.Namespace) -> tuple[int, Home | None]:
+    """The exit code, and where the run is kept, once that is known."""
     from paceline._core.errors import PacelineError, PreemptionError, TrainingFailedError
 
+    home: Home | None = None
+    code = DONE
     try:
-        _trainer(asked).fit()
+        trainer = _trainer(asked)
+        home = trainer.run_config.home
+        trainer.fit()
     except PreemptionError:
-        return PREEMPTED  # It was told already, with how to go on.
+        code = PREEMPTED  # It was told already, with how to go on.
     except TrainingFailedError as error:
-        return _say(str(error), FAILED)
+        code = _say(str(error), FAILED)
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        return _say(str(error), NOT_RUN)
+        return _say(str(error), NOT_RUN), None
     except KeyboardInterrupt:
-        return INTERRUPTED
-    return DONE
+        code = INTERRUPTED
+    return code, home
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paceline run",
-        description="Runs a script in many processes, with the environment that torchrun gives: RANK, WORLD_SIZE, "
-        "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and so on. The script is not changed.",
-        epilog="Exit code: 0 it is complete, 1 it failed, 75 it was preempted, 2 it cannot be run, 130 Ctrl-C.",
+def parser() -> argparse.ArgumentParser:
+    made = asking.Parser(
+        "run",
+        "Runs a script in many processes, with the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK, "
+        "MASTER_ADDR, MASTER_PORT and so on. The script is not changed.",
+        "paceline run --num-workers 4 --max-failures 3 train.py --lr 0.1",
+        "paceline run -n 2:8 --name resnet -m my.trainer",
+        codes="0 it is complete, 1 it failed, 75 it was preempted, 2 it cannot be run, 130 Ctrl-C",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("-n", "--num-workers", "--nproc-per-node", "--nproc_per_node", type=_size, default=1, metavar="N",
         help="how many processes; 2:4 is from two to four, as many as there is room for (1)")  # fmt: skip
     add("--use-gpu", action="store_true", help="a GPU for each")
@@ -52,10 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--hang-timeout", type=float, metavar="SECONDS", help="without a sign of life (30, or what reports let expect)")
     add("--hang-action", choices=("warn", "restart", "fail"), default="warn", help="what is done about a hang (warn)")
     add("--engine", choices=("local", "ray"), help="where the processes live; on Ray the script is on every node")
+    add("--json", action="store_true",
+        help="when it has ended, print what came of it as JSON, and all else to the standard error")  # fmt: skip
     add("-m", "--module", action="store_true", help="the script is a module, as in python -m")
     add("script")
     add("arguments", nargs=argparse.REMAINDER, help="of the script")
-    return parser
+    return made
 
 
 def _size(text: str) -> int | tuple[int, int]:

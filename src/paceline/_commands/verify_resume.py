@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline._commands import asking
+
 EXACT, DIFFERS, UNCHECKED = 0, 1, 2
 
 
@@ -29,12 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     return {"exact": EXACT, "differs": DIFFERS, "unchecked": UNCHECKED}[proof.verdict]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paceline verify-resume",
-        description="Restores a commit of the script's run into a shadow run, replays it, and compares metrics and "
-        "checkpoints with those of the run, which is not written to. The script runs until it calls fit().",
-        epilog="Exit code: 0 it resumes exactly, 1 it does not, 2 it cannot be checked.",
+def _parser() -> asking.Parser:
+    parser = asking.Parser(
+        "verify-resume",
+        "Restores a commit of the script's run into a shadow run, replays it, and compares metrics and checkpoints "
+        "with those of the run, which is not written to. The script runs until it calls fit().",
+        "paceline verify-resume --fresh --steps 10 train.py --lr 0.1",
+        codes="0 it resumes exactly, 1 it does not, 2 it cannot be checked",
     )
     parser.add_argument("--steps", type=_natural, metavar="N", help="reports to replay (until the next checkpoint)")
     parser.add_argument("--fresh", action="store_true", help="train a new run to compare with, and remove it again")

@@ -1,0 +1,68 @@
+"""`paceline dashboard [PATH]`: a server on this machine that shows all runs under a path to the browser."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from paceline._commands import asking
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = asking.Parser(
+        "dashboard",
+        "Serves a page that shows all runs under a path, and opens it in the browser. It is served to this machine "
+        "alone (127.0.0.1) and to whoever has its token, and shows only, unless --allow-control "
+        "is given. Ctrl-C ends it.",
+        "paceline dashboard",
+        "paceline dashboard s3://bucket/runs --port 8265 --no-browser",
+        codes="0 it was ended with Ctrl-C, 2 it cannot be served",
+    )
+    add = parser.add_argument
+    add("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
+    add("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
+    add("--port", type=_port, metavar="N", help="0: any that is free (8265, or any if that is taken)")
+    add("--token", help="that lets one in (a random one)")
+    add("--allow-control", action="store_true", help="let the page stop runs and profile them")
+    add("--no-browser", action="store_true", help="open no browser; the address is printed in any case")
+    add("--json", action="store_true", help="print the address as JSON")
+    asked = parser.parse_args(arguments)
+    root = asking.root_of(asked.path)
+    from paceline._dashboard.serve import serve
+
+    with contextlib.redirect_stdout(_AsJson(sys.stdout)) if asked.json else contextlib.nullcontext():
+        return serve(
+            root,
+            host=asked.host,
+            port=asked.port,
+            token=asked.token,
+            control=asked.allow_control,
+            open_browser=not asked.no_browser,
+        )
+
+
+class _AsJson(io.StringIO):
+    """Takes the one line that the server prints, its address, and passes it on as a document."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def flush(self) -> None:
+        address = self.getvalue().strip()
+        if address:
+            print(json.dumps({"address": address}), file=self._out, flush=True)
+            self.seek(0)
+            self.truncate()
+
+
+def _port(text: str) -> int:
+    number = asking.whole(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: from 0 to 65535")
+    return number

@@ -1,0 +1,168 @@
+"""What `paceline show` prints of runs that are made up: it fits, and nothing of it acts on a terminal."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline._commands import sections, telling
+from paceline._view.model import (
+    Attempt,
+    Best,
+    Detail,
+    GpuNow,
+    Hang,
+    ShownCheckpoint,
+    ShownFailure,
+    Spent,
+    Stage,
+    Summary,
+    Worker,
+)
+
+ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+texts = st.text(st.one_of(st.characters(), st.sampled_from("ab \x1b[2J\n漢")), max_size=200)
+numbers = st.floats(0, 1e6)
+
+
+def summary(**more):
+    given = {
+        "id": ".",
+        "name": "run",
+        "path": "/runs/run",
+        "kind": "run",
+        "state": "running",
+        "began_at": 1e9,
+        "updated_at": 1e9 + 50,
+        "num_reports": 3,
+        "num_workers": 2,
+    }
+    return Summary(**{**given, **more})
+
+
+def test_a_run_that_goes_on_and_hangs_is_told_with_its_verdict_devices_and_stages():
+    detail = Detail(
+        summary=summary(
+            hang="rank 1 waits for rank 0 in all_reduce",
+            progress=0.25,
+            left_s=150.0,
+            steps_per_s=2.0,
+            epochs_per_s=0.01,
+            best=Best("loss", "min", 0.5, 2),
+        ),
+        attempts=(
+            Attempt(
+                number=1,
+                began_at=1e9,
+                size=2,
+                hangs=(
+                    Hang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),
+                    Hang(rank=0, verdict="reads a file", action="restart", at=1e9, passed_after_s=4.0),
+                ),
+                workers=(
+                    Worker(
+                        rank=0,
+                        state="hangs",
+                        pid=7,
+                        host="gpu-box",
+                        device="cuda:0",
+                        num_reports=3,
+                        cpu=0.93,
+                        rss_bytes=2 * 10**9,
+                        gpus=(GpuNow(0, 10**10, 8 * 10**10, 0.87),),
+                    ),
+                ),
+            ),
+        ),
+        stages=(
+            Stage(
+                dataset="train",
+                name="decode",
+                num_rows=1000,
+                num_bytes=10**6,
+                busy_s=9.0,
+                waited_for_input_s=1.0,
+                waited_for_room_s=0.0,
+                limits=True,
+            ),
+        ),
+        limited_by="decode",
+        spent=Spent(wall_s=50.0, data_s=30.0, compute_s=20.0),
+    )
+    text = sections.told(detail, 1e9 + 60)
+    for said in (
+        "run  running",
+        "25%, 2:30 left, 3 reports, 2 workers",
+        "2 reports/s",
+        "hang        rank 1 waits for rank 0 in all_reduce",
+        "hang of rank 1, told: stands in all_reduce",
+        "stacks in logs/stacks.txt",
+        "hang of rank 0, restarted: reads a file (passed after 4 s)",
+        "10 GB 87%",
+        "gpu-box pid 7",
+        "limited by decode",
+        "*  train decode",
+        "data        30 s  60%  ########################",
+    ):
+        assert said in text, f"{said!r} is not in\n{text}"
+
+
+def test_of_many_workers_those_that_something_is_the_matter_with_are_shown():
+    workers = tuple(Worker(rank=rank, state="failed" if rank == 90 else "running") for rank in range(100))
+    attempt = Attempt(number=1, began_at=0.0, size=100, workers=workers)
+    text = "\n".join(sections.workers([attempt]))
+    assert "    90  failed" in text
+    assert "and 84 more" in text
+
+
+def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
+    made = tuple(
+        ShownCheckpoint(
+            name=f"c{seq}",
+            seq=seq,
+            attempt=1,
+            path="",
+            num_bytes=1,
+            at=0.0,
+            status="COMMITTED",
+            kept=seq != 30,
+            is_best=seq == 3,
+            is_latest=seq == 29,
+        )
+        for seq in range(31)
+    )
+    lines = "\n".join(sections.checkpoints(Detail(summary=summary(), checkpoints=made))).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["c3", *(f"c{seq}" for seq in range(22, 30))]
+    assert lines[0] == "  22 older ones"
+
+
+failures = st.builds(
+    ShownFailure, rank=st.integers(0, 9), kind=texts, message=texts, at=numbers, is_cause=st.booleans()
+)
+attempts = st.builds(
+    Attempt,
+    number=st.integers(1, 99),
+    began_at=numbers,
+    ended_at=st.none() | numbers,
+    size=st.integers(1, 9),
+    resumed_from=st.none() | texts,
+    ending=texts,
+    failures=st.lists(failures, max_size=4).map(tuple),
+)
+details = st.builds(
+    Detail,
+    summary=st.builds(
+        summary, name=texts, path=texts, failure=st.none() | texts, metrics=st.dictionaries(texts, texts, max_size=3)
+    ),
+    attempts=st.lists(attempts, max_size=3).map(tuple),
+    config=st.dictionaries(texts, texts | st.integers() | st.dictionaries(texts, texts, max_size=2), max_size=3),
+    limited_by=st.none() | texts,
+)
+
+
+@given(details)
+def test_whatever_a_run_says_it_fits_80_columns_and_acts_on_no_terminal(detail):
+    for line in sections.told(detail, 1e9).split("\n"):
+        assert not ACTED_UPON.search(line), line
+        # A word that is longer than the line stands on a line of its own.
+        assert telling.columns(line) <= 80 or " " not in line.strip(), line
