@@ -1,0 +1,155 @@
+// What a person can ask of a run that goes on: to stop, for the stacks of its ranks, for a profile.
+
+import { Fragment, h, type ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { ShownFile, Summary } from "../api";
+import { Bar, Note, textOf } from "../parts";
+import type { Source } from "../source";
+import type { ControlProps } from "../tabs";
+import { duration, plural } from "../words";
+import { fileLink } from "./Files";
+import { Copy } from "./pieces";
+
+const LONGEST = 300;
+
+export function Control({ source, summary }: ControlProps) {
+  const [open, setOpen] = useState<"stop" | "stacks" | "profile" | null>(null);
+  const close = () => setOpen(null);
+  // Those have workers; a search has trials, which have pages of their own.
+  const isSearch = summary.kind === "search";
+  return (
+    <Fragment>
+      <span class="control" role="group" aria-label="Control of this run">
+        {isSearch ? null : <button type="button" onClick={() => setOpen("stacks")}>Stacks</button>}
+        {isSearch ? null : <button type="button" onClick={() => setOpen("profile")}>Profile</button>}
+        <button type="button" class="bad" onClick={() => setOpen("stop")}>Stop</button>
+      </span>
+      {open === "stop" ? <Stop source={source} summary={summary} close={close} /> : null}
+      {open === "stacks" ? <Stacks source={source} summary={summary} close={close} /> : null}
+      {open === "profile" ? <Profile source={source} summary={summary} close={close} /> : null}
+    </Fragment>
+  );
+}
+
+function Dialog({ title, close, children }: { title: string; close: () => void; children?: ComponentChildren }) {
+  const place = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const dialog = place.current;
+    dialog?.showModal();
+    return () => dialog?.close();
+  }, []);
+  return (
+    <dialog class="asking" ref={place} aria-label={title} onCancel={(event: Event) => { event.preventDefault(); close(); }}
+      onKeyDown={(event) => event.stopPropagation()} onClick={(event) => { if (event.target === event.currentTarget) close(); }}>
+      <div class="asking-body">
+        <header><h2>{title}</h2><button type="button" class="small-button" aria-label="Close" onClick={close}>✕</button></header>
+        {children}
+      </div>
+    </dialog>
+  );
+}
+
+type Asked = { readonly state: "idle" } | { readonly state: "waits" } | { readonly state: "done"; readonly text: string } | { readonly state: "failed"; readonly text: string };
+
+function useAsked(): [Asked, (what: () => Promise<string>) => void] {
+  const [asked, setAsked] = useState<Asked>({ state: "idle" });
+  const alive = useRef(true);
+  useEffect(() => () => { alive.current = false; }, []);
+  const ask = (what: () => Promise<string>) => {
+    setAsked({ state: "waits" });
+    what().then(
+      (text) => { if (alive.current) setAsked({ state: "done", text }); },
+      (error: unknown) => { if (alive.current) setAsked({ state: "failed", text: textOf(error) }); },
+    );
+  };
+  return [asked, ask];
+}
+
+interface AskProps { readonly source: Source; readonly summary: Summary; readonly close: () => void }
+
+function Stop({ source, summary, close }: AskProps) {
+  const [asked, ask] = useAsked();
+  const [sure, setSure] = useState(false);
+  const isAsked = asked.state === "done" || summary.state === "stopping";
+  return (
+    <Dialog title={`Stop “${summary.name}”?`} close={close}>
+      {asked.state === "failed" ? <Note kind="bad" title="It was not asked to stop">{asked.text}</Note> : null}
+      {asked.state === "waits" ? <p role="status">Asking…</p> : null}
+      {isAsked ? <p role="status">{asked.state === "done" && asked.text !== "" ? asked.text : "It was asked to stop. Workers end at their next report; this may take as long as a step does."}</p>
+        : <p>{summary.kind === "search" ? "Trials" : "Workers"} end at their next report, and checkpoints that are being made become durable. It can be resumed.</p>}
+      {sure ? <p class="warned">Now: workers are ended wherever they are. What they did since the last checkpoint is lost.</p> : null}
+      <div class="asking-buttons">
+        <button type="button" onClick={close}>{isAsked ? "Close" : "Cancel"}</button>
+        {sure ? <button type="button" class="bad" disabled={asked.state === "waits"} onClick={() => ask(() => source.stop(summary.id, true))}>Yes, stop it now</button>
+          : <button type="button" class="bad" disabled={asked.state === "waits"} onClick={() => setSure(true)}>Stop now…</button>}
+        {isAsked ? null : <button type="button" class="main" disabled={asked.state === "waits"} onClick={() => ask(() => source.stop(summary.id, false))}>Stop at the next report</button>}
+      </div>
+    </Dialog>
+  );
+}
+
+function Stacks({ source, summary, close }: AskProps) {
+  const [asked, ask] = useAsked();
+  const [text, setText] = useState("");
+  const again = () => ask(() => source.stacks(summary.id).then((told) => (setText(told), told)));
+  useEffect(again, []);
+  return (
+    <Dialog title={`Stacks of “${summary.name}”`} close={close}>
+      {asked.state === "waits" ? <p role="status">Asking {plural(summary.num_workers, "rank")} what they do…</p> : null}
+      {asked.state === "failed" ? <Note kind="bad" title="There are no stacks">{asked.text}</Note> : null}
+      {text === "" ? null : <div class="text-frame"><Copy text={text} what="the stacks" /><pre class="text stacks" tabindex={0}>{text}</pre></div>}
+      <div class="asking-buttons"><button type="button" onClick={close}>Close</button><button type="button" class="main" disabled={asked.state === "waits"} onClick={again}>Again</button></div>
+    </Dialog>
+  );
+}
+
+// What the run has now that it had not before. The server may be a moment behind the run: what there is has to be the
+// same twice.
+async function made(source: Source, id: string, before: ReadonlySet<string>): Promise<readonly ShownFile[]> {
+  let found: readonly ShownFile[] = [];
+  for (let turn = 0; turn < 12; turn += 1) {
+    const files = (await source.run(id)).files.filter((file) => !before.has(file.path));
+    if (files.length > 0 && files.length === found.length) return files;
+    found = files;
+    await new Promise((done) => setTimeout(done, 400));
+  }
+  return found;
+}
+
+function Profile({ source, summary, close }: AskProps) {
+  const [asked, ask] = useAsked();
+  const [seconds, setSeconds] = useState("10");
+  const [rank, setRank] = useState("0");
+  const [passed, setPassed] = useState(0);
+  const [files, setFiles] = useState<readonly ShownFile[]>([]);
+  const long = Number(seconds);
+  const isFine = Number.isFinite(long) && long > 0 && long <= LONGEST;
+  useEffect(() => {
+    if (asked.state !== "waits") return;
+    const began = performance.now();
+    const timer = setInterval(() => setPassed((performance.now() - began) / 1000), 200);
+    return () => clearInterval(timer);
+  }, [asked.state]);
+  const start = () => ask(async () => {
+    setPassed(0);
+    const before = new Set((await source.run(summary.id)).files.map((file) => file.path));
+    const told = await source.profile(summary.id, long, rank === "" ? null : Number(rank));
+    setFiles(await made(source, summary.id, before));
+    return told;
+  });
+  return (
+    <Dialog title={`Profile “${summary.name}”`} close={close}>
+      <form class="asking-form" onSubmit={(event) => { event.preventDefault(); if (isFine && asked.state !== "waits") start(); }}>
+        <label>Seconds <input type="number" min="1" max={LONGEST} step="any" value={seconds} aria-invalid={String(!isFine)} onInput={(event) => setSeconds(event.currentTarget.value)} /></label>
+        <label>Rank <select value={rank} onChange={(event) => setRank(event.currentTarget.value)}>
+          <option value="">all ranks</option>{Array.from({ length: summary.num_workers }, (_, index) => <option value={String(index)}>{index}</option>)}
+        </select></label>
+      </form>
+      {asked.state === "waits" ? <div role="status"><Bar part={Math.min(0.99, passed / (long + 1))} label="progress of the profile" /> <span class="dim">{passed < long ? `${duration(Math.max(0, long - passed))} left` : "writing it down…"}</span></div> : null}
+      {asked.state === "failed" ? <Note kind="bad" title="There is no profile">{asked.text}</Note> : null}
+      {asked.state === "done" ? <ul class="made" aria-label="What was made">{files.map((file) => <li>{fileLink(source, summary.id, file)}</li>)}{files.length === 0 ? <li class="dim">{asked.text === "" ? "The files will be under Profiles." : asked.text}</li> : null}</ul> : null}
+      <div class="asking-buttons"><button type="button" onClick={close}>Close</button>
+        <button type="button" class="main" disabled={!isFine || asked.state === "waits"} onClick={start}>{asked.state === "done" ? "Profile again" : "Start"}</button></div>
+    </Dialog>
+  );
+}

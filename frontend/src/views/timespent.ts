@@ -1,0 +1,93 @@
+// Where the time of a run went: the parts of the bar, and what they mean in words.
+
+import type { Spent, Stage } from "../api";
+import { share } from "../words";
+
+export type PartName = "starting" | "data" | "compute" | "report" | "checkpoint" | "between" | "untold";
+
+export interface Part {
+  readonly name: PartName;
+  readonly seconds: number;
+  readonly share: number;
+  readonly what: string;
+}
+
+const WHAT: Readonly<Record<PartName, string>> = {
+  starting: "from asking for workers until your function was called",
+  data: "waiting for the next batch of a dataset",
+  compute: "in your own code",
+  report: "in report(): handing over metrics, waiting for the other ranks",
+  checkpoint: "making checkpoints durable",
+  between: "no workers: ended, waited for, checkpoints verified, or no driver",
+  untold: "not accounted for yet",
+};
+
+const WORTH_SAYING = 0.1;
+const CONSUMER = "the consumer";
+
+// All parts, in the order in which they are drawn; they sum to the wall time.
+export function parts(spent: Spent): readonly Part[] {
+  const seconds: readonly [PartName, number][] = [
+    ["starting", spent.starting_s],
+    ["data", spent.data_s],
+    ["compute", spent.compute_s],
+    ["report", spent.report_s],
+    ["checkpoint", spent.checkpoint_s],
+    ["between", spent.between_s],
+  ];
+  const told = seconds.reduce((sum, [, each]) => sum + Math.max(0, each), 0);
+  const whole = Math.max(spent.wall_s, told);
+  const left = whole - told;
+  const all = left > whole * 0.005 ? [...seconds, ["untold", left] as [PartName, number]] : seconds;
+  return all.map(([name, each]) => ({
+    name,
+    seconds: Math.max(0, each),
+    share: whole > 0 ? Math.max(0, each) / whole : 0,
+    what: WHAT[name],
+  }));
+}
+
+// One sentence each, the one that matters most first.
+export function meaning(spent: Spent, stages: readonly Stage[], limitedBy: string | null): readonly string[] {
+  const told = parts(spent);
+  if (spent.wall_s <= 0) return ["There is nothing to tell yet."];
+  const costly = told
+    .filter((part) => part.name !== "compute" && part.name !== "untold" && part.share >= WORTH_SAYING)
+    .sort((a, b) => b.share - a.share);
+  const said = costly.map((part) => sentence(part, stages, limitedBy));
+  if (said.length > 0) return said;
+  const compute = told.find((part) => part.name === "compute");
+  if (compute === undefined || compute.share < 0.5) return ["No part took long enough to be worth a change."];
+  return [`compute: ${share(compute.share)} of the time went into your own code; nothing else holds it up.`];
+}
+
+function sentence(part: Part, stages: readonly Stage[], limitedBy: string | null): string {
+  const much = share(part.share);
+  switch (part.name) {
+    case "data":
+      return `data: workers waited ${much} of the time${remedy(stages, limitedBy)}.`;
+    case "starting":
+      return `starting: ${much} of the time passed before your function was called; a longer run makes up for it.`;
+    case "report":
+      return `report: ${much} of the time went into report(), where ranks also wait for the slowest; report less often.`;
+    case "checkpoint":
+      return `checkpoint: ${much} of the time went into saving; save less often, or let report() upload in the background.`;
+    default:
+      return `between: for ${much} of the time there were no workers; the timeline says what ended them.`;
+  }
+}
+
+function remedy(stages: readonly Stage[], limitedBy: string | null): string {
+  const limiting = limitedBy ?? stages.find((stage) => stage.limits)?.name ?? null;
+  if (limiting === null) return "; the run does not say which stage they waited for";
+  if (limiting === CONSUMER) return ", though the stages had rows ready: the batches are large, or far away";
+  return `; stage ${limiting} limits: give it more processes`;
+}
+
+export interface StageShares { readonly busy: number; readonly input: number; readonly room: number }
+
+export function stageShares(stage: Stage): StageShares {
+  const whole = stage.busy_s + stage.waited_for_input_s + stage.waited_for_room_s;
+  if (whole <= 0) return { busy: 0, input: 0, room: 0 };
+  return { busy: stage.busy_s / whole, input: stage.waited_for_input_s / whole, room: stage.waited_for_room_s / whole };
+}
