@@ -1,0 +1,265 @@
+"""Plots in a browser: hands and keys on them, what they are saved as, and that they do not stutter."""
+
+import csv
+import io
+import math
+import re
+import urllib.parse
+
+import pytest
+from in_browser import described, wait_described
+
+
+@pytest.fixture
+def plotted(shown, look):
+    page = look(shown.at("#/run/long/metrics"))
+    wait_described(page, "loss", "at 120.")
+    return page
+
+
+def range_of(page):
+    """What part is zoomed into, as the address tells it."""
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(page.url).fragment.partition("?")[2])
+    return (float(query["from"][0]), float(query["to"][0])) if "from" in query else None
+
+
+def wait_range(page, is_some=True):
+    page.wait_for_function("(some) => location.hash.includes('from=') === some", arg=is_some)
+    return range_of(page)
+
+
+def area(page, title="loss"):
+    found = page.locator(f'[data-plot="{title}"] .plot-area')
+    found.scroll_into_view_if_needed()
+    return found, found.bounding_box()
+
+
+def test_dragging_zooms_into_all_plots_and_a_double_click_shows_all_again(plotted):
+    _, box = area(plotted)
+    y = box["y"] + box["height"] / 2
+    plotted.mouse.move(box["x"] + box["width"] * 0.4, y)
+    plotted.mouse.down()
+    plotted.mouse.move(box["x"] + box["width"] * 0.6, y, steps=4)
+    plotted.mouse.up()
+    begin, end = wait_range(plotted)
+    assert 30 < begin < 60 < end < 90
+    # The others follow: what they tell is of this part.
+    plotted.wait_for_function(
+        "() => !document.querySelector('[data-plot=\"eval/zero or less\"] .plot-area p').textContent"
+        ".includes('from -117')"
+    )
+    plotted.mouse.dblclick(box["x"] + box["width"] / 2, y)
+    assert wait_range(plotted, False) is None
+
+
+def test_shift_and_dragging_pans(plotted, shown):
+    plotted.goto(shown.at("#/run/long/metrics?from=40&to=60"))
+    wait_described(plotted, "loss", "at 120.")
+    _, box = area(plotted)
+    y = box["y"] + box["height"] / 2
+    plotted.keyboard.down("Shift")
+    plotted.mouse.move(box["x"] + box["width"] * 0.6, y)
+    plotted.mouse.down()
+    plotted.mouse.move(box["x"] + box["width"] * 0.4, y, steps=4)
+    plotted.mouse.up()
+    plotted.keyboard.up("Shift")
+    plotted.wait_for_function("() => !location.hash.includes('from=40&')")
+    begin, end = range_of(plotted)
+    assert begin > 42
+    assert end - begin == pytest.approx(20)
+
+
+def test_keys_and_the_wheel_zoom_and_pan_a_plot_that_has_the_focus(plotted):
+    found, box = area(plotted)
+    found.focus()
+    plotted.keyboard.press("+")
+    wide = wait_range(plotted)
+    assert wide[1] - wide[0] == pytest.approx(119 * 0.7)
+    before = plotted.url
+    plotted.keyboard.press("ArrowRight")
+    plotted.wait_for_function("(before) => location.href !== before", arg=before)
+    assert range_of(plotted)[0] > wide[0]
+    before = plotted.url
+    plotted.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    plotted.mouse.wheel(0, -100)
+    plotted.wait_for_function("(before) => location.href !== before", arg=before)
+    narrow = range_of(plotted)
+    assert narrow[1] - narrow[0] < wide[1] - wide[0] - 5
+    plotted.keyboard.press("0")
+    assert wait_range(plotted, False) is None
+
+
+def test_a_crosshair_tells_the_values_of_all_plots(plotted):
+    _, box = area(plotted)
+    plotted.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
+    at = plotted.locator('[data-plot="loss"] .plot-at')
+    other = plotted.locator('[data-plot="train/accuracy"] .plot-at')
+    plotted.wait_for_function(
+        "() => document.querySelector('[data-plot=loss] .plot-at').textContent.startsWith('step ')"
+    )
+    step = int(re.match(r"step (\d+)", at.inner_text())[1])
+    assert 40 < step < 80
+    assert other.inner_text().startswith(f"step {step} ")
+    plotted.mouse.move(box["x"] + box["width"] * 0.5, box["y"] - 200)
+    plotted.wait_for_function("() => document.querySelector('[data-plot=loss] .plot-at').textContent === ''")
+
+
+def test_choices_are_kept_in_the_address(plotted):
+    plotted.get_by_label("Smoothing").fill("0.6")
+    plotted.get_by_text("log scale").click()
+    plotted.get_by_label("x axis").select_option("time")
+    plotted.get_by_label("Filter metrics").fill("loss")
+    plotted.wait_for_function("() => document.querySelectorAll('[data-plot]').length === 2")
+    assert all(each in plotted.url for each in ("smooth=0.6", "log=1", "x=time", "f=loss"))
+    plotted.reload()
+    plotted.locator('[data-plot="eval/loss"]').wait_for()
+    assert plotted.locator("[data-plot]").count() == 2
+    assert plotted.get_by_label("Smoothing").input_value() == "0.6"
+    wait_described(plotted, "loss", "last")
+    assert plotted.get_by_label("log scale").is_checked()
+
+
+def test_a_gap_and_what_is_not_positive_are_no_trouble(plotted):
+    wait_described(plotted, "eval/zero or less", "from -117 to 2")
+    plotted.get_by_text("log scale").click()
+    wait_described(plotted, "eval/loss", "at 120.")
+
+
+def saved(page, click):
+    with page.expect_download() as download:
+        click()
+    return download.value.suggested_filename, download.value.path().read_bytes()
+
+
+def test_a_plot_and_all_plots_are_saved_as_png(plotted):
+    plotted.locator("[data-plot=loss]").hover()
+    name, one = saved(plotted, plotted.get_by_label("loss: save as PNG", exact=True).click)
+    assert name == "loss.png"
+    assert one.startswith(b"\x89PNG")
+    name, whole = saved(plotted, plotted.get_by_role("button", name="Save PNG").click)
+    assert name == "long.png"
+    assert int.from_bytes(whole[16:20]) > int.from_bytes(one[16:20]) > 1000
+
+
+def test_points_are_saved_as_csv(plotted):
+    plotted.locator("[data-plot=loss]").hover()
+    name, data = saved(plotted, plotted.get_by_label("loss: save points as CSV", exact=True).click)
+    rows = list(csv.DictReader(io.StringIO(data.decode())))
+    assert name == "loss.csv"
+    assert [int(row["step"]) for row in rows] == list(range(1, 121))
+    assert float(rows[0]["value"]) == pytest.approx(2 / 1.01)
+    _, data = saved(plotted, plotted.get_by_role("button", name="Save CSV").click)
+    assert {"loss", "eval/loss", "train/lr"} <= {row["plot"] for row in csv.DictReader(io.StringIO(data.decode()))}
+    name, data = saved(plotted, plotted.get_by_role("link", name="CSV").click)
+    assert len(data.splitlines()) == 121
+
+
+def test_a_part_that_is_zoomed_into_is_asked_for_again_and_finer(shown, look):
+    asked = []
+
+    def asked_of(url):
+        return urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)
+
+    def is_finer(response):
+        begin = float(asked_of(response.url).get("from", ["0"])[0])
+        return "/api/metrics" in response.url and math.isclose(begin, 15_000, rel_tol=0.01)
+
+    def answer(route):
+        query = asked_of(route.request.url)
+        asked.append(query)
+        begin, end = float(query.get("from", ["1"])[0]), float(query.get("to", ["100000"])[0])
+        xs = [begin + (end - begin) * i / 999 for i in range(1000)]
+        values = {"x": xs, "y": xs, "low": [x - 1 for x in xs], "high": [x + 1 for x in xs]}
+        series = [{"name": name, **values, "num_points": 100_000, "whole": False} for name in query["name"]]
+        route.fulfill(json={"series": series, "first": 1, "last": 100_000})
+
+    page = look("about:blank")
+    page.route("**/api/metrics?*", answer)
+    page.goto(shown.at("#/run/long/metrics?f=accuracy"))
+    wait_described(page, "train/accuracy", "at 100,000.")
+    assert [("from" in query, query["name"]) for query in asked] == [(False, ["train/accuracy"])]
+    page.locator(".plot-area").focus()
+    # The picture follows at once; what is finer is asked for when the range has stood still for a moment.
+    with page.expect_response(is_finer):
+        page.keyboard.press("+")
+    wait_range(page)
+    # 15,000.85 less one, the least that the first of the finer points stands for: no coarse point is as near to it.
+    page.wait_for_function("() => document.querySelector('.plot-area p').textContent.includes('from 14,999.9')")
+
+
+FRAMES = """
+async () => {
+  const area = document.querySelector("[data-plot=loss] .plot-area");
+  area.focus();
+  const box = area.getBoundingClientRect();
+  for (let frame = 0; frame < 60; frame += 1) {
+    const zooms = frame < 15 || frame >= 45;
+    area.dispatchEvent(new WheelEvent("wheel", {
+      clientX: box.left + box.width * 0.6, clientY: box.top + 50, bubbles: true, cancelable: true,
+      deltaX: zooms ? 0 : frame % 2 ? 40 : -25, deltaY: zooms ? (frame < 15 ? -40 : 40) : 0,
+    }));
+    await new Promise(requestAnimationFrame);
+  }
+}
+"""
+
+
+def ms_per_frame(page):
+    """What panning and zooming costs the page's one thread, in time of a processor: what else the machine does is not
+    counted."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    session.send("Performance.enable")
+
+    def spent():
+        return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}[
+            "TaskDuration"
+        ]
+
+    before = spent()
+    page.evaluate(FRAMES)
+    return (spent() - before) * 1000 / 60
+
+
+def test_ten_lines_of_fifty_thousand_points_are_panned_and_zoomed_without_stutter(shown, look):
+    count = 50_000
+    runs = [f"run-{i}" for i in range(10)]
+    page = look("about:blank")
+    steps = ",".join(str(step) for step in range(1, count + 1))
+    noisy = [f"{math.sin(step / 900) + 0.2 * math.sin(step * 12.9898):.4f}" for step in range(count)]
+
+    def points(route):
+        run = urllib.parse.parse_qs(urllib.parse.urlsplit(route.request.url).query)["run"][0]
+        cut = int(run.rpartition("-")[2]) * 700
+        values = ",".join(noisy[cut:] + noisy[:cut])
+        one = f'"name": "loss", "x": [{steps}], "y": [{values}], "low": [], "high": [], "num_points": {count}'
+        route.fulfill(body=f'{{"series": [{{{one}, "whole": true}}], "first": 1, "last": {count}}}')
+
+    page.goto(shown.url)
+    about = page.evaluate("() => fetch('api/run?run=long').then((answer) => answer.json())")
+
+    def summary(run):
+        return {**about["summary"], "id": run, "name": run, "num_reports": count}
+
+    def detail(route):
+        run = urllib.parse.parse_qs(urllib.parse.urlsplit(route.request.url).query)["run"][0]
+        route.fulfill(json={**about, "summary": summary(run), "metric_names": ["loss"]})
+
+    def nothing(route):
+        route.fulfill(body="retry: 60000\n\n", content_type="text/event-stream")
+
+    page.route("**/api/runs", lambda route: route.fulfill(json={"runs": [summary(run) for run in runs]}))
+    page.route("**/api/run?*", detail)
+    page.route("**/api/events*", nothing)
+    page.route("**/api/metrics?*", points)
+    empty = {key: [] for key in ("config", "scaling", "environment", "code", "metrics")}
+    differs = {"a": summary("run-0"), "b": summary("run-1"), **empty}
+    page.route("**/api/diff?*", lambda route: route.fulfill(json=differs))
+    page.goto("about:blank")
+    page.goto(shown.at("#/compare?" + "&".join(f"run={run}" for run in runs)))
+    page.wait_for_function("() => document.querySelectorAll('[data-plot=loss] .legend li').length === 10")
+    costs = []
+    while len(costs) < 5 and min(costs, default=math.inf) >= 32:
+        costs.append(ms_per_frame(page))
+    assert min(costs) < 32, f"a frame takes {min(costs):.0f} ms"
+    assert described(page, "loss").startswith("run-0: from ")

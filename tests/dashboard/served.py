@@ -1,0 +1,203 @@
+"""A dashboard in a process of its own, a client for it, and runs as they lie on a disk, for the tests."""
+
+import contextlib
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from paceline._control.events import DriverStarted, FileMade, Measured, RankUse, Reported, TimeTold
+from paceline._control.journal import Journal
+from paceline._engine.messages import GpuUse, WorkerReady, WorkerReturned, WorkersStopped
+
+TOKEN = "0123456789abcdef-the-token"
+BEGAN = 1_700_000_000.0
+PATIENCE_S = 30.0
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Without the certificates of the world, which take longer to load than a test."""
+
+SERVE = """
+import sys
+from paceline._dashboard.serve import serve
+root, token, control, host = sys.argv[1:]
+sys.exit(serve(root, host=host, port=0, token=token, control=control == "control", open_browser=False))
+"""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    process: subprocess.Popen[str]
+    url: str
+    errors: Path
+    clients: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def base(self) -> str:
+        return self.url.partition("/?")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.base.rpartition(":")[2])
+
+    def client(self, token: str | None = TOKEN, **headers: str) -> httpx.Client:
+        given = {"Authorization": f"Bearer {token}"} if token else {}
+        client = httpx.Client(
+            base_url=self.base, headers={**given, **headers}, timeout=PATIENCE_S, trust_env=False, verify=_NO_TLS
+        )
+        return self.clients.enter_context(client)
+
+    def ended(self) -> int:
+        """By Ctrl-C, which it has to obey whoever is connected."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def dashboard(
+    root: Path | str, scratch: Path, *, control: bool = False, host: str = "127.0.0.1", fault: str = ""
+) -> Iterator[Dashboard]:
+    """`fault`: what is run in it before it serves."""
+    arguments = [str(root), TOKEN, "control" if control else "", host]
+    errors = scratch / "dashboard.err"
+    with errors.open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", fault + SERVE, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+    assert process.stdout is not None
+    with process, process.stdout:
+        try:
+            url = process.stdout.readline().strip()
+            assert url, errors.read_text()
+            found = Dashboard(process, url, errors)
+            with found.clients:
+                yield found
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+class Events:
+    """What a page hears: `event` and its data, one after the other."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._lines = response.iter_lines()
+
+    def next(self, wanted: str, until: Callable[[Any], bool] = lambda data: True) -> Any:
+        """The data of the next event of this name for which `until` holds."""
+        name = ""
+        end = time.monotonic() + PATIENCE_S
+        for line in self._lines:
+            assert time.monotonic() < end, f"no {wanted} came that was waited for"
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: ") and name == wanted:
+                data = msgspec.json.decode(line.removeprefix("data: "))
+                if until(data):
+                    return data
+        raise AssertionError(f"the events ended without the {wanted} that was waited for")
+
+
+@contextlib.contextmanager
+def events(client: httpx.Client, run: str | None = None) -> Iterator[Events]:
+    with client.stream("GET", "/api/events", params={"run": run} if run else {}) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "text/event-stream"
+        yield Events(response)
+
+
+class Run:
+    """A run that a test writes, event by event."""
+
+    def __init__(self, root: Path, *, began: float = BEGAN) -> None:
+        root.mkdir(parents=True)
+        self.root = root
+        self.at = began
+        self.num_reports = 0
+        self._journal = Journal(root / "journal.jsonl")
+        self.tell(DriverStarted(1, 0, at=began, lease=1), TimeTold(began), WorkerReady(1, 0, 4321))
+
+    def tell(self, *events: Any) -> "Run":
+        for event in events:
+            self._journal.append(event)
+        self._journal.flush()
+        return self
+
+    def report(self, **metrics: Any) -> "Run":
+        self.num_reports += 1
+        self.at += 1.0
+        return self.tell(Reported(1, 0, self.num_reports, msgspec.Raw(msgspec.json.encode(metrics)), self.at, "t.py:1"))
+
+    def metrics(self, metrics: dict[str, Any]) -> "Run":
+        return self.report(**metrics)
+
+    def measured(self) -> "Run":
+        for cpu_s in (1.0, 3.0):
+            self.at += 2.0
+            use = RankUse(0, cpu_s, 123_000_000, (GpuUse(0, 5, 10, 0.5),), cpu_s + 1, pid=4321, host="here")
+            self.tell(Measured(1, self.at, (use,)))
+        return self
+
+    def lists(self, path: str, kind: Any = "flame") -> "Run":
+        return self.tell(FileMade(kind, path, 0, self.at, 1.0))
+
+    def file(self, path: str, text: str) -> "Run":
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+        return self
+
+    def end(self) -> "Run":
+        self.tell(WorkerReturned(1, 0, self.num_reports), TimeTold(self.at + 1), WorkersStopped(1))
+        self._journal.close()
+        return self
+
+    def leave(self) -> None:
+        self._journal.abandon()
+
+
+LIVE = """
+import sys, time
+from pathlib import Path
+from paceline import train
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+
+def steps(config):
+    step = 0
+    while step < 3 or not Path(config["end"]).exists():
+        train.report({"loss": 1 / (step + 1)})
+        step += 1
+        time.sleep(0.02)
+
+DataParallelTrainer(
+    steps,
+    train_loop_config={"end": sys.argv[2]},
+    scaling_config=train.ScalingConfig(num_workers=1),
+    run_config=train.RunConfig(name="live", storage_path=sys.argv[1]),
+).fit()
+"""
+
+
+@contextlib.contextmanager
+def training(root: Path | str, end: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process of its own, until there is a file."""
+    with (end.parent / "training.out").open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-c", LIVE, str(root), str(end)], stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        end.touch()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,79 @@
+"""What a query may ask for."""
+
+import contextlib
+import math
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._dashboard.asked import LEAST_POINTS, MOST_POINTS, POINTS_AT_ONCE, Asked, Refused, points_each
+
+
+def asked(query: str) -> Asked:
+    return Asked.of_query(query.encode())
+
+
+def test_fields_are_read() -> None:
+    found = asked("run=a%2Fb+c&name=x&name=y&name=x&limit=7&from=-1.5&x=time")
+    assert found.text("run") == "a/b c"
+    assert found.all("name") == ("x", "y")
+    assert found.whole("limit") == 7
+    assert found.whole("points", 12) == 12
+    assert found.range() == (-1.5, math.inf)
+    assert found.axis() == "time"
+    assert asked("").range() is None
+    assert asked("").optional_whole("before") is None
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: asked("").text("run"),
+        lambda: asked("run=a&run=b").text("run"),
+        lambda: asked(f"run={'a' * 5000}").text("run"),
+        lambda: asked("n=1.5").whole("n"),
+        lambda: asked("n=-1").whole("n"),
+        lambda: asked("n=1_0").whole("n"),
+        lambda: asked("n=%D9%A1").whole("n"),
+        lambda: asked("n=--1").whole("n"),
+        lambda: asked("n=" + "9" * 40).whole("n"),
+        lambda: asked("n=").whole("n"),
+        lambda: asked("n=0").whole("n", least=1),
+        lambda: asked("from=nan").range(),
+        lambda: asked("from=inf").range(),
+        lambda: asked("from=2&to=1").range(),
+        lambda: asked("x=other").axis(),
+        lambda: asked("&".join(f"a{n}=1" for n in range(2000))),
+        lambda: asked("a=" + "x" * 40_000),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_word(refused: object) -> None:
+    with pytest.raises(Refused) as caught:
+        refused()  # type: ignore[operator]
+    assert caught.value.status in (400, 414)
+    assert caught.value.text
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=50), max_size=8))
+def test_every_text_comes_through(fields: dict[str, str]) -> None:
+    found = asked(urlencode(fields, errors="replace"))
+    for name, value in fields.items():
+        assert found.text(name) == value
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_query_or_refused(query: bytes) -> None:
+    with contextlib.suppress(Refused):
+        assert all(isinstance(name, str) for name in Asked.of_query(query).all("name"))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**9), st.integers(0, 10**6))
+def test_points_are_bounded_over_all_metrics(wanted: int, num_metrics: int) -> None:
+    each = points_each(wanted, num_metrics)
+    assert 1 <= each <= min(wanted, MOST_POINTS)
+    assert each <= LEAST_POINTS or each * num_metrics <= POINTS_AT_ONCE

@@ -1,0 +1,85 @@
+"""What a page may ask of a run that is being driven, if the dashboard was started so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from served import PATIENCE_S, Run, dashboard, events, training
+
+from paceline._dashboard.asked import Refused
+from paceline._dashboard.control import Profile, Stacks, Stop, wanted
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def client(root: Path, tmp_path: Path) -> Iterator[httpx.Client]:
+    with dashboard(root, tmp_path, control=True) as served:
+        yield served.client(**{"X-Paceline": "1", "Origin": served.base})
+
+
+def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client: httpx.Client, root: Path, tmp_path: Path) -> None:
+    assert client.get("/api/about").json()["control"] is True
+    end = tmp_path / "end"
+    with events(client, "live") as heard, training(root, end) as process:
+        heard.next("points", lambda told: told["last"] > 2)
+        stacks = client.post("/api/stacks?run=live", json={}).json()
+        assert "rank 0" in stacks["text"]
+        assert " steps " in stacks["text"]
+        made = client.post("/api/profile?run=live", json={"seconds": 0.2, "rank": 0}).json()
+        assert made["state"] == "done", made
+        listed = heard.next("run", lambda detail: len(detail["files"]) >= len(made["files"]))["files"]
+        assert {file["path"] for file in made["files"]} <= {file["path"] for file in listed}
+        (flame,) = (file["path"] for file in made["files"] if file["kind"] == "flame")
+        page = client.get("/api/file", params={"run": "live", "path": flame})
+        assert (page.status_code, "steps" in page.text) == (200, True)
+        assert page.headers["content-security-policy"].startswith("sandbox allow-scripts;")
+        stopped = client.post("/api/stop?run=live", json={"now": False})
+        assert stopped.json()["state"] in ("done", "taken")
+        assert process.wait(PATIENCE_S) == 0
+        heard.next("run", lambda detail: detail["summary"]["state"] == "stopped")
+        assert not end.exists()
+
+
+def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, root: Path) -> None:
+    Run(root / "a").report(loss=1.0).end()
+    for what in ("stop", "stacks", "profile"):
+        answer = client.post(f"/api/{what}?run=a", json={})
+        assert (answer.status_code, "nobody drives a" in answer.json()["error"]) == (409, True)
+    assert client.post("/api/stop?run=nothing", json={}).status_code == 404
+    assert (
+        client.post("/api/stop?run=a", content=b"x" * 5000, headers={"Content-Type": "application/json"}).status_code
+        == 413
+    )
+    assert client.post("/api/stop?run=a", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_a_body_asks_for_what_there_is() -> None:
+    assert wanted("stop", b"") == Stop()
+    assert wanted("stop", b'{"now": true}') == Stop(True)
+    assert wanted("stacks", b"{}") == Stacks()
+    assert wanted("profile", b'{"seconds": 3, "rank": null}') == Profile(3.0, None)
+
+
+@pytest.mark.parametrize(
+    ("what", "body"),
+    [
+        ("stop", b"["),
+        ("stop", b'{"now": 1}'),
+        ("stop", b'{"later": true}'),
+        ("stop", b"[" * 4000),
+        ("profile", b'{"seconds": 0}'),
+        ("profile", b'{"seconds": 1e9}'),
+        ("profile", b'{"rank": -1}'),
+        ("profile", b'{"rank": "0"}'),
+    ],
+)
+def test_all_else_is_refused(what: str, body: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        wanted(what, body)
+    assert caught.value.status == 400

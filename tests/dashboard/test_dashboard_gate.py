@@ -1,0 +1,188 @@
+"""Who gets in, decided without a server: names, tokens and where a request comes from."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._dashboard.gate import CSP, Gate, Names, is_loopback, name_in
+
+TOKEN = "a-token-of-some-length"
+LOCAL = Names.of_host("127.0.0.1")
+
+
+async def _inside(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"inside"})
+
+
+def asked(
+    path: str = "/api/runs", method: str = "GET", query: bytes = b"", names: Names = LOCAL, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """What the gate answers, with what is behind it saying `inside`."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = {"host": "127.0.0.1:8265", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    scope = {
+        "type": "http",
+        "path": path,
+        "method": method,
+        "query_string": query,
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
+    }
+    asyncio.run(Gate(_inside, token=TOKEN, names=names, port=8265)(scope, None, send))  # type: ignore[arg-type]
+    start, body = sent
+    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body["body"]
+
+
+def bearer(token: str = TOKEN) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def test_the_token_opens_as_bearer_and_as_cookie() -> None:
+    assert asked(**bearer())[2] == b"inside"
+    assert asked(authorization=f"bearer  {TOKEN}")[2] == b"inside"
+    assert asked(cookie=f"a=1; paceline_8265={TOKEN}")[2] == b"inside"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer(""),
+        bearer(TOKEN[:-1]),
+        bearer(TOKEN + "x"),
+        bearer(TOKEN.upper()),
+        bearer("\xff\xfe"),
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": TOKEN},
+        {"cookie": f"paceline_8266={TOKEN}"},
+        {"cookie": f"xpaceline_8265={TOKEN}"},
+        {"cookie": "paceline_8265="},
+        {"cookie": TOKEN},
+        {**bearer("wrong"), "cookie": f"paceline_8265={TOKEN}"},
+    ],
+)
+def test_all_else_is_refused_without_a_word_of_what_is_inside(headers: dict[str, str]) -> None:
+    status, sent, body = asked(**headers)
+    assert (status, sent["www-authenticate"]) == (401, "Bearer")
+    assert b"inside" not in body
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="latin-1"), max_size=60).filter(lambda text: text.strip() != TOKEN))
+def test_no_other_token_opens(token: str) -> None:
+    assert asked(authorization=f"Bearer {token}")[0] == 401
+    assert asked(cookie=f"paceline_8265={token}")[0] == 401
+
+
+def test_the_address_with_the_token_gives_a_cookie_and_loses_the_token() -> None:
+    status, headers, _ = asked("/", query=f"a=1&token={TOKEN}&b=%3C".encode())
+    assert (status, headers["location"]) == (303, "/?a=1&b=%3C")
+    assert headers["set-cookie"] == f"paceline_8265={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+    assert asked("/", query=b"token=wrong")[0] == 401
+    assert asked("/", query=b"token=wrong", cookie=f"paceline_8265={TOKEN}")[0] == 401
+
+
+def test_a_link_on_another_page_leads_in_by_a_step_of_our_own() -> None:
+    status, headers, body = asked("/", query=f"token={TOKEN}&a=%22%3E".encode(), sec_fetch_site="cross-site")
+    assert status == 200
+    assert b'content="0;url=/?a=%22%3E"' in body
+    assert "set-cookie" in headers
+    assert TOKEN.encode() not in body
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:1", "localhost:9000", "LOCALHOST", "[::1]:8265", "localhost."]
+)
+def test_a_tunnel_may_use_another_port(host: str) -> None:
+    assert asked(host=host, **bearer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.com", "evil.com:8265", "127.0.0.1.evil.com", "localhost.evil.com", "localhost:8265.evil.com",
+     "127.0.0.2", "[::1", "[::1]evil", "[evil.com]", "localhost@evil.com", "192.168.0.1", "0.0.0.0"],
+)  # fmt: skip
+def test_another_name_is_refused_also_with_the_token(host: str) -> None:
+    assert asked(host=host, **bearer())[0] == 421
+    assert asked("/", query=f"token={TOKEN}".encode(), host=host)[0] == 421
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="latin-1")))
+def test_a_host_header_is_a_name_or_none(text: str) -> None:
+    name = name_in(text)
+    assert name is None or (name == name.lower() and not LOCAL.have(text)) or name in LOCAL.names
+
+
+def test_a_server_for_others_goes_by_addresses_and_its_own_names() -> None:
+    names = Names.of_host("0.0.0.0", ["Machine", "machine.lan", ""])
+    assert all(map(names.have, ["10.0.0.1:80", "machine:8265", "machine.lan", "localhost", "[fe80::1]:1"]))
+    assert not any(map(names.have, ["evil.com", "", "machine.evil.com"]))
+
+
+def test_loopback_is_known() -> None:
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.8.8", "::1"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "machine", ""]))
+
+
+POST = {"x_paceline": "1", "content_type": "application/json", **bearer()}
+
+
+def test_our_own_page_may_post() -> None:
+    own = {"origin": "http://127.0.0.1:8265", "sec_fetch_site": "same-origin"}
+    assert asked("/api/stop", "POST", **POST, **own)[0] == 200
+    assert asked("/api/stop", "POST", **POST)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x_paceline": ""},
+        {"content_type": "text/plain"},
+        {"content_type": "application/x-www-form-urlencoded"},
+        {"origin": "http://evil.com"},
+        {"origin": "http://127.0.0.1:3000"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "none"},
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_another_page_may_not(changed: dict[str, str], method: str) -> None:
+    assert asked("/api/stop", method, **{**POST, **changed})[0] == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_another_page_may_not_read_either(site: str) -> None:
+    assert asked("/api/runs", sec_fetch_site=site, **bearer())[0] == 403
+    assert asked("/metrics", sec_fetch_site=site, **bearer())[0] == 403
+    assert asked("/", sec_fetch_site=site, **bearer())[0] == 200
+
+
+def test_every_answer_tells_the_browser_to_be_careful() -> None:
+    for answer in (asked(**bearer()), asked(), asked(host="evil.com"), asked("/", **bearer())):
+        headers = answer[1]
+        assert headers["content-security-policy"] == CSP
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+    assert asked(**bearer())[1]["cache-control"] == "no-store"
+    assert asked("/", **bearer())[1]["cache-control"] == "no-cache"
+
+
+def test_there_are_no_web_sockets() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    gate = Gate(_inside, token=TOKEN, names=LOCAL, port=1)
+    asyncio.run(gate({"type": "websocket"}, None, send))  # type: ignore[arg-type]
+    assert sent == [{"type": "websocket.close", "code": 1008}]
