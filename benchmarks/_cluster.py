@@ -39,7 +39,7 @@ def session(bench: Bench, script: str, *arguments: object, timeout_s: float) -> 
     directory = bench.directory("session")
     # Its sockets lie there, and the path of a socket may have 107 characters.
     env = {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-"), "RAY_USAGE_STATS_ENABLED": "0"}
-    peer_rounds = 0 if bench.options.no_ray else bench.repeats
+    peer_rounds = 0 if "ray" in bench.options.without else bench.repeats
     bench.run(python(script, directory, bench.repeats, peer_rounds, *arguments), directory, env, timeout_s)
     path = directory / "found.json"
     check(path.exists(), "nothing was found: the session did not run to its end")

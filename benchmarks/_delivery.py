@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from _measure import Bench, check, from_ranks, note, python
 
 EPOCHS = 3
 """Of a run. The first also has to start processes and fill caches; the best of the others counts, for all alike."""
-TIMEOUT_S = 600.0
+TIMEOUT_S = 240.0
+PLAIN, LOADER, RAY = "plain processes", "DataLoader", "Ray Data"
 
 Epoch = Mapping[str, float]
 """What one rank says of it."""
@@ -29,10 +31,10 @@ class Delivered:
     def take_turns(self) -> None:
         for number in self.bench.rounds():
             self._run("ours", python, "ours/data.py", 0)
-            self._run("plain", python, "peers/data_plain.py", 0)
-            self._run("DataLoader", python, "peers/data_plain.py", 1)
-            if self.bench.ray_runs(number):
-                self._run("Ray", self.bench.ray_python, "peers/ray_data.py")
+            self._run(PLAIN, python, "peers/data_plain.py", 0)
+            self._run(LOADER, python, "peers/data_plain.py", 1)
+            if self.bench.takes_part("ray", number):
+                self._run(RAY, partial(self.bench.peer, "ray"), "peers/ray_data.py", 0)
 
     def peers(self, *names: str) -> dict[str, list[float]]:
         return {name: self.rates[name] for name in names if self.rates[name]}
@@ -41,7 +43,7 @@ class Delivered:
         return {"first epochs": ", ".join(f"{name} {note(rates, '/s')}" for name, rates in self.first.items())}
 
     def _run(self, name: str, command: Any, script: str, *arguments: object) -> None:
-        directory = self.bench.directory(name)
+        directory = self.bench.directory(name.replace(" ", "-"))
         self.bench.run(
             command(script, directory, self.case, self.files, EPOCHS, *arguments),
             directory,

@@ -1,127 +1,204 @@
-"""Run all benchmarks, print one table, write `benchmarks/out/results.json`.
+"""Run the benchmarks, print one table of ratios, write `benchmarks/out/results.json`.
 
-Arguments that are not known here go to every benchmark: `all.py --repeats 1 --no-ray`. With `--quick` everything is
-small: it shows that the benchmarks work, and its numbers mean nothing.
+Without `--more`, those of the questions that compare with peers. Arguments that are not known here go to every
+benchmark: `all.py --repeats 1`. With `--quick` everything is small: it shows that the benchmarks work, and its numbers
+mean nothing. Whatever hangs is ended: a benchmark has its seconds, all together have `--minutes`. Exit code 1 if
+anything failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _measure import HERE, OUT, Measure, circumstances
+from _circumstances import circumstances
+from _figures import BenchmarkError, Report
+from _measure import HERE, OUT, add_peer_arguments
+from _peers import PEERS, Environments
+from _processes import adopt_orphans, end_leftovers
+from keep import kept
+from table import terminal
 
-BENCHMARKS = (
-    "cold_start",
-    "second_fit",
-    "spawned_fit",
-    "report_rate",
-    "checkpoint_stall",
-    "recovery",
-    "memory",
-    "ddp_overhead",
-    "data_tabular",
-    "data_images",
-    "data_shuffle",
-    "data_resume",
-    "data_wait",
-    "data_memory",
-    "scale",
-    "tune_trials",
-    "tune_decisions",
-    "cluster_noop",
-    "cluster_report",
-    "cluster_recovery",
-)
-QUICK = {
-    "second_fit": ("--fits", "3"),
-    "spawned_fit": ("--fits", "2"),
-    "report_rate": ("--seconds", "1"),
-    "checkpoint_stall": ("--megabytes", "16"),
-    "recovery": ("--after", "1"),
-    "memory": ("--after", "1"),
-    "ddp_overhead": ("--seconds", "0.5", "--turns", "2"),
-    "data_tabular": ("--rows", "40000", "--files", "4"),
-    "data_images": ("--rows", "128", "--files", "2"),
-    "data_shuffle": ("--rows", "40000", "--files", "4"),
-    "data_resume": ("--rows", "200000", "--files", "4", "--times", "2", "--pause-s", "0.1"),
-    "data_wait": ("--steps", "20", "--step-ms", "5"),
-    "data_memory": ("--files", "1", "--step-ms", "0"),
-    "scale": ("--workers", "10", "100", "--seconds", "15", "--events", "0", "--save-every", "10"),
-    "tune_trials": ("--trials", "4", "--many", "0"),
-    "tune_decisions": ("--trials", "50", "--reports", "500"),
-    "cluster_report": ("--reports", "20", "--peer-reports", "2"),
+
+@dataclass(frozen=True)
+class Question:
+    seconds: float
+    """What it takes on two cores that are free. It may take much longer, while there is time at all."""
+    quick: tuple[str, ...] = ()
+    """Arguments that make it small."""
+
+
+QUESTIONS = {
+    "cold_start": Question(120),
+    "second_fit": Question(95, ("--fits", "3")),
+    "report_rate": Question(80, ("--seconds", "1")),
+    "checkpoint_stall": Question(140, ("--megabytes", "1", "16", "--times", "2")),
+    "recovery": Question(160, ("--after", "1")),
+    "memory": Question(95, ("--after", "1")),
+    "ddp_overhead": Question(120, ("--seconds", "0.5", "--turns", "2")),
+    "data_tabular": Question(100, ("--rows", "40000", "--files", "4")),
+    "data_images": Question(120, ("--rows", "128", "--files", "2")),
+    "data_shuffle": Question(80, ("--rows", "40000", "--files", "4")),
+    "data_resume": Question(45, ("--rows", "200000", "--files", "4", "--times", "2", "--pause-s", "0.1")),
+    "tune_trials": Question(110, ("--trials", "4", "--many", "0")),
+    "growth_workers": Question(110, ("--workers", "1", "2", "--fits", "3", "--reports", "2000")),
+    "growth_dataset": Question(90, ("--times", "1", "2", "--peer-times", "1", "--file-rows", "5000")),
+    "growth_journal": Question(90, ("--reports", "1000", "2000")),
 }
+MORE = {
+    "spawned_fit": Question(30, ("--fits", "2")),
+    "data_wait": Question(40, ("--steps", "20", "--step-ms", "5")),
+    "data_memory": Question(150, ("--files", "1", "--step-ms", "0")),
+    "scale": Question(300, ("--workers", "10", "100", "--seconds", "15", "--events", "0", "--save-every", "10")),
+    "tune_decisions": Question(60, ("--trials", "50", "--reports", "500")),
+    "command_line": Question(60, ("--runs", "2", "--times", "1")),
+    "dashboard": Question(180, ("--points", "20000", "--turns", "2", "--seconds", "0.5")),
+    "cluster_noop": Question(150),
+    "cluster_report": Question(90, ("--reports", "20", "--peer-reports", "2")),
+    "cluster_recovery": Question(180),
+}
+EVERY = QUESTIONS | MORE
+MINUTES, MORE_MINUTES = 28.0, 90.0
+PATIENCE, LEAST_S = 4, 300.0
+"""A benchmark is ended after so many times its seconds, but not before these."""
+IN_ROUNDS = 0.95
+"""The part of the time that rounds may be begun in."""
+TO_END_S = 20.0
+"""What a benchmark that took too long has to end its own processes."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, help="run these alone")
+    parser.add_argument("--only", nargs="+", choices=EVERY, help="run these alone")
+    parser.add_argument("--more", action="store_true", help="and those that compare with nobody, or need longer")
     parser.add_argument("--quick", action="store_true", help="one small round of each")
+    parser.add_argument("--minutes", type=float, help=f"for all (default {MINUTES:g}; {MORE_MINUTES:g} with --more)")
     parser.add_argument("--json", type=Path, default=OUT / "results.json", help="where the results go")
+    parser.add_argument("--commit-as", metavar="NAME", help="keep them as benchmarks/results/DATE-NAME.json as well")
+    add_peer_arguments(parser)
     options, passed_on = parser.parse_known_args()
+    names = options.only or list(EVERY if options.more else QUESTIONS)
+    minutes = options.minutes or (MORE_MINUTES if options.more else MINUTES)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    adopt_orphans()
+    began = time.monotonic()
+    into = options.json.resolve().parent
+    into.mkdir(parents=True, exist_ok=True)
+    document = {**circumstances(into), "peers": _peers(options), "without": sorted(set(options.without))}
+    machine = document["machine"]
+    if machine["load_average"][0] > machine["cores"] / 2:
+        busy = f"{machine['load_average'][0]:.1f} on {machine['cores']} cores"
+        print(f"the machine is busy: load average {busy}. These numbers will say little", file=sys.stderr)
+    if options.without:
+        print(f"left out: {', '.join(document['without'])}", file=sys.stderr)
+        passed_on += ["--without", *document["without"]]
+    passed_on += ["--environments", str(options.environments.absolute())]
     results: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
-    for name in options.only:
-        arguments = [*("--repeats", "1", *QUICK.get(name, ())), *passed_on] if options.quick else passed_on
+    took: dict[str, float] = {}
+    for place, name in enumerate(names):
+        arguments = ["--repeats", "1", "--peer-repeats", "1", *EVERY[name].quick] if options.quick else []
         print(f"== {name} ==", file=sys.stderr, flush=True)
-        outcome = _run(name, arguments)
+        started = time.monotonic()
+        left_s = began + 60 * minutes - started
+        # Its share of what is left: a machine that is slower than thought makes fewer rounds of each, and says so.
+        share = EVERY[name].seconds / sum(EVERY[later].seconds for later in names[place:])
+        arguments += ["--within", f"{max(1.0, IN_ROUNDS * left_s * share):.0f}"]
+        limit_s = min(max(LEAST_S, PATIENCE * EVERY[name].seconds), left_s)
+        outcome = _run(name, into / f"{name}.json", [*arguments, *passed_on], limit_s)
+        took[name] = round(time.monotonic() - started, 1)
+        print(f"== {name}: {took[name]:.0f} s ==", file=sys.stderr, flush=True)
         if isinstance(outcome, str):
             failed[name] = outcome
         else:
             results[name] = outcome
-    OUT.mkdir(exist_ok=True)
-    document = {**circumstances(OUT), "benchmarks": results, "failed": failed}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
+            document["peers"] |= outcome["peers"]
+    total_s = round(time.monotonic() - began, 1)
+    document |= {"took_s": took, "total_s": total_s, "benchmarks": results, "failed": failed}
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     _print(document)
+    if options.commit_as and not failed:
+        print("kept: " + ", ".join(kept(options.json, options.commit_as)))
     sys.exit(1 if failed else 0)
 
 
-def _run(name: str, arguments: list[str]) -> dict[str, Any] | str:
+def _peers(options: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Versions of the peers, all of which can run. With `--only`, each benchmark looks for its own."""
+    environments = Environments(options.environments.absolute(), options.without)
+    try:
+        return environments.check(() if options.only else PEERS, imports=True)
+    except BenchmarkError as problem:
+        sys.exit(f"FAILED before anything was measured: {problem}")
+
+
+def _run(name: str, path: Path, arguments: list[str], limit_s: float) -> dict[str, Any] | str:
     """What a benchmark found, or why it failed."""
-    path = OUT / f"{name}.json"
+    if limit_s <= 0:
+        return "not run: the minutes of all benchmarks were over"
     path.unlink(missing_ok=True)
     command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path), *arguments]
-    said = []
+    said: list[str] = []
+    late = threading.Event()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            said.append(line)
-            sys.stderr.write(line)
-            sys.stderr.flush()
+        timer = threading.Timer(limit_s, _end, [process, late])
+        timer.start()
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                said.append(line)
+                sys.stderr.write(line)
+                sys.stderr.flush()
+            process.wait()
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                process.kill()
+            end_leftovers(())
+    if late.is_set():
+        last = said[-1].strip() if said else "nothing"
+        return f"ended, for it took longer than its {limit_s:.0f} s; it last said: {last}"
     if process.returncode == 0 and path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        report = Report.from_json(found)
+        return {"question": found["question"], "peers": found["peers"], **report.as_json()}
     problem = "".join(line for line in said if not line.startswith("  "))
     return problem.strip() or f"exited with code {process.returncode}"
 
 
+def _end(process: subprocess.Popen[str], late: threading.Event) -> None:
+    """End a benchmark that took too long: it ends what it started, and if it does not, it is killed."""
+    late.set()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGTERM)
+    try:
+        process.wait(TO_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def _print(document: dict[str, Any]) -> None:
-    machine, versions = document["machine"], document["versions"]
     print()
-    print(
-        f"{document['date']}, commit {document['commit']}, {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gb']} GB, {machine['filesystem']}, {machine['system']}, "
-        f"Python {versions['python']}, torch {versions['torch']}"
-    )
-    rows = [("", "ours", "peer", "ratio", "bar", "")]
-    measures = [Measure.from_json(m) for found in document["benchmarks"].values() for m in found["measures"]]
-    rows += [(m.name, m.ours_text(), m.peers_text(), m.ratio_text(), m.bar_text(), m.met_text()) for m in measures]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for found in document["benchmarks"].values():
-        for name, text in found["notes"].items():
-            print(f"{found['question']}, {name}: {text}")
-    with_bar = [measure for measure in measures if measure.bar]
-    print(f"{sum(bool(m.met) for m in with_bar)} of {len(with_bar)} bars met")
+    print(terminal(document))
+    figures = [m for data in document["benchmarks"].values() for m in (*data["measures"], *data["curves"])]
+    with_bar = [one["met"] for one in figures if one["met"] is not None]
+    print(f"{sum(with_bar)} of {len(with_bar)} bars met")
+    print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in document["took_s"].items()), end="; ")
+    print(f"all {document['total_s'] / 60:.1f} minutes")
+    if document["without"]:
+        print(f"LEFT OUT: {', '.join(document['without'])}")
     for name, problem in document["failed"].items():
-        print(f"FAILED {name}: {problem.splitlines()[0]}")
+        lines = problem.splitlines()
+        print(f"FAILED {name}: {lines[-1] if lines[0].startswith('Traceback') else lines[0]}")
 
 
 if __name__ == "__main__":

@@ -1,50 +1,116 @@
-"""How long does a checkpoint of 256 MB keep training waiting?
+"""How long does a checkpoint keep training waiting: one of 1 MB, of 256 MB, of 2 GB?
 
-Sixteen float32 tensors. SYNC: `torch.save` into the staging directory and `report`, against `torch.save` and fsync.
-ASYNC: `report` of a state that is snapshotted, against `torch.save` without fsync. All four ways take turns in one
-worker, on one filesystem, each with nothing else waiting to be written; the other worker gives no checkpoint. The first
-round is cold, and apart.
+Sixteen float32 tensors. SYNC: `torch.save` into the staging directory and `report`, which returns when the checkpoint
+is on the disk, against `torch.save` with fsync. ASYNC: `report` of a state that is snapshotted, against `torch.save`
+without fsync. All on one filesystem, each with nothing else waiting to be written. The first of each size in a process
+is cold, and apart. The floor is what so many bytes take to be copied in memory, and to be written with fsync.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+from collections import defaultdict
 
 from _measure import Bar, Bench, Measure, Report, check, main, note, python
 
 from paceline._control import journal
 from paceline._control.events import Committed
 
+Took = dict[int, dict[str, list[float]]]
+
+DURABLE = {"save+fsync": "save_fsync", "Lightning": "save_checkpoint", "Ray Train": "SYNC"}
+BLOCKED = {"save": "save", "DCP async": "dcp_async", "Ray Train ASYNC": "ASYNC"}
+"""Peers of SYNC and of ASYNC, by the names that their scripts give to the ways."""
+WAYS = {"ours SYNC": "staged", **DURABLE, "ours ASYNC": "snapshot", **BLOCKED}
+
 
 def measured(bench: Bench) -> Report:
-    megabytes, rounds = bench.options.megabytes, bench.repeats
-    directory = bench.directory("run")
-    bench.run(python("ours/checkpoint_stall.py", directory, megabytes, rounds), directory, timeout_s=60 + 60 * rounds)
+    sizes = _sizes(bench.options.megabytes, bench.options.times)
+    found: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size, _ in sizes}
+    cold: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size, _ in sizes}
+    contestants = {"ours": "ours/checkpoint_stall.py", "floor": "floors/copied_bytes.py"} | {
+        "torchrun": "peers/torch_checkpoint.py",
+        "lightning": "peers/lightning_checkpoint.py",
+        "ray": "peers/ray_checkpoint.py",
+    }
+    for number in bench.rounds():
+        for name, script in contestants.items():
+            if name in ("ours", "floor") or bench.takes_part(name, number):
+                for size, ways in _took(bench, name, script, sizes).items():
+                    for way, samples in ways.items():
+                        cold[size][way].append(samples[0])
+                        found[size][way] += samples[1:]
+    measures: list[Measure] = []
+    notes: dict[str, str] = {}
+    for size, _ in sizes:
+        measures += _measures(size, found[size])
+        first = {title: cold[size][way] for title, way in WAYS.items() if way in cold[size]}
+        notes[f"{_named(size)}, the first (cold)"] = ", ".join(f"{title} {note(s, 's')}" for title, s in first.items())
+        notes[f"{_named(size)}, ASYNC on the disk after"] = note(found[size]["written_after"], "s")
+    return Report(measures, notes)
+
+
+def _sizes(megabytes: list[int], times: int | None) -> list[tuple[int, int]]:
+    """How often each: large ones take their time."""
+    return [(size, times or (7 if size < 64 else 4 if size < 1024 else 2)) for size in megabytes]
+
+
+def _took(bench: Bench, name: str, script: str, sizes: list[tuple[int, int]]) -> Took:
+    directory = bench.directory(name)
+    arguments = (directory, json.dumps(sizes))
+    is_peer = name not in ("ours", "floor")
+    command = bench.peer(name, script, *arguments) if is_peer else python(script, *arguments)
+    bench.run(command, directory, timeout_s=500)
     path = directory / "took.json"
-    check(path.exists(), "no times were written: the worker did not run to its end")
-    took: dict[str, list[float]] = json.loads(path.read_text())
-    events = journal.read(directory / "run" / "journal.jsonl")
-    committed = sum(isinstance(event, Committed) for event in events)
-    check(committed == 2 * (1 + rounds), f"{committed} of {2 * (1 + rounds)} checkpoints were committed")
-    later = {name: samples[1:] for name, samples in took.items()}
-    first = {name: note(samples[:1], "s") for name, samples in took.items()}
-    return Report(
-        [
-            Measure("SYNC", "s", later["staged"], {"save+fsync": later["save_fsync"]}, Bar("<=", 1.3, ratio=True)),
-            Measure("ASYNC", "s", later["snapshot"], {"save": later["save"]}, Bar("<=", 0.25, ratio=True)),
-        ],
-        {
-            "first (cold)": f"SYNC {first['staged']}, save+fsync {first['save_fsync']}, "
-            f"ASYNC {first['snapshot']}, save {first['save']}",
-            "ASYNC committed after": note(later["written_after"], "s"),
-        },
-    )
+    check(path.exists(), f"{name}: no times were written, so it did not run to its end")
+    took = {int(size): ways for size, ways in json.loads(path.read_text()).items()}
+    for size, times in sizes:
+        check(size in took, f"{name}: nothing of {size} MB was saved")
+        for way, samples in took[size].items():
+            check(len(samples) == 1 + times, f"{name}, {way}: {len(samples)} of {1 + times} saves of {size} MB")
+    if name == "ours":
+        events = journal.read(directory / "run" / "journal.jsonl")
+        committed, expected = sum(isinstance(event, Committed) for event in events), sum(2 + 2 * n for _, n in sizes)
+        check(committed == expected, f"{committed} of {expected} checkpoints were committed")
+    if not bench.options.keep:  # Gigabytes, which the next one's would compete with.
+        shutil.rmtree(directory)
+    return took
+
+
+def _measures(size: int, took: dict[str, list[float]]) -> list[Measure]:
+    """Bars are for what takes long enough to be about bytes."""
+    large = size >= 256
+    return [
+        Measure(
+            f"checkpoint of {_named(size)}, SYNC",
+            "s",
+            took["staged"],
+            {title: took[way] for title, way in DURABLE.items() if way in took},
+            Bar("<=", 1.3, ratio=True) if large else None,
+            {"write+fsync": took["write+fsync"]},
+        ),
+        Measure(
+            f"checkpoint of {_named(size)}, ASYNC",
+            "s",
+            took["snapshot"],
+            {title: took[way] for title, way in BLOCKED.items() if way in took},
+            Bar("<=", 0.25, ratio=True) if large else None,
+            {"memcpy": took["memcpy"]},
+        ),
+    ]
+
+
+def _named(size: int) -> str:
+    return f"{size / 1024:g} GB" if size >= 1024 else f"{size} MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--megabytes", type=int, default=256, help="how much to save (default 256)")
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 256, 2048], help="default 1 256 2048")
+    parser.add_argument("--times", type=int, help="saves of each size in a process (default 7, 4 and 2 by size)")
 
 
 if __name__ == "__main__":
-    main("checkpoint stall", measured, repeats=7, add_arguments=add_arguments)
+    peers = ("torchrun", "lightning", "ray")
+    main("checkpoint stall", measured, peers=peers, repeats=1, peer_repeats=1, add_arguments=add_arguments)

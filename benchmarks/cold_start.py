@@ -10,7 +10,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, torchrun
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python
+from _peers import PEERS
 
 from paceline.train import Result
 
@@ -19,21 +20,29 @@ def measured(bench: Bench) -> Report:
     took: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     for number in bench.rounds(warm_up=1):
-        for name in ("ours", "torchrun", "sorted", "floor", *(["ray"] if bench.ray_runs(number) else [])):
+        for name in ("ours", "floor", *(["sorted"] if number < 2 else []), *PEERS):
+            if name in PEERS and not bench.takes_part(name, number):
+                continue
             directory = bench.directory(name)
             ended = bench.run(_command(bench, name, directory), directory)
             _check_it_ran(name, directory)
             if number >= 0:
                 took[name].append(ended.seconds)
                 cpu[name].append(ended.cpu_s)
-    peers = {"torchrun": took["torchrun"]} | ({"Ray Train": took["ray"]} if took["ray"] else {})
+    peers = {peer.title: took[name] for name, peer in PEERS.items() if took[name]}
+    used = [f"{name} {note(cpu[name], 's')}" for name in ("ours", *PEERS) if cpu[name]]
     return Report(
-        [Measure("cold run", "s", took["ours"], peers, Bar("<=", 0.6, ratio=True))],
-        {
-            "with torch imported first": note(took["sorted"], "s"),
-            "import torch alone": note(took["floor"], "s"),
-            "processor time": f"ours {note(cpu['ours'], 's')}, torchrun {note(cpu['torchrun'], 's')}",
-        },
+        [
+            Measure(
+                "cold start",
+                "s",
+                took["ours"],
+                peers,
+                Bar("<=", 0.6, ratio=True),
+                floor={"import torch": took["floor"]},
+            )
+        ],
+        {"with torch imported first": note(took["sorted"], "s"), "processor time": ", ".join(used)},
     )
 
 
@@ -44,9 +53,11 @@ def _command(bench: Bench, name: str, directory: Path) -> list[str]:
         case "sorted":
             return python("ours/cold_start_sorted.py", directory)
         case "torchrun":
-            return torchrun("peers/torchrun_cold_start.py", directory)
-        case "ray":
-            return bench.ray_python("peers/ray_cold_start.py", directory)
+            return bench.torchrun("peers/torchrun_cold_start.py", directory)
+        case "accelerate":
+            return bench.accelerate("peers/accelerate_cold_start.py", directory)
+        case "lightning" | "ray":
+            return bench.peer(name, f"peers/{name}_cold_start.py", directory)
     return [sys.executable, "-c", "import torch"]
 
 
@@ -60,4 +71,4 @@ def _check_it_ran(name: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main("cold start", measured, repeats=7)
+    main("cold start", measured, peers=tuple(PEERS), repeats=5)

@@ -1,11 +1,15 @@
-"""What does a full shuffle cost? An epoch of the tabular rows in a random order, against one in the order of files."""
+"""What does a full shuffle cost? An epoch of the tabular rows in a random order.
+
+The floor is an epoch in the order of files, in the same run and in turns with it. The peer is Ray Data's
+`random_shuffle`, whose rows are in another order, and as many.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from _data import write_tabular
-from _delivery import TIMEOUT_S, Delivered, took_s
+from _delivery import RAY, TIMEOUT_S, Delivered, took_s
 from _measure import Bar, Bench, Measure, Report, from_ranks, main, note, python
 
 EPOCHS = 3
@@ -18,7 +22,8 @@ def measured(bench: Bench) -> Report:
     delivered = Delivered(bench, "tabular", files, options.rows)
     plain: list[float] = []
     shuffled: list[float] = []
-    for _ in bench.rounds():
+    ray: list[float] = []
+    for number in bench.rounds():
         directory = bench.directory("ours")
         command = python("ours/data.py", directory, "tabular", files, EPOCHS, 1)
         bench.run(command, directory, {"OMP_NUM_THREADS": "1"}, timeout_s=TIMEOUT_S)
@@ -26,9 +31,19 @@ def measured(bench: Bench) -> Report:
         # The first of each also has to start processes and fill caches.
         plain.append(min(took[2::2]))
         shuffled.append(min(took[3::2]))
+        if bench.takes_part("ray", number):
+            directory = bench.directory("ray")
+            command = bench.peer("ray", "peers/ray_data.py", directory, "tabular", files, EPOCHS, 1)
+            bench.run(command, directory, {"OMP_NUM_THREADS": "1"}, timeout_s=TIMEOUT_S)
+            ray.append(min(took_s(ranks) for ranks in delivered.checked(RAY, from_ranks(directory))[1:]))
     rate = [options.rows / seconds for seconds in shuffled]
     return Report(
-        [Measure("shuffled epoch", "s", shuffled, {"in order": plain}, Bar("<=", 2, ratio=True))],
+        [
+            Measure(
+                "shuffled epoch", "s", shuffled, {"in order": plain}, Bar("<=", 2, ratio=True), {"in order": plain}
+            ),
+            *([Measure("shuffled epoch", "s", shuffled, {RAY: ray}, None, {"in order": plain})] if ray else []),
+        ],
         {"rows": note(rate, "/s")},
     )
 
@@ -39,4 +54,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("shuffle", measured, repeats=3, add_arguments=add_arguments)
+    main("shuffle", measured, peers=("ray",), repeats=3, peer_repeats=1, add_arguments=add_arguments)

@@ -1,56 +1,164 @@
-"""Does a small DDP model train as fast under our trainer as under torchrun?
+"""Does a DDP model train as fast under our trainer as in the bare loop, and under other libraries?
 
-An MLP (256-512-512-10), batches of 64 from memory, one thread for each worker. Ours uses `prepare_model` and
-`prepare_data_loader` and reports metrics every ten steps; torchrun's worker wraps by hand and reports nothing. Both run
-at the same time, and one waits while the other trains: turns of a few seconds, so that a machine that slows down slows
-both. Each repeat starts both afresh.
+Two MLPs, one of 0.4 million parameters (a step is a few milliseconds) and one of 2.1 million, batches of 64 from
+memory, one thread for each worker. Ours uses `prepare_model` and `prepare_data_loader`, and reports every ten steps,
+or never; the bare loop is started by torchrun and reports nothing, nor do the peers.
+
+Single turns of seconds differ by a third on two virtual cores. So all contestants run at the same time, all but one of
+them stopped (SIGSTOP), and take short turns, forward and then backward through the line: whatever the machine does, it
+does to all. What decides is the median of the ratios of neighbouring turns, with the interval that holds the true
+median in 95 of 100 cases (bootstrap). It is told twice: of steps a second, and of processor time for a step, of all
+processes of the contestant, its driver included, which is steadier. What the method can tell apart is seen in the bare
+loop against itself: it takes two turns, and its ratio should be 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import random
 import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from _measure import Bar, Bench, Measure, Report, main, note
-from _turns import Trainee, trainee
+from _measure import Bar, Bench, Measure, Report, check, main
+from _turns import REPORT_EVERY, Trainee, trainee
 
-WARM_UP = 100
+WARM_UP = {"small": 100, "middle": 10}
+SETTLE_S = 0.003
+"""After a turn, before its processor time is read: the driver may have the last reports to write."""
+BARE, AGAIN, QUIET, OURS = "bare loop", "bare loop again", "ours without reports", "ours"
+PEERS = {"accelerate": "Accelerate", "lightning": "Lightning"}
+
+
+@dataclass
+class Taken:
+    """Of one model: by contestant, turn by turn."""
+
+    rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """For a step."""
+
+    def against_bare(self, name: str) -> Interval:
+        # A peer that takes part in fewer rounds does so in the first ones.
+        return Interval.of([a / b for a, b in zip(self.rates[name], self.rates[BARE], strict=False)])
+
+    def cpu_against_bare(self, name: str) -> Interval:
+        return Interval.of([a / b for a, b in zip(self.cpu_ms[name], self.cpu_ms[BARE], strict=False)])
+
+
+@dataclass(frozen=True)
+class Interval:
+    middle: float
+    low: float
+    high: float
+    samples: Sequence[float]
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Interval:
+        """The median, and where 95 of 100 medians of as many ratios, drawn from these, lie."""
+        chance = random.Random(0)
+        drawn = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
+        return cls(statistics.median(ratios), drawn[50], drawn[-51], ratios)
+
+    def __str__(self) -> str:
+        return f"{self.middle:.4f} ({self.low:.4f} to {self.high:.4f})"
 
 
 def measured(bench: Bench) -> Report:
-    ours: list[float] = []
-    peer: list[float] = []
-    for number in bench.rounds():
-        with trainee(bench, "ours") as one, trainee(bench, "torchrun") as other:
-            steps = _steps_for(bench.options.seconds, one, other)
-            for turn in range(bench.options.turns):
-                # Whoever goes second finds another cache and clock: they change places.
-                order = [(one, ours), (other, peer)]
-                for contestant, rates in order if (number + turn) % 2 == 0 else reversed(order):
-                    rates.append(steps / contestant.train(steps))
-    ratios = [a / b for a, b in zip(ours, peer, strict=True)]
-    return Report(
-        # The median of the ratios of neighbouring turns would say the same with less noise; it is told beside.
-        [Measure("steps", "/s", ours, {"torchrun": peer}, Bar(">=", 0.99, ratio=True))],
-        {
-            "ratio of neighbouring turns": note(ratios, ""),
-            "a turn": f"{steps:,} steps, {steps / statistics.median(peer):.1f} s",
-        },
+    check(
+        bench.takes_part("torchrun", 0), "torchrun runs the bare loop, which all are compared with: it has to be there"
     )
+    measures, notes = [], {}
+    for model in ("small", "middle"):
+        taken = Taken()
+        for number in bench.rounds():
+            _take_turns(bench, model, number, taken)
+        others = [name for name in taken.rates if name in PEERS.values()]
+        measures += [
+            Measure(
+                f"{model} DDP model, steps against the bare loop",
+                "",
+                taken.against_bare(OURS).samples,
+                {},
+                Bar(">=", 0.99),
+            ),
+            Measure(
+                f"{model} DDP model, processor time against the bare loop",
+                "",
+                taken.cpu_against_bare(OURS).samples,
+                {},
+                Bar("<=", 1.01),
+            ),
+            Measure(
+                f"{model} DDP model, steps",
+                "/s",
+                taken.rates[OURS],
+                {name: taken.rates[name] for name in others},
+                None,
+                {BARE: taken.rates[BARE]},
+            ),
+        ]
+        for name in (OURS, QUIET, AGAIN, *others):
+            notes[f"{model}, {name} against the {BARE}"] = (
+                f"steps {taken.against_bare(name)}, processor time {taken.cpu_against_bare(name)}"
+            )
+        told = ", ".join(f"{name} {statistics.median(ms):.3g}" for name, ms in taken.cpu_ms.items())
+        notes[f"{model}, processor time for a step (ms)"] = f"{told}; {len(taken.rates[BARE])} turns of each"
+    return Report(measures, notes)
 
 
-def _steps_for(seconds: float, *contestants: Trainee) -> int:
-    """As many as the faster of them does in that time."""
-    for contestant in contestants:
-        contestant.train(WARM_UP)
-    return max(WARM_UP, math.ceil(seconds * max(WARM_UP / contestant.train(WARM_UP) for contestant in contestants)))
+def _take_turns(bench: Bench, model: str, number: int, taken: Taken) -> None:
+    with contextlib.ExitStack() as running:
+        groups: dict[str, Trainee] = {}
+        for name in ("ours", "torchrun", *PEERS):
+            if name == "ours" or bench.takes_part(name, number):
+                groups[name] = running.enter_context(trainee(bench, name, model))
+                groups[name].train(WARM_UP[model])
+                groups[name].pause()
+        steps = _steps_for(bench.options.seconds, model, groups)
+        ours, bare = groups["ours"], groups["torchrun"]
+        line = [(AGAIN, bare, 0), (OURS, ours, REPORT_EVERY), (BARE, bare, 0), (QUIET, ours, 0)]
+        line += [(title, groups[name], 0) for name, title in PEERS.items() if name in groups]
+        for turn in range(_num_turns(bench, model)):
+            for name, group, every in line if turn % 2 == 0 else reversed(line):
+                rate, cpu_ms = _turn(group, steps, every)
+                taken.rates[name].append(rate)
+                taken.cpu_ms[name].append(cpu_ms)
+        bench.say(f"{model}: turns of {steps} steps")
+
+
+def _num_turns(bench: Bench, model: str) -> int:
+    """A turn of the larger one takes longer."""
+    turns: int = bench.options.turns
+    return turns if model == "small" else max(2, turns // 2)
+
+
+def _turn(group: Trainee, steps: int, every: int) -> tuple[float, float]:
+    """Steps a second, and milliseconds of processor time for one."""
+    group.go_on()
+    before = group.cpu_s()
+    seconds = group.train(steps, every)
+    time.sleep(SETTLE_S)
+    used = group.cpu_s() - before
+    group.pause()
+    return steps / seconds, 1e3 * used / steps
+
+
+def _steps_for(seconds: float, model: str, groups: dict[str, Trainee]) -> int:
+    """As many as the fastest of them does in that time, and whole rounds of reports."""
+    rates = [_turn(group, WARM_UP[model], 0)[0] for group in groups.values()]
+    return max(REPORT_EVERY, REPORT_EVERY * math.ceil(seconds * max(rates) / REPORT_EVERY))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=3, help="how long a turn lasts (default 3)")
-    parser.add_argument("--turns", type=int, default=6, help="turns of each in a repeat (default 6)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn lasts at least (default 0.2)")
+    parser.add_argument("--turns", type=int, default=36, help="of each; half with the larger model (default 36)")
 
 
 if __name__ == "__main__":
-    main("DDP overhead", measured, repeats=4, add_arguments=add_arguments)
+    peers = ("torchrun", "accelerate", "lightning")
+    main("DDP overhead", measured, peers=peers, repeats=1, add_arguments=add_arguments)

@@ -3,7 +3,8 @@
 Two torch workers save at every step. Some seconds into the run one notes the time and kills itself, right after a
 `report()` with a checkpoint returned; both note the time when they have restored and done one step. Once a step is one
 all-reduce, once it trains a DDP model with an optimizer, which takes more to set up. The rounds kill rank 0 and rank 1
-in turn. torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand.
+in turn. torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand. The floor is
+two forks of a process that has torch, which meet and sum up once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, torchrun
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, times_in
 
 from paceline._control import journal
 from paceline._engine.messages import Reported
 
 LOST_AT, LAST = 5, 10
+FORKS = 5
 
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it torchrun keeps one store over restarts, and a restarted group may connect to the addresses of the dead one
@@ -35,6 +37,7 @@ class Recovery:
 def measured(bench: Bench) -> Report:
     took: dict[str, list[float]] = defaultdict(list)
     by_victim: dict[int, list[float]] = defaultdict(list)
+    floor: list[float] = []
     notes: dict[str, str] = {}
     for number in bench.rounds():
         victim, after_s = number % 2, bench.options.after
@@ -46,24 +49,31 @@ def measured(bench: Bench) -> Report:
             took[f"ours {what}"].append(seconds)
             if what == "tensor":
                 by_victim[victim].append(seconds)
-            directory = bench.directory(f"torchrun-{what}")
-            arguments = (directory, victim, after_s, what)
-            command = torchrun("peers/torchrun_recovery.py", *arguments, options=("--max-restarts=1",))
-            bench.run(command, directory, FRESH_STORE)
-            took[f"torchrun {what}"].append(_exact_recovery("torchrun", directory))
-        if bench.ray_runs(number):
+            if bench.takes_part("torchrun", number):
+                directory = bench.directory(f"torchrun-{what}")
+                arguments = (directory, victim, after_s, what)
+                command = bench.torchrun("peers/torchrun_recovery.py", *arguments, options=("--max-restarts=1",))
+                bench.run(command, directory, FRESH_STORE, timeout_s=120)
+                took[f"torchrun {what}"].append(_exact_recovery("torchrun", directory))
+        directory = bench.directory("floor")
+        bench.run(python("floors/forked_group.py", directory, FORKS), directory)
+        floor += times_in(directory, FORKS)[1:]
+        if bench.takes_part("ray", number):
             directory = bench.directory("ray")
-            bench.run(bench.ray_python("peers/ray_recovery.py", directory, victim), directory)
+            bench.run(bench.peer("ray", "peers/ray_recovery.py", directory, victim), directory)
             recovery = _recovery("Ray Train", directory)
             took["ray"].append(recovery.seconds)
             notes["Ray Train lost"] = f"{recovery.steps_lost} step(s) whose report had returned"
-    peers = {"torchrun": took["torchrun tensor"]} | ({"Ray Train": took["ray"]} if took["ray"] else {})
+    by_title = {"torchrun": took["torchrun tensor"], "Ray Train": took["ray"]}
+    peers = {title: samples for title, samples in by_title.items() if samples}
+    ddp = {"torchrun": took["torchrun ddp"]} if took["torchrun ddp"] else {}
+    meet = {"fork and meet": floor}
     for victim, samples in sorted(by_victim.items()):
         notes[f"rank {victim} killed"] = note(samples, "s")
     return Report(
         [
-            Measure("kill to first step", "s", took["ours tensor"], peers, Bar("<", 0.5)),
-            Measure("the same with DDP", "s", took["ours ddp"], {"torchrun": took["torchrun ddp"]}, Bar("<", 0.5)),
+            Measure("recovery, kill to first step", "s", took["ours tensor"], peers, Bar("<", 0.5), meet),
+            Measure("recovery with DDP and Adam", "s", took["ours ddp"], ddp, Bar("<", 0.5), meet),
         ],
         notes,
     )
@@ -102,4 +112,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("recovery", measured, repeats=6, add_arguments=add_arguments)
+    main("recovery", measured, peers=("torchrun", "ray"), repeats=2, add_arguments=add_arguments)

@@ -2,7 +2,8 @@
 
 Two workers report at a steady 10,000 a second, then as fast as they can. A rate counts what has arrived: reports of a
 worker divided by the time from its first to the end of `fit()`, when all are in the journal. Afterwards the journal is
-read: every number of every rank has to be there once and in order, with its own metrics.
+read: every number of every rank has to be there once and in order, with its own metrics. The floor is to encode the
+four numbers as JSON and to write them to a pipe.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, times_in
 
 from paceline._control import journal
 from paceline._engine.messages import Reported
@@ -44,6 +45,7 @@ def measured(bench: Bench) -> Report:
     count = int(RATE * bench.options.seconds)
     flows: dict[str, list[Flow]] = defaultdict(list)
     ray: list[float] = []
+    floor: list[float] = []
     for number in bench.rounds():
         for name, pace in (("paced", PACE), ("free", 0)):
             directory = bench.directory(name)
@@ -51,19 +53,23 @@ def measured(bench: Bench) -> Report:
             bench.run(command, directory, timeout_s=60 + 6 * bench.options.seconds)
             flows[name].append(_flow(directory, name, count))
             _check_nothing_is_lost(directory / name / "journal.jsonl", count)
-        if bench.ray_runs(number):
+        directory = bench.directory("floor")
+        bench.run(python("floors/written_lines.py", directory, count), directory)
+        floor += times_in(directory, 1)
+        if bench.takes_part("ray", number):
             directory = bench.directory("ray")
-            bench.run(bench.ray_python("peers/ray_report_rate.py", directory, 5), directory)
+            bench.run(bench.peer("ray", "peers/ray_report_rate.py", directory, 5), directory)
             # The first one finds an empty queue.
             ray += [1e6 * seconds for took in from_ranks(directory) for seconds in took[1:]]
     paced, free = flows["paced"], flows["free"]
     peers = {"Ray Train": ray} if ray else {}
+    written = {"JSON into a pipe": floor}
     return Report(
         [
-            Measure("report() at 10,000/s, median", "us", [f.median_us for f in paced], peers, Bar("<", 50)),
-            Measure("report() flat out, median", "us", [f.median_us for f in free], {}, Bar("<", 50)),
-            Measure("kept up, calls", "/s", [f.called for f in paced], {}, Bar(">=", RATE)),
-            Measure("flat out, arrived", "/s", [f.arrived for f in free], {}, Bar(">=", RATE)),
+            Measure("report() at 10,000/s, median", "us", [f.median_us for f in paced], peers, Bar("<", 50), written),
+            Measure("report() flat out, median", "us", [f.median_us for f in free], peers, Bar("<", 50), written),
+            Measure("report() at 10,000/s, calls kept up", "/s", [f.called for f in paced], {}, Bar(">=", RATE)),
+            Measure("report() flat out, arrived", "/s", [f.arrived for f in free], {}, Bar(">=", RATE)),
         ],
         {
             "p99": f"{note([f.p99_us for f in paced], 'us')} at pace, {note([f.p99_us for f in free], 'us')} flat out",
@@ -106,8 +112,8 @@ def _check_nothing_is_lost(path: Path, count: int) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=10, help="how long to keep the pace (default 10)")
+    parser.add_argument("--seconds", type=float, default=5, help="how long to keep the pace (default 5)")
 
 
 if __name__ == "__main__":
-    main("report rate", measured, repeats=3, add_arguments=add_arguments)
+    main("report rate", measured, peers=("ray",), repeats=3, peer_repeats=1, add_arguments=add_arguments)

@@ -1,36 +1,52 @@
 """How long does `fit()` take where it is not the first in its process?
 
-Two workers, one all-reduce, one report, with the process that workers fork from already warm.
+Two workers, one all-reduce, one report, with the process that workers fork from already warm. Lightning forks its
+workers too (`ddp_fork`). The floor is two forks of a process that has torch, which meet and sum up once.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from _measure import Bar, Bench, Measure, Report, check, main, note, python, times_in
+from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, times_in
 
 from paceline.train import Result
 
+FORKS = 5
+
 
 def measured(bench: Bench) -> Report:
-    first: list[float] = []
-    later: list[float] = []
-    ray: list[float] = []
+    fits = bench.options.fits
+    first: dict[str, list[float]] = {"ours": [], "Lightning": [], "Ray Train": []}
+    later: dict[str, list[float]] = {"ours": [], "Lightning": [], "Ray Train": []}
+    floor: list[float] = []
     for number in bench.rounds():
         directory = bench.directory("ours")
-        bench.run(python("ours/second_fit.py", directory, bench.options.fits), directory)
-        took = times_in(directory, bench.options.fits)
-        for fit in range(bench.options.fits):
+        bench.run(python("ours/second_fit.py", directory, fits), directory)
+        took = times_in(directory, fits)
+        for fit in range(fits):
             metrics = Result.from_path(directory / f"run-{fit}").metrics
             check(metrics == {"total": 2.0}, f"fit {fit + 1} reported {metrics}")
-        first.append(took[0])
-        later += took[1:]
-        if bench.ray_runs(number):
-            directory = bench.directory("ray")
-            bench.run(bench.ray_python("peers/ray_second_fit.py", directory, 2), directory)
-            ray += times_in(directory, 2)[1:]
-    peers = {"Ray Train": ray} if ray else {}
-    return Report([Measure("second fit", "s", later, peers, Bar("<", 0.15))], {"first fit": note(first, "s")})
+        first["ours"].append(took[0])
+        later["ours"] += took[1:]
+        directory = bench.directory("floor")
+        bench.run(python("floors/forked_group.py", directory, FORKS), directory)
+        floor += times_in(directory, FORKS)[1:]
+        for name, title, times in (("lightning", "Lightning", fits), ("ray", "Ray Train", 2)):
+            if bench.takes_part(name, number):
+                directory = bench.directory(name)
+                bench.run(bench.peer(name, f"peers/{name}_second_fit.py", directory, times), directory)
+                took = times_in(directory, times)
+                for fit in range(times):
+                    for said in from_ranks(directory, f"fit_{fit}_rank_{{}}.json"):
+                        check(said == {"total": 2.0}, f"fit {fit + 1} of {title} said {said}")
+                first[title].append(took[0])
+                later[title] += took[1:]
+    peers = {title: later[title] for title in ("Lightning", "Ray Train") if later[title]}
+    return Report(
+        [Measure("second fit", "s", later["ours"], peers, Bar("<", 0.15), floor={"fork and meet": floor})],
+        {"first fit": ", ".join(f"{name} {note(samples, 's')}" for name, samples in first.items() if samples)},
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +54,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("second fit", measured, repeats=3, add_arguments=add_arguments)
+    main("second fit", measured, peers=("lightning", "ray"), repeats=3, add_arguments=add_arguments)

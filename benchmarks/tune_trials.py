@@ -1,7 +1,8 @@
 """How long does a search of trivial trials take?
 
 Each trial runs in a process of its own and makes three reports. Ours and Ray Tune's in turns, both from a fresh
-interpreter to the results; and ours alone with many more trials.
+interpreter to the results; and ours alone with many more trials. The floor is a fork for each trial, two at a time,
+that writes three lines.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ def measured(bench: Bench) -> Report:
     ours: list[float] = []
     long: list[float] = []
     ray: list[float] = []
+    floor: dict[int, list[float]] = {few: [], many: []}
     for number in bench.rounds():
         ours.append(_searched(bench, few))
-        if many:
+        for trials in filter(None, floor):
+            directory = bench.directory("floor")
+            bench.run(python("floors/forks.py", directory, trials), directory)
+            floor[trials] += times_in(directory, 1)
+        if many and number < 2:
             long.append(_searched(bench, many))
-        if bench.ray_runs(number):
+        if bench.takes_part("ray", number):
             directory = bench.directory("ray")
-            bench.run(bench.ray_python("peers/ray_tune_trials.py", directory, few), directory, timeout_s=900)
+            bench.run(bench.peer("ray", "peers/ray_tune_trials.py", directory, few), directory, timeout_s=400)
             ray += times_in(directory, 1)
     peers = {"Ray Tune": ray} if ray else {}
-    measures = [Measure(f"{few} trials", "s", ours, peers, Bar("<=", 0.05, ratio=True) if peers else None)]
+    measures = [Measure(f"{few} trials", "s", ours, peers, Bar("<=", 0.05, ratio=True), {"forks": floor[few]})]
     if long:
-        measures.append(Measure(f"{many} trials", "s", long, {}, Bar("<", 60.0) if many == 1000 else None))
+        bar = Bar("<", 60.0) if many == 1000 else None
+        measures.append(Measure(f"{many} trials", "s", long, {}, bar, {"forks": floor[many]}))
     return Report(measures, {"one of many": note([took / many for took in long], "s")} if long else {})
 
 
@@ -49,4 +56,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("tune trials", measured, repeats=3, add_arguments=add_arguments)
+    main("tune trials", measured, peers=("ray",), repeats=2, peer_repeats=1, add_arguments=add_arguments)

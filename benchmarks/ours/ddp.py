@@ -1,4 +1,4 @@
-"""A small model trained with DDP, in turns. Arguments: a directory, the port of who tells when."""
+"""A model trained with DDP, in turns. Arguments: a directory, the port of who tells when, `small` or `middle`."""
 # ruff: noqa: I001
 
 import itertools
@@ -11,20 +11,22 @@ from paceline.train.torch import TorchTrainer, prepare_data_loader, prepare_mode
 import torch
 from torch.utils.data import DataLoader
 
-from _ddp import dataset, small_model, train_in_turns
+from _ddp import dataset, made_model, train_in_turns
 
 
 def train_func(config):
-    model = prepare_model(small_model())
-    loader = prepare_data_loader(DataLoader(dataset(), batch_size=64, shuffle=True))
-    steps = train_in_turns(model, itertools.repeat(loader), config["port"], train.report)
+    model = prepare_model(made_model(config["model"]))
+    loader = prepare_data_loader(DataLoader(dataset(config["model"]), batch_size=64, shuffle=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = train_in_turns(model, optimizer, itertools.repeat(loader), config["port"], train.report)
     path = Path(config["directory"], f"rank_{train.get_context().get_world_rank()}.json")
     path.write_text(json.dumps({"steps": steps, "threads": torch.get_num_threads()}))
 
 
+directory, port, model = sys.argv[1:]
 TorchTrainer(
     train_func,
-    train_loop_config={"directory": sys.argv[1], "port": int(sys.argv[2])},
+    train_loop_config={"directory": directory, "port": int(port), "model": model},
     scaling_config=train.ScalingConfig(num_workers=2),
-    run_config=train.RunConfig(name="run", storage_path=sys.argv[1]),
+    run_config=train.RunConfig(name="run", storage_path=directory),
 ).fit()

@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 from pathlib import Path
 
+import pandas  # noqa: F401  pyarrow does it on the first batch: here it is done before the processes are forked
 import pyarrow
 import torch
 from _data import CASES, leave, plain_batches, timed_epoch
@@ -18,7 +19,7 @@ class Rows(IterableDataset):
         self.files, self.name, self.rank = files, name, rank
 
     def __iter__(self):
-        for batch in plain_batches(Path(self.files), CASES[self.name], self.rank, 2):
+        for batch in plain_batches(sorted(Path(self.files).iterdir()), CASES[self.name], self.rank, 2):
             yield {name: torch.from_numpy(values) for name, values in batch.items()}
 
 

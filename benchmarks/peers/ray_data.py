@@ -1,5 +1,10 @@
-"""Ray Train with Ray Data. Arguments: directory, `tabular` or `images`, files, epochs."""
+"""Ray Train with Ray Data. Arguments: directory, `tabular` or `images`, files, epochs, whether to shuffle (1).
 
+The cluster is told of two cores for the workers and two for the data: on a machine with two, workers would otherwise
+take both, and no row would ever be read. Ours shares the two that there are in the same way.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +14,10 @@ from ray import train
 from ray.train.torch import TorchTrainer
 
 HERE = str(Path(__file__).resolve().parents[1])
-ray.init(runtime_env={"env_vars": {"PYTHONPATH": HERE}}, include_dashboard=False)
+# On a busy machine workers may need longer than it waits for them, and it would start over.
+PATIENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120"}
+os.environ.update(PATIENT)
+ray.init(num_cpus=4, runtime_env={"env_vars": {"PYTHONPATH": HERE, **PATIENT}}, include_dashboard=False)
 sys.path.insert(0, HERE)
 
 from _data import CASES, leave, timed_epoch  # noqa: E402
@@ -25,8 +33,10 @@ def train_func(config):
     leave(config["directory"], train.get_context().get_world_rank(), epochs)
 
 
-directory, name, files, epochs = sys.argv[1:]
+directory, name, files, epochs, shuffle = sys.argv[1:]
 rows = ray.data.read_parquet(files, columns=list(CASES[name].columns))
+if int(shuffle):
+    rows = rows.random_shuffle()
 TorchTrainer(
     train_func,
     train_loop_config={"directory": directory, "case": name, "epochs": int(epochs)},

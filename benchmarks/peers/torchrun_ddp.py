@@ -1,4 +1,4 @@
-"""A small model trained with DDP, in turns. Arguments: a directory, the port of who tells when."""
+"""A model trained with DDP, in turns: the bare loop. Arguments: a directory, who tells when (a port), which model."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from _ddp import dataset, small_model, train_in_turns
+from _ddp import dataset, made_model, train_in_turns
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -18,12 +18,14 @@ def epochs(loader, sampler):
         yield loader
 
 
+directory, port, name = sys.argv[1:]
 dist.init_process_group("gloo")
-model = DistributedDataParallel(small_model())
-rows = dataset()
+model = DistributedDataParallel(made_model(name))
+rows = dataset(name)
 sampler = DistributedSampler(rows, shuffle=True)
 loader = DataLoader(rows, batch_size=64, sampler=sampler)
-steps = train_in_turns(model, epochs(loader, sampler), int(sys.argv[2]), None)
-path = Path(sys.argv[1], f"rank_{dist.get_rank()}.json")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+steps = train_in_turns(model, optimizer, epochs(loader, sampler), int(port))
+path = Path(directory, f"rank_{dist.get_rank()}.json")
 path.write_text(json.dumps({"steps": steps, "threads": torch.get_num_threads()}))
 dist.destroy_process_group()

@@ -1,0 +1,7 @@
+"""The dashboard of a directory, which is its one argument, until Ctrl-C."""
+
+import sys
+
+from paceline._dashboard.serve import serve
+
+sys.exit(serve(sys.argv[1], port=0, open_browser=False))
