@@ -5,10 +5,12 @@
 
 Each process of the pool loads the model once and predicts batch after batch; rows keep their order. What is written
 stays out of sight until all is there. Killed at any moment and run again, it ends with the same files as if nothing had
-happened: what was predicted is not predicted again, and every row is there once.
+happened: what was predicted is not predicted again, and every row is there once. If fewer predictions are right than is
+stated, it exits with 1.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 # Before torch: from here on the process that workers fork from imports it as well, at the same time as this one.
@@ -26,6 +28,8 @@ from shapes import SIZE, shapes
 from torch import nn
 from torch.utils.data import DataLoader
 from train_ddp import Network
+
+STATED_ACCURACY = 0.8
 
 
 def train_func(config: dict) -> None:
@@ -97,6 +101,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=4000, help="pictures to predict; so many are trained on as well")
     parser.add_argument("--files", type=int, default=16, help="that they lie in")
+    parser.add_argument("--min-accuracy", type=float, default=STATED_ACCURACY, help="or it exits with 1")
     parser.add_argument("--storage-path", default="results", help="where all of it is kept")
     args = parser.parse_args()
 
@@ -115,6 +120,9 @@ def main() -> None:
     table = pq.read_table(out)
     right = (table["predicted"].to_numpy() == table["label"].to_numpy()).mean()
     print(f"{table.num_rows} pictures in {len(list(out.glob('*.parquet')))} files, {right:.1%} of them right")
+    print(f"to be reached: {args.min_accuracy:.0%}")
+    if right < args.min_accuracy:
+        sys.exit("that is below what this example states")
 
 
 if __name__ == "__main__":
