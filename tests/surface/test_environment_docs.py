@@ -1,6 +1,5 @@
-"""The docs name what there is: every environment variable with its default, and tests that exist."""
+"""The docs name every environment variable that is read, with its default."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -10,14 +9,8 @@ from paceline._core import settings
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(PACELINE_\w+)` \| `([^`]*)` \|", re.MULTILINE)
-TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
-DOCUMENTED = dict(ROW.findall((ROOT / "docs" / "environment.md").read_text()))
-NAMED = [
-    (page.relative_to(ROOT).as_posix(), path, name)
-    for page in sorted((ROOT / "docs").rglob("*.md"))
-    for path, name in TEST.findall(page.read_text())
-]
+DOCUMENTED = dict(ROW.findall((ROOT / "docs" / "reference" / "environment.md").read_text()))
 
 
 class Recorded(dict[str, str]):
@@ -52,12 +45,3 @@ def test_a_documented_variable_has_an_effect(name: str) -> None:
         except ValueError:
             continue
     pytest.fail(f"{name} changes no setting")
-
-
-@pytest.mark.parametrize(("page", "path", "name"), NAMED, ids=lambda part: part.rsplit("/", 1)[-1])
-def test_a_test_that_the_docs_name_exists(page: str, path: str, name: str) -> None:
-    file = ROOT / path
-    assert file.exists(), f"{page} names {path}"
-    defined = {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
-    defined |= set(re.findall(r"^(Test\w+) = ", file.read_text(), re.MULTILINE))
-    assert not name or name in defined, f"{page} names {name}, which {path} does not define"

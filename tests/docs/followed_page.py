@@ -1,0 +1,161 @@
+"""A page of the docs, followed word for word as a reader would.
+
+A `python` block below a line "Save this as `name`:" becomes that file. In a `console` block, lines that begin with
+`$ ` are typed into one shell, and what stands below them has to be what is printed: `...` is any text of a line,
+`...` alone on a line any number of lines, and columns may be wider or narrower. Every command has to succeed.
+A block of any other kind is refused: nobody would follow it.
+"""
+
+import dataclasses
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+FENCE = re.compile(r"^```(?P<kind>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.DOTALL | re.MULTILINE)
+SAVE_AS = re.compile(r"Save this as `(?P<name>[^`]+)`:\s*(?:<!--[^\n]*-->\s*)?\Z")
+
+# What is said by others than the commands of the page: by torch where a host name does not resolve, and by a shell
+# that nobody types into about a job that was killed.
+NOT_OURS = re.compile(r"^(\[rank \d+\] )?\[W\d+ .*\[c10d\] The hostname of the client socket|^\S*bash: .* Killed ")
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    line: int
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    line: int
+    typed: str
+    printed: tuple[str, ...]
+
+
+def steps(page: str) -> list[File | Command]:
+    """What a reader of the page does, in order."""
+    found: list[File | Command] = []
+    for block in FENCE.finditer(page):
+        line = page.count("\n", 0, block.start("text")) + 1
+        if block["kind"] == "console":
+            found.extend(_commands(block["text"], line))
+        elif block["kind"] == "python" and (named := SAVE_AS.search(page, 0, block.start())):
+            found.append(File(line, named["name"], block["text"]))
+        else:
+            raise ValueError(f"line {line}: a block that is neither a console's nor to be saved as a file")
+    return found
+
+
+def _commands(block: str, line: int) -> Iterator[Command]:
+    typed, begin, printed = None, line, []
+    for number, text in enumerate(block.splitlines(), start=line):
+        if text.startswith("$ "):
+            if typed is not None:
+                yield Command(begin, typed, tuple(printed))
+            typed, begin, printed = text[2:], number, []
+        elif typed is None:
+            raise ValueError(f"line {number}: printed by no command: {text!r}")
+        else:
+            printed.append(text)
+    if typed is not None:
+        yield Command(begin, typed, tuple(printed))
+
+
+def is_as_shown(printed: str, shown: tuple[str, ...]) -> bool:
+    """Whether a command printed what the page shows below it."""
+    pattern = ""
+    for text in filter(None, map(_spaced, shown)):
+        if text == "...":
+            pattern += r"(?:[^\n]*\n)*?"
+        else:
+            pattern += r"[^\n]*?".join(re.escape(part) for part in text.split("...")) + r"\n"
+    lines = [_spaced(line) for line in printed.splitlines() if not NOT_OURS.match(line)]
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines if line)) is not None
+
+
+def _spaced(line: str) -> str:
+    return " ".join(line.split())
+
+
+def follow(
+    page: Path, directory: Path, env: Mapping[str, str], *, after: str = "", given: Mapping[str, str], timeout_s: float
+) -> int:
+    """Does in `directory` what the page says, from the heading `after` on, and returns how many commands that were.
+
+    Args:
+        given: what stands in the page in angle brackets, and what a reader puts there.
+        timeout_s: for each command.
+    """
+    text = page.read_text()
+    begin = text.count("\n", 0, text.index(f"\n{after}\n") + 1) + 1 if after else 0
+    count = 0
+    with _shell(directory, env) as shell:
+        for step in steps(text):
+            if step.line < begin:
+                continue
+            where = f"{page.name}:{step.line}"
+            if isinstance(step, File):
+                Path(shell.typed("pwd", timeout_s)[1].strip(), step.name).write_text(step.text)
+                continue
+            typed = step.typed
+            for name, value in given.items():
+                typed = typed.replace(f"<{name}>", value)
+            status, printed = shell.typed(typed, timeout_s)
+            assert status == 0, f"{where}: {typed}\nended with {status}, and printed:\n{printed}"
+            expected = "\n".join(step.printed)
+            assert is_as_shown(printed, step.printed), (
+                f"{where}: {typed}\nprinted:\n{printed}\nThe page shows:\n{expected}"
+            )
+            count += 1
+    return count
+
+
+class _Shell:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def typed(self, command: str, timeout_s: float) -> tuple[int, str]:
+        """Runs a command and returns its exit status and all that was printed meanwhile."""
+        process, mark = self._process, uuid.uuid4().hex
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # In braces, so that what it changes (the directory, the environment) is there for the next one.
+        process.stdin.write(f"{{ {command}\n}} < /dev/null; printf '\\n{mark} %d\\n' $?\n".encode())
+        process.stdin.flush()
+        printed, deadline = b"", time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            while (ended := re.search(rf"\n{mark} (\d+)\n".encode(), printed)) is None:
+                if not ready.select(max(0.0, deadline - time.monotonic())):
+                    raise AssertionError(f"{command}: not done after {timeout_s} s; until now:\n{printed.decode()}")
+                more = os.read(process.stdout.fileno(), 65536)
+                assert more, f"{command}: the shell ended:\n{printed.decode()}"
+                printed += more
+        return int(ended[1]), printed[: ended.start()].decode()
+
+
+@contextmanager
+def _shell(directory: Path, env: Mapping[str, str]) -> Iterator[_Shell]:
+    process = subprocess.Popen(
+        ["/bin/bash", "--noprofile", "--norc"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=directory,
+        env=dict(env),
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield _Shell(process)
+        finally:
+            # What the page left running, and the shell.
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,113 @@
+"""In a real kernel: the notebook of the examples works, and what the guide says of notebooks holds."""
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from real_kernel import client_of, executed
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
+
+
+def text_of(outputs: Any, kind: str = "text/plain") -> str:
+    """All that a cell printed and displayed."""
+    parts = (each.text if each.output_type == "stream" else each.data.get(kind, "") for each in outputs)
+    return "".join(parts)
+
+
+@pytest.mark.timeout(300)
+def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
+    _, _, run, frame, curve, plane, search, table, later = executed(client_of(NOTEBOOK, tmp_path, monkeypatch))
+    assert "complete" in text_of(run), run
+    assert "39" in text_of(frame)
+    assert text_of(curve, "image/png")
+    assert text_of(plane, "image/png")
+    assert re.search(r"^best learning rate: 0\.0[13]$", text_of(search), re.MULTILINE), search
+    assert "stopped at iteration 4" in text_of(search), "a bad one ended early"
+    assert text_of(table).count("\n") == 6
+    assert float(text_of(later)) > 0.9, "it has learned to tell them apart"
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_the_notebook_is_kept_without_what_it_printed():
+    kept = json.loads(NOTEBOOK.read_text())
+    cells = [cell for cell in kept["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) == 9
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+CELLS = [
+    """
+import os, pathlib, signal, time
+from paceline import train
+from paceline.train import DataParallelTrainer, RunConfig
+rate = 0.5
+def fit(function, name=None, **scaling):
+    config = RunConfig(name=name, storage_path="runs")
+    return DataParallelTrainer(function, scaling_config={"num_workers": 2, **scaling}, run_config=config).fit()
+def trained():
+    return rate
+seen = []
+def changes():
+    seen.append(train.get_context().get_world_size())
+fit(changes), fit(changes, num_workers=0)
+[fit(trained).return_value, fit(lambda: rate * 3).return_value, seen]
+""",
+    """
+rate = 0.25
+def trained():
+    return rate + 1
+[fit(trained, "again").return_value, fit(trained, "again").return_value, fit(trained).return_value]
+""",
+    """
+pathlib.Path("mine.py").write_text("def value():\\n    return 'old'\\n")
+import mine
+first = fit(mine.value).return_value
+pathlib.Path("mine.py").write_text("def value():\\n    return 'new, and longer'\\n")
+[first, fit(mine.value).return_value, fit(lambda: mine.value()).return_value, mine.value()]
+""",
+    """
+def endless():
+    step = train.get_checkpoint().to_dict()["step"] if train.get_checkpoint() else 0
+    while step < 10_000:
+        step += 1
+        if step == 3:
+            pathlib.Path("interrupt-me").touch()
+        time.sleep(0.01)
+        train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
+stopped = fit(endless, "endless")
+[stopped.metrics["step"] == stopped.checkpoint.to_dict()["step"] >= 2, type(stopped.error).__name__]
+""",
+    "1 + 1",
+]
+
+
+@pytest.mark.timeout(300)
+def test_what_the_guide_says_of_notebooks_holds(tmp_path, monkeypatch):
+    made = client_of(CELLS, tmp_path, monkeypatch)
+    done = threading.Event()
+
+    def interrupt():
+        while not (tmp_path / "interrupt-me").exists():
+            if done.wait(0.05):
+                return
+        os.kill(made.km.provisioner.pid, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        cells, rerun, reloaded, stopped, after = [text_of(each[-1:]) for each in executed(made)]
+    finally:
+        done.set()
+        interrupting.join()
+    assert cells == "[0.5, 1.5, [1]]", "with the values of now; what workers change stays there"
+    assert rerun == "[1.25, 1.25, 1.25]"
+    assert reloaded == "['old', 'new, and longer', 'new, and longer', 'old']", "workers import what is on disk now"
+    assert stopped == "[True, 'NoneType']", "an interrupt stops the run at a report, and fit() returns"
+    assert after == "2", "and the kernel goes on"

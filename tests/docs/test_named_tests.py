@@ -1,0 +1,115 @@
+"""What the pages name of the repository is there: tests by name, files and folders, and functions beside their file.
+
+A page that promises something and names a test for it must not outlive the test. Files are looked for as they are
+written: from the root, from the page, or below `src/paceline`, as in "`_control/step.py`".
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "paceline"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+TOP = ("tests", "src", "examples", "benchmarks", "frontend", "docs", r"\.ci", r"\.github")
+TEST = re.compile(r"\btests/[\w/.-]*\w\.py((?:::\w+)+)")
+FILE = re.compile(rf"(?<![\w/.])(?:{'|'.join(TOP)})/[\w/.-]*\w\.(?:py|md|ts|tsx|mjs|json|toml|yml|ipynb|png)\b")
+FOLDER = re.compile(rf"`((?:{'|'.join(TOP)})/[\w/.-]*)`")
+BELOW = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.py)\b[^`]*`")
+"""A path of code within backticks: below the package, if nowhere else."""
+LINK = re.compile(r"\]\(([^)#\s:]+\.py)\)")
+BESIDE = re.compile(r"\[`([\w/]+\.py)`\]\(([^)\s]+)\)((?:(?:,| and)\s+`[\w.]+`)+)")
+"""A linked file, and what is named right after it: "[`a.py`](...), `f` and `C.g`"."""
+TREE = re.compile(r"^```\n(src/paceline/\n.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def defined(file: Path) -> frozenset[str]:
+    """Functions, classes and constants of a file; what lies in a class as `Class.name` and as `name`."""
+    names: set[str] = set()
+
+    def collect(body: list[ast.stmt], within: str) -> None:
+        for node in body:
+            found: list[str] = []
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found = [node.name]
+            elif isinstance(node, ast.Assign):
+                found = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found = [node.target.id]
+            names.update(found, (f"{within}{name}" for name in found))
+            if isinstance(node, ast.ClassDef):
+                collect(node.body, f"{node.name}.")
+
+    collect(ast.parse(file.read_text()).body, "")
+    return frozenset(names)
+
+
+def untrue(text: str, page: Path) -> Iterator[str]:
+    """What a page names and is not there."""
+
+    named = [
+        *(match[0] for match in FILE.finditer(text)),
+        *FOLDER.findall(text),
+        *BELOW.findall(text),
+        *LINK.findall(text),
+    ]
+    for path in dict.fromkeys(named):
+        if not any((base / path).exists() for base in (ROOT, page.parent, PACKAGE)):
+            yield f"the path {path}"
+    for match in TEST.finditer(text):
+        path, _, name = match[0].partition("::")
+        file = ROOT / path
+        if file.exists() and name.replace("::", ".") not in defined(file):
+            yield f"the test {match[0]}"
+    for shown, target, names in BESIDE.findall(text):
+        file = (page.parent / target).resolve()
+        if not file.as_posix().endswith(f"/{shown}"):
+            yield f"the link from {shown} to {target}"
+        elif file.exists():
+            yield from (f"{name} in {shown}" for name in re.findall(r"`([\w.]+)`", names) if name not in defined(file))
+    for tree in TREE.findall(text):
+        for name in re.findall(r"\b\w+\.py\b", tree):
+            if not any(PACKAGE.rglob(name)):
+                yield f"the module {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_names_of_the_repository_is_there(page: Path) -> None:
+    assert list(untrue(page.read_text(), page)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("as `tests/docs/test_gone.py` shows", "the path tests/docs/test_gone.py"),
+        ("`tests/docs/test_named_tests.py::test_gone`", "the test tests/docs/test_named_tests.py::test_gone"),
+        (
+            "`tests/contracts/test_store.py::TestStore::test_x`",
+            "the test tests/contracts/test_store.py::TestStore::test_x",
+        ),
+        ("run `src/paceline/gone.py`", "the path src/paceline/gone.py"),
+        ("in `tests/nowhere/`", "the path tests/nowhere/"),
+        ("see `_control/gone.py`", "the path _control/gone.py"),
+        ("[here](../../src/paceline/gone.py)", "the path ../../src/paceline/gone.py"),
+        ("[`_control/step.py`](../../src/paceline/_control/step.py), `gone`", "gone in _control/step.py"),
+        ("[`_control/step.py`](../../src/paceline/_control/run.py), `Run`", "the link from _control/step.py to"),
+        ("```\nsrc/paceline/\n  gone.py   nothing\n```\n", "the module gone.py"),
+    ],
+)
+def test_what_is_not_there_is_found(text: str, told: str) -> None:
+    found = list(untrue(text, ROOT / "docs" / "concepts" / "page.md"))
+    assert found
+    assert all(one.startswith(told) for one in found)
+
+
+def test_what_is_there_is_let_through() -> None:
+    text = """`tests/contracts/test_store.py::TestConditionalPuts`, `tests/docs`, `examples/train_ddp.py --epochs 2`,
+    `tests/properties/test_step.py::TestStepDoesWhatTheModelSays`, `_engine/ray/shell.py`, [it](../design.md#words),
+    [`_worker/context.py`](../../src/paceline/_worker/context.py), `Context.report` and `StopTraining`; `train.py:41`"""
+    assert list(untrue(text, ROOT / "docs" / "concepts" / "page.md")) == []
