@@ -15,29 +15,37 @@ READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray lint types format bench chaos reliability clean
+.PHONY: help demo test test-ray fresh lint types format docs frontend screenshots bench bench-peers bench-results chaos \
+  reliability clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
 	@echo "  make test ARGS='-n 2 -k journal'  hand arguments to pytest"
+	@echo "  make bench ARGS='--without ray'   leave a peer out; make bench PEERS='torchrun lightning' makes only theirs"
 	@echo "  make chaos ARGS='--chaos-scale 5' five times as many seeds"
 
 demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
 
+# Hundreds of tests start processes of their own: those find the package compiled, where Python is told not to keep what
+# it compiles, too.
 test: $(DEV_READY)  ## run all tests but the long ones
-	@$(RUN) -m pytest -n 2 -m "not chaos and not ray and not alone" $(ARGS)
-	@$(RUN) -m pytest -m "alone and not chaos and not ray" tests $(ARGS) || [ $$? = 5 ]
+	@$(RUN) -m compileall -q src
+	@$(RUN) -m pytest -n 3 -m "not chaos and not ray and not alone and not fresh" $(ARGS)
+	@$(RUN) -m pytest -m "alone and not chaos and not ray and not fresh" tests $(ARGS) || [ $$? = 5 ]
 	@$(MAKE) --no-print-directory test-ray
 
 test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster
 	@$(RUN) -m pytest -m "ray and not chaos" tests/cluster $(ARGS)
 
+fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
+	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
+
 lint: $(DEV_READY)  ## check style and formatting
-	@$(RUN) -m ruff check .
-	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check --no-cache .
+	@$(RUN) -m ruff format --no-cache --check .
 
 types: $(DEV_READY)  ## check types
 	@$(RUN) -m mypy
@@ -46,8 +54,27 @@ format: $(DEV_READY)  ## mend what ruff can mend
 	@$(RUN) -m ruff check --fix-only .
 	@$(RUN) -m ruff format .
 
-bench: $(DEV_READY)  ## run the timings, ours and the peers' in one run
+# A broken link, a page that is in no contents, a public name without a docstring: each is a warning, and fails it.
+.PHONY: docs
+docs: $(DEV_READY)  ## build the documentation's site into build/docs
+	@$(RUN) -m sphinx -q -E -W --keep-going -n -d build/docs-made docs build/docs $(ARGS)
+	@echo "$(CURDIR)/build/docs/index.html"
+
+frontend: $(DEV_READY)  ## build the dashboard's page, its types checked, and run its unit tests
+	@$(RUN) frontend/tool.py build
+	@$(RUN) frontend/tool.py test
+
+screenshots: $(DEV_READY)  ## take the pictures of docs/images, with the browser that is installed
+	@PACELINE_SCREENSHOTS=docs/images PACELINE_NEED_BROWSER=1 $(RUN) -m pytest -q tests/browser/test_screenshots.py $(ARGS)
+
+bench: $(DEV_READY) bench-peers  ## run the timings, ours and the peers' in one run
 	@$(RUN) benchmarks/all.py $(ARGS)
+
+bench-peers:  ## make the environments that the peers run in
+	@PYTHON=$(PYTHON) benchmarks/peers/make_env.sh $(PEERS)
+
+bench-results: $(DEV_READY)  ## keep the last results: NAME=two-cores; the table and the plots of the docs with them
+	@$(RUN) benchmarks/keep.py $(NAME)
 
 chaos: $(DEV_READY)  ## run the long tests, with real kills
 	@$(RUN) -m pytest -m chaos tests $(ARGS)
@@ -55,9 +82,9 @@ chaos: $(DEV_READY)  ## run the long tests, with real kills
 reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.md
 	@$(RUN) -m pytest -m chaos --fault-table=docs/reliability.md tests $(ARGS)
 
-clean:  ## remove .venv, caches and builds
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+clean:  ## remove .venv and the peers', caches and builds
+	@rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(MADE):
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; name another: make PYTHON=python3.12 ..."; exit 1; }

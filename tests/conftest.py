@@ -43,7 +43,8 @@ SHM = Path("/dev/shm")
 MARK = "PACELINE_TEST_SESSION"
 ZYGOTE = "paceline._engine.local.zygote"
 RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
-IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST"}
+IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+"""torch sets the latter itself, when its compiler is first imported."""
 IGNORED_SIGNALS = {signal.SIGALRM}
 """pytest-timeout's, which takes its handler back earlier when a test fails."""
 

@@ -7,7 +7,10 @@ travel with the reports of their tests, so they are complete also where tests ru
 
 import contextlib
 import dataclasses
+import os
+import platform
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -109,6 +112,16 @@ def markdown(table: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def headed(table: list[Row], date: str) -> str:
+    """The table for a page, with when, how and where it was made."""
+    tried, survived = sum(row.num_tried for row in table), sum(row.num_survived for row in table)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (
+        f"Made on {date} by `make reliability`: {len(table)} kinds of faults, {tried} tried, {survived} survived; "
+        f"Python {platform.python_version()} on {platform.system()}, {cores} cores.\n\n{markdown(table)}"
+    )
+
+
 def plain(table: list[Row]) -> list[str]:
     """The same for a terminal, in columns."""
     cells = [line.strip("| ").split(" | ") for line in markdown(table).splitlines()]
@@ -143,7 +156,8 @@ class _Collecting:
             terminalreporter.write_line(line)
         if self._path is not None:
             path = Path(self._path)
-            path.write_text(with_table(path.read_text() if path.exists() else "", markdown(table)))
+            made = headed(table, datetime.now(UTC).date().isoformat())
+            path.write_text(with_table(path.read_text() if path.exists() else "", made))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fault_table import BEGIN, END, FaultTable, Trial, markdown, plain, rows, with_table
+from fault_table import BEGIN, END, FaultTable, Trial, headed, markdown, plain, rows, with_table
 
 
 def test_trials_of_one_fault_are_one_row_with_the_worst_time():
@@ -38,6 +38,15 @@ def test_a_fault_that_cannot_be_had_is_in_the_table_with_the_reason():
         FaultTable(properties).skip("a", "no such thing here")
     trials = [Trial(**value) for _, value in properties]
     assert markdown(rows(trials)).splitlines()[2:] == ["| a | 0 | 0 | - | not tried: no such thing here |"]
+
+
+def test_a_table_in_a_page_says_when_and_how_it_was_made():
+    first, empty, *rest = headed(rows([Trial("a"), Trial("a", False), Trial("b")]), "2026-03-01").splitlines()
+    assert first.startswith(
+        "Made on 2026-03-01 by `make reliability`: 2 kinds of faults, 3 tried, 2 survived; Python 3."
+    )
+    assert empty == ""
+    assert rest == markdown(rows([Trial("a"), Trial("a", False), Trial("b")])).splitlines()
 
 
 def test_a_page_keeps_all_but_its_table():

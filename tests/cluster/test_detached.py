@@ -1,5 +1,6 @@
 """Runs that are driven by an actor on the cluster: followed, left, found again, stopped, continued."""
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ import ray
 
 from paceline import train
 from paceline._commands import attach
+from paceline._control import journal
+from paceline._control.events import Described
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.detached import NAMESPACE
 from paceline._engine.ray.presence import Presence
@@ -145,6 +148,13 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, tmp
     assert result.return_value == "returned"
     assert result.metrics == {"i": 5}
     assert result.metrics_dataframe["i"].tolist() == list(range(6))
+
+    # It is described as the script that began it, not as the actor that drives it.
+    events = journal.read(tmp_path / "runs" / "run" / "journal.jsonl")
+    (about,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, Described)]
+    assert about["environment"]["argv"] == ["script.py"]
+    assert about["code"]["function"] == "__main__.function"
+    assert about["code"]["sources"] == {"script.py": SCRIPT}
 
     assert attach.main([str(tmp_path / "runs" / "run")]) == 0
     assert "run run is complete after 6 reports" in capfd.readouterr().err

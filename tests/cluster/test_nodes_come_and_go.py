@@ -323,6 +323,9 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(fit, cluster,
         command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", cluster.address]
         subprocess.run([*command, *reason, *which], check=True, capture_output=True)
 
+    # SPREAD is a wish: while the processes of another test still count on one node, both workers would go to the other.
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        time.sleep(0.1)
     draining = threading.Thread(target=drain, daemon=True)
     draining.start()
     rows = fit(disturb, 600, every=False, strategy="SPREAD")
