@@ -87,6 +87,58 @@ region.close()
     assert len(lines) == 800
 
 
+def test_lines_of_threads_stay_while_regions_come_and_go(tmp_path):
+    """Whoever writes may hold a stream of before: one that stood in its place for a region that is gone."""
+    script = """
+from paceline.train.region import its_end
+
+def prints(number):
+    stream = sys.stdout
+    for i in range(200):
+        if i % 2:
+            stream.write(f"thread {number} line {i}\\n")
+        else:
+            with its_end:
+                print(f"thread {number} line {i}")
+
+region.draw(lines("block"))
+threads = [threading.Thread(target=prints, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    region.draw(lines("block", str(time.monotonic())))
+    region.close()
+    region = Region(sys.stderr, colour=False)
+region.close()
+"""
+    ended, lines = lines_after(script, tmp_path)
+    assert ended == 0
+    for number in range(4):
+        mine = [line for line in lines if line.startswith(f"thread {number} ")]
+        assert mine == [f"thread {number} line {i}" for i in range(200)]
+    assert len(lines) == 800
+
+
+def test_what_another_run_is_about_to_say_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
+    script = """
+from pathlib import Path
+from paceline._storage.layout import Layout
+from paceline.train.live import LiveTerminal
+
+other = LiveTerminal(Layout(Path("runs/other")), 1, 60.0)
+output = other._sink()
+assert region.draw(lines("block 1", "block 2"))
+output.write("[rank 0] printed\\n")
+other.say("begins")
+assert region.draw(lines("block 3", "block 4"))
+region.close()
+output.write("[rank 0] more\\n")
+"""
+    ended, lines = lines_after(script, tmp_path)
+    assert ended == 0
+    assert lines == ["[rank 0] printed", "paceline: begins", "[rank 0] more"]
+
+
 def test_a_second_region_is_not_drawn_while_there_is_one(tmp_path):
     script = """
 other = Region(sys.stderr, colour=False)

@@ -42,6 +42,7 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, sto
             interrupted(context.error)
             launcher.ended(code)
             link.close()
+            usage.close()
     thread.join()
     if isinstance(outcome[0], BaseException):
         raise outcome[0]

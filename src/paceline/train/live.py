@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from paceline._control.run import Run
 from paceline._storage.layout import Layout
 from paceline.train.block import block
-from paceline.train.region import Region, is_same, size
+from paceline.train.region import Region, is_same, its_end, size
 from paceline.train.terminal import Sink, Terminal
 
 REDRAWN_S = 0.25
@@ -57,10 +57,11 @@ class LiveTerminal(Terminal):
         self._redrawn = Redrawn(clock())
 
     def _write(self, text: str) -> None:
-        if self._region.is_drawn:
-            self._region.write(text)
-        else:  # It may be another run's block that is there.
-            super()._write(text)
+        with its_end:
+            if self._region.is_drawn:
+                self._region.write(text)
+            else:  # It may be another run's block that is there.
+                super()._write(text)
 
     def _show_progress(self, run: Run) -> None:
         began = self._clock()
@@ -78,17 +79,23 @@ class LiveTerminal(Terminal):
         self._region.close()
 
     def _sink(self) -> Sink:
-        """To the terminal above the block; where standard output goes elsewhere, there."""
-        is_above = self._region.is_drawn and is_same(sys.stdout, self._terminal)
-        return _Printed(self._region) if is_above else super()._sink()
+        return _Printed(self._region, self._terminal)
 
 
 class _Printed:
-    def __init__(self, region: Region) -> None:
+    """To the terminal above the block; where standard output goes elsewhere, there."""
+
+    def __init__(self, region: Region, terminal: TextIO) -> None:
         self._region = region
+        self._terminal = terminal
 
     def write(self, text: str, /) -> object:
-        self._region.write(text)
+        with its_end:
+            if self._region.is_drawn and is_same(sys.stdout, self._terminal):
+                self._region.write(text)
+            else:
+                sys.stdout.write(text)
+                sys.stdout.flush()
         return len(text)
 
     def flush(self) -> None:

@@ -23,6 +23,12 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 _one_at_a_time = threading.Lock()
 
+its_end = threading.RLock()
+"""Of the terminal: who draws there, and in whose place the standard streams stand. Whoever looks one up and writes to it
+holds this meanwhile; a line that went to the terminal itself just after a region was drawn would be drawn over."""
+_drawn: list[Region] = []
+"""The region that is, if there is one; a search's table is none."""
+
 
 def taken() -> bool:
     """Whether the end of the terminal is now the caller's to draw on; `given_back` once it is done."""
@@ -61,12 +67,11 @@ def is_same(one: TextIO | None, other: TextIO) -> bool:
 
 
 class Region:
-    """Used by several threads."""
+    """Used by several threads, all under `its_end`."""
 
     def __init__(self, stream: TextIO, colour: bool) -> None:
         self._stream = stream
         self._colour = colour
-        self._lock = threading.RLock()
         self._lines: list[str] = []
         self._is_taken = False
         self._is_closed = False
@@ -78,7 +83,7 @@ class Region:
 
     def draw(self, lines: Sequence[Line]) -> bool:
         """Whether it could be; not where another region is drawn, or this process is in the background."""
-        with self._lock:
+        with its_end:
             if self._is_closed or not _is_in_foreground(self._stream):
                 self._lines = []
                 return False
@@ -86,6 +91,7 @@ class Region:
                 if not taken():
                     return False
                 self._is_taken = True
+                _drawn.append(self)
                 atexit.register(self.close)
                 self._put_above.enter_context(_all_put_above(self._stream, self))
             _, height = size(self._stream)
@@ -95,13 +101,14 @@ class Region:
             return True
 
     def write(self, text: str) -> None:
-        """Whole lines."""
-        with self._lock:
-            self._paint(text, self._lines)
+        """Whole lines; above whatever region is there now, if this one is not any more."""
+        with its_end:
+            there = self if self._is_taken or not _drawn else _drawn[0]
+            there._paint(text, there._lines)
 
     def close(self) -> None:
         """The lines vanish. May be called more than once."""
-        with self._lock:
+        with its_end:
             self._is_closed = True
             if self._is_taken:
                 self._is_taken = False
@@ -109,6 +116,7 @@ class Region:
                     self._paint("", [])
                 finally:
                     atexit.unregister(self.close)
+                    _drawn.remove(self)
                     given_back()
                     self._put_above.close()
 
@@ -133,11 +141,10 @@ class _Above:
         self._region = region
         self._partial: dict[int, str] = {}
         """By thread: `print` writes a line and its end one after the other."""
-        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
         thread = threading.get_ident()
-        with self._lock:
+        with its_end:
             whole, newline, rest = (self._partial.pop(thread, "") + text).rpartition("\n")
             if rest:
                 self._partial[thread] = rest
@@ -153,7 +160,7 @@ class _Above:
         """What is no whole line waits for the rest of it."""
 
     def left(self) -> str:
-        with self._lock:
+        with its_end:
             left, self._partial = "".join(self._partial.values()), {}
             return left
 
