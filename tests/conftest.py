@@ -43,6 +43,8 @@ SHM = Path("/dev/shm")
 MARK = "PACELINE_TEST_SESSION"
 ZYGOTE = "paceline._engine.local.zygote"
 RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
+LASTING_THREADS = {"paceline-starter", "paceline-asking"}
+"""The one starts processes, which would end with it; the other asks for a cluster, and ends when that answers."""
 IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
 """torch sets the latter itself, when its compiler is first imported."""
 IGNORED_SIGNALS = {signal.SIGALRM}
@@ -215,7 +217,13 @@ def _end(process: psutil.Process) -> None:
 
 
 def _left_threads(before: _Surroundings) -> list[str]:
-    left = [thread for thread in threading.enumerate() if thread not in before.threads and not thread.daemon]
+    """Daemon threads of others may stay; ours may not, but for those that serve a process as long as it lasts."""
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before.threads
+        and (not thread.daemon or (thread.name.startswith("paceline") and thread.name not in LASTING_THREADS))
+    ]
     deadline = time.monotonic() + GRACE_S
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))

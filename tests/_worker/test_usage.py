@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -57,9 +59,11 @@ def test_parts_never_sum_to_more_than_the_whole_after_rounding():
 
 
 def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
+    answers = threading.Event()
+
     class Stuck:
         def use(self, name):
-            time.sleep(3600)
+            answers.wait()
 
     monkeypatch.setattr(usage.Nvml, "opened", lambda: Stuck())
     made = Usage(context(devices=(0,)))
@@ -67,6 +71,8 @@ def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
     assert made.now().gpus == ()
     assert made.now().gpus == ()
     assert time.monotonic() - began < 5
+    made.close()
+    answers.set()
 
 
 def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_for_them(monkeypatch):
@@ -77,7 +83,8 @@ def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_fo
     monkeypatch.setattr(usage.Nvml, "opened", lambda: Driver())
     monkeypatch.setattr(usage, "this_machine", lambda: SimpleNamespace(gpus=("4", "6", "7")))
     monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
-    found = Usage(context(devices=(1, 2))).now()
+    with closing(Usage(context(devices=(1, 2)))) as made:
+        found = made.now()
     assert [gpu.index for gpu in found.gpus] == [6, 7]
     assert found.device == "cuda:1"
 
@@ -85,7 +92,8 @@ def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_fo
 def test_without_a_driver_nothing_is_said_of_gpus_and_no_framework_is_begun(monkeypatch):
     monkeypatch.setattr(usage.Nvml, "opened", lambda: None)
     monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
-    assert Usage(context(devices=(0,))).now().gpus == ()
+    with closing(Usage(context(devices=(0,)))) as made:
+        assert made.now().gpus == ()
 
 
 @pytest.mark.skipif(usage.Nvml.opened() is None, reason="there is no NVIDIA driver here")

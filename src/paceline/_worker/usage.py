@@ -58,6 +58,10 @@ class Usage:
             device=f"cuda:{devices[0]}" if devices else "cpu",
         )
 
+    def close(self) -> None:
+        if self._gpus is not None:
+            self._gpus.close()
+
 
 def _milliseconds(seconds: float) -> float:
     return int(seconds * 1000) / 1000
@@ -91,9 +95,12 @@ class _Gpus:
         self._answered = threading.Event()
         self._last: tuple[GpuUse, ...] = ()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def read(self) -> tuple[GpuUse, ...]:
         """What they said last: at best just now."""
+        if self._is_closed:
+            return self._last
         if self._thread is None:
             self._thread = threading.Thread(target=self._ask, name="paceline-gpus", daemon=True)
             self._thread.start()
@@ -102,11 +109,18 @@ class _Gpus:
         self._answered.wait(_ANSWER_S)
         return self._last
 
+    def close(self) -> None:
+        """The thread ends, once the driver has answered it."""
+        self._is_closed = True
+        self._asked.set()
+
     def _ask(self) -> None:
         names = this_machine().gpus
         nvml = Nvml.opened()
         while True:
             self._asked.wait()
+            if self._is_closed:
+                return
             self._asked.clear()
             uses = []
             for device in self._devices:
