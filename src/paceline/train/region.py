@@ -24,8 +24,8 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 _one_at_a_time = threading.Lock()
 
 its_end = threading.RLock()
-"""Of the terminal: who draws there, and in whose place the standard streams stand. Whoever looks one up and writes to it
-holds this meanwhile; a line that went to the terminal itself just after a region was drawn would be drawn over."""
+"""Of the terminal: who draws there, and in whose place the standard streams stand. Whoever looks one up and writes to
+it holds this meanwhile; a line that went to the terminal itself just after a region was drawn would be drawn over."""
 _drawn: list[Region] = []
 """The region that is, if there is one; a search's table is none."""
 
