@@ -36,6 +36,31 @@ def is_in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
+class Cell:
+    """One output of the cell that runs, brought up to date in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._shown = ""
+
+    @property
+    def is_shown(self) -> bool:
+        return self._handle is not None
+
+    def show(self, text: str, markup: str) -> None:
+        """The same in two forms: for where there is no HTML, and for where there is. Raises what displaying raises."""
+        if markup == self._shown:
+            return
+        from IPython.display import display
+
+        self._shown = markup
+        data = {"text/plain": text, "text/html": markup}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(data, raw=True)
+
+
 class NotebookTerminal(Terminal):
     """Its block stays below the cell as the run's last state."""
 
@@ -52,8 +77,7 @@ class NotebookTerminal(Terminal):
     ) -> None:
         super().__init__(layout, verbosity, notice_s, out, config=config, progress_s=progress_s, clock=clock)
         self._redrawn = Redrawn(clock())
-        self._handle: Any = None
-        self._drawn: list[Line] = []
+        self._cell = Cell()
         self._is_refused = False
 
     def _show_progress(self, run: Run) -> None:
@@ -65,28 +89,16 @@ class NotebookTerminal(Terminal):
             self._redrawn.drawn(began, self._clock())
 
     def _end_progress(self) -> None:
-        if self._handle is not None and self._run is not None and not self._is_refused:
+        if self._cell.is_shown and self._run is not None and not self._is_refused:
             self._draw(self._run)
 
     def _draw(self, run: Run) -> None:
         lines = block(self._look(run), WIDTH, HEIGHT)
-        if lines == self._drawn:
-            return
-        self._drawn = lines
         try:
-            self._display(lines)
+            self._cell.show("\n".join(plain(line) for line in lines), as_html(lines))
         except Exception as problem:  # noqa: BLE001  of whatever shows the notebook; the run has nothing to do with it
             self._is_refused = True
             self.say(f"what is seen of the run cannot be displayed here ({problem!r}): there are lines instead")
-
-    def _display(self, lines: Sequence[Line]) -> None:
-        from IPython.display import display
-
-        data = {"text/plain": "\n".join(plain(line) for line in lines), "text/html": as_html(lines)}
-        if self._handle is None:
-            self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
-        else:
-            self._handle.update(data, raw=True)
 
 
 def as_html(lines: Sequence[Line]) -> str:

@@ -1,7 +1,8 @@
 """What a person sees of a search: one table that is redrawn, or a line for each thing that happened.
 
 Ours goes to standard error. What rank 0 of a trial prints goes to standard output with the trial before it, `[00003]`,
-and appears above the table; everything that every rank printed is in the log files of the trial's run.
+and appears above the table; everything that every rank printed is in the log files of the trial's run. In a notebook
+the table is in the cell's output: `notebook.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from paceline._control.run import Run
 from paceline._storage.layout import Layout
 from paceline._view import words
 from paceline.train import region
+from paceline.train.notebook import is_in_notebook
 from paceline.train.terminal import Sink, Terminal
 from paceline.tune.drive.events import Event, SearchEnded, TrialEnded
 from paceline.tune.drive.state import Search
@@ -33,10 +35,14 @@ _SHARE = 20
 
 
 def terminal_of(name: str, uri: str, verbosity: int, out: TextIO | None = None) -> SearchTerminal:
-    """A table where standard error is a terminal that can be redrawn, lines where it is not.
+    """A table in a notebook and where standard error is a terminal that can be redrawn, lines elsewhere.
 
     `name` and `uri` are the search's; `verbosity` as in `Settings`.
     """
+    if verbosity >= 1 and out is None and is_in_notebook():
+        from paceline.tune.notebook import NotebookTable
+
+        return NotebookTable(name, uri, verbosity)
     stream = out if out is not None else sys.stderr
     if verbosity >= 1 and stream.isatty():
         from rich.console import Console
@@ -97,7 +103,55 @@ class SearchTerminal:
         out.flush()
 
 
-class TableTerminal(SearchTerminal):
+class DrawnTerminal(SearchTerminal):
+    """Has a picture of the search that is brought up to date, and says in lines what is not in it."""
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        verbosity: int,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from paceline.tune.table import Drawn
+
+        super().__init__(name, uri, verbosity, out, clock)
+        self._drawn = Drawn(name, uri)
+        self._drawn_at = -float("inf")
+        self._pause_s = REDRAWN_S
+
+    def saw(self, event: Event, search: Search) -> None:
+        if isinstance(event, TrialEnded) and event.ending != "interrupted":
+            self._drawn.saw_end(event.trial)
+        if isinstance(event, SearchEnded):
+            self._draw_last(search)
+        for line in self._said(event, search):
+            self.say(line)
+
+    def tick(self, search: Search, now: float) -> None:
+        began = self._clock()
+        if began - self._drawn_at >= self._pause_s:
+            self._draw(search, now)
+            self._drawn_at = self._clock()
+            self._pause_s = max(REDRAWN_S, _SHARE * (self._drawn_at - began))
+
+    def _said(self, event: Event, search: Search) -> list[str]:
+        if self.verbosity >= 2 or isinstance(event, SearchEnded):
+            return self._lines.of(event, search, self._clock())
+        if isinstance(event, TrialEnded) and event.ending == "failed":
+            return self._lines.of(event, search, self._clock())
+        return []
+
+    def _draw(self, search: Search, now: float) -> None:
+        raise NotImplementedError
+
+    def _draw_last(self, search: Search) -> None:
+        """The search has ended."""
+        raise NotImplementedError
+
+
+class TableTerminal(DrawnTerminal):
     """Redraws one table. What is printed meanwhile, by anybody, appears above it.
 
     The cursor is never hidden and the screen never switched, so there is nothing to restore when the process is killed.
@@ -113,11 +167,8 @@ class TableTerminal(SearchTerminal):
     ) -> None:
         from rich.live import Live
 
-        from paceline.tune.table import Drawn
-
         super().__init__(name, uri, verbosity, clock=clock)
         self._console = console
-        self._drawn = Drawn(name, uri)
         self._live: Live | None = Live(
             console=console,
             auto_refresh=False,
@@ -127,24 +178,6 @@ class TableTerminal(SearchTerminal):
             redirect_stderr=True,
         )
         self._is_live = False
-        self._drawn_at = -float("inf")
-        self._pause_s = REDRAWN_S
-
-    def saw(self, event: Event, search: Search) -> None:
-        if isinstance(event, TrialEnded) and event.ending != "interrupted":
-            self._drawn.saw_end(event.trial)
-        if isinstance(event, SearchEnded):
-            self._erase()
-        for line in self._said(event, search):
-            self.say(line)
-
-    def tick(self, search: Search, now: float) -> None:
-        began = self._clock()
-        if self._live is None or began - self._drawn_at < self._pause_s:
-            return
-        self._draw(search, now)
-        self._drawn_at = self._clock()
-        self._pause_s = max(REDRAWN_S, _SHARE * (self._drawn_at - began))
 
     def close(self) -> None:
         self._erase()
@@ -155,14 +188,6 @@ class TableTerminal(SearchTerminal):
                 self._write(text)
         else:
             super().pass_on(text)
-
-    def _said(self, event: Event, search: Search) -> list[str]:
-        """Above the table: what is not in it."""
-        if self.verbosity >= 2 or isinstance(event, SearchEnded):
-            return self._lines.of(event, search, self._clock())
-        if isinstance(event, TrialEnded) and event.ending == "failed":
-            return self._lines.of(event, search, self._clock())
-        return []
 
     def _draw(self, search: Search, now: float) -> None:
         from paceline.tune.table import picture
@@ -179,6 +204,9 @@ class TableTerminal(SearchTerminal):
                 atexit.register(self._erase)
             width, height = self._console.size
             self._live.update(picture(search, self._drawn, now, width, height), refresh=True)
+
+    def _draw_last(self, search: Search) -> None:
+        self._erase()
 
     def _erase(self) -> None:
         with self._lock:
