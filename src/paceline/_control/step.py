@@ -3,8 +3,9 @@
     step(run, event, now) -> (run, commands)
 
 Nothing here starts a process, reads a clock or touches a disk: the controller feeds events in and carries commands
-out. Every transition a run can make is in this file; an event that does not fit raises `InvalidTransition`. A driver
-that was lost is recovered by playing its journal through this same function.
+out. Every transition a run can make is in this file; an event that does not fit raises `InvalidTransition`. What the
+reports of ranks come to together is in `reports.py`. A driver that was lost is recovered by playing its journal
+through this same function.
 """
 
 import math
@@ -58,8 +59,8 @@ from paceline._control.events import (
     WorkerReturned,
     WorkersStopped,
 )
-from paceline._control.gathering import reduced_metrics
 from paceline._control.policy import Budget, Retry, decided, first_failure, has_lost_places, place_of
+from paceline._control.reports import announced, awaited, joined_by, reduced
 from paceline._control.run import (
     NO_FAILURES,
     RECENT,
@@ -67,9 +68,7 @@ from paceline._control.run import (
     Failures,
     Finished,
     Notices,
-    Pending,
     Progress,
-    Reducing,
     Restoring,
     Run,
     Running,
@@ -79,9 +78,7 @@ from paceline._control.run import (
     Waiting,
 )
 from paceline._core.cursor import Cursors, together
-from paceline._core.reductions import Path
 from paceline._core.trie import Trie
-from paceline._engine.messages import ValidationTask
 from paceline._storage.retention import kept
 
 STOP_GRACE_S = 10.0
@@ -92,6 +89,8 @@ SAVE_MARGIN = 1.5
 """How much longer than the last one a checkpoint may take, when there is a deadline."""
 
 Step = tuple[Run, list[Command]]
+
+_NOWHERE: Trie[Cursors] = Trie()
 
 _LIVE = (Running, Stopping)
 
@@ -351,20 +350,20 @@ def _reported(run: Run, event: Reported, now: float) -> Step:
         )
         run = replace(run, num_reports=seq)
     if event.checkpoint is not None and seq not in live.refused:
-        live = replace(live, pending=_announced(live, event, now))
+        live = replace(live, pending=announced(live, event, now))
         if live.fewest is not None and live.fewest[1] < seq and isinstance(run.phase, Running):
             return _mismatched(run, live)
     if event.reduce:
-        live, problem = _joined_by(live, event)
+        live, problem = joined_by(live, event)
         if problem is not None and isinstance(run.phase, Running):
             return _stopping(run, live, "failed", live.failed.followed_by(problem))
     if live.reducing and live.progress.least > least:
-        live = _reduced(live)
+        live = reduced(live)
     if event.data:
         at = live.positions.get(seq, _NOWHERE).put(rank, event.data)
         live = replace(live, positions=live.positions.put(seq, at))
     if live.positions and live.progress.least > least:
-        live = replace(live, positions=_awaited(live))
+        live = replace(live, positions=awaited(live))
     return _commits(_with_live(run, live))
 
 
@@ -384,86 +383,6 @@ def _told(run: Run, live: Running, event: Reported) -> Run:
     phase = live if isinstance(run.phase, Running) else replace(run.phase, running=live)
     num_reports = event.seq if event.rank == 0 else run.num_reports
     return replace(run, phase=phase, num_reports=num_reports, num_engine_failures_in_place=0)
-
-
-def _joined_by(live: Running, event: Reported) -> tuple[Running, Failure | None]:
-    """One rank more has said what is reduced; and what is wrong with it, if ranks differ in how."""
-    hows = tuple((mark.path, mark.how) for mark in event.reduce)
-    before = live.reducing.get(event.seq, None)
-    problem = None
-    if before is None:
-        before = Reducing(hows)
-    elif before.hows != hows:
-        both = dict(before.hows)
-        for path, how in hows:
-            if both.setdefault(path, how) != how and problem is None:
-                problem = _differently(before, event, path)
-        before = replace(before, hows=tuple(both.items()))
-    after = replace(before, made=before.made.put(event.rank, event))
-    return replace(live, reducing=live.reducing.put(event.seq, after)), problem
-
-
-def _differently(before: Reducing, event: Reported, path: Path) -> Failure:
-    other = next(made for made in before.made.values() if any(mark.path == path for mark in made.reduce))
-    first, second = sorted((other, event), key=lambda made: made.rank)  # Whoever is heard first.
-    hows = [next(mark.how for mark in made.reduce if mark.path == path) for made in (first, second)]
-    message = (
-        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{hows[0]}, "
-        f"at {first.where}, and rank {second.rank} by train.{hows[1]}, at {second.where}"
-        "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
-    )
-    return Failure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
-
-
-def _reduced(live: Running) -> Running:
-    """Give checkpoints the metrics of all ranks, once all have made the report. Rank 0 says what there is to reduce."""
-    for seq in live.reducing:
-        if seq > live.progress.least:
-            break
-        made = live.reducing[seq].made
-        pending = live.pending
-        if 0 in made and any(p.seq == seq for p in pending):
-            metrics = reduced_metrics(made.values())
-            pending = tuple(replace(p, metrics=metrics) if p.seq == seq else p for p in pending)
-        live = replace(live, reducing=live.reducing.without(seq), pending=pending)
-    return live
-
-
-def _announced(live: Running, event: Reported, now: float) -> tuple[Pending, ...]:
-    for at, pending in enumerate(live.pending):
-        if pending.seq == event.seq:
-            pending = replace(
-                pending, num_announced=pending.num_announced + 1, validation=_asked(pending.validation, event)
-            )
-            return live.pending[:at] + (pending,) + live.pending[at + 1 :]
-    metrics = next((raw for seq, raw in live.recent if seq == event.seq), event.metrics)
-    assert event.checkpoint is not None
-    new = Pending(
-        event.seq, event.checkpoint, event.rank, event.where, metrics, since=now, validation=_asked(None, event)
-    )
-    return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
-
-
-_NOWHERE: Trie[Cursors] = Trie()
-
-
-def _awaited(live: Running) -> Trie[Trie[Cursors]]:
-    """Those positions of datasets that a checkpoint may still be made with."""
-    awaited = live.positions
-    pending = {pending.seq for pending in live.pending}
-    for seq in live.positions:
-        if seq > live.progress.least:
-            break
-        if seq not in pending:
-            awaited = awaited.without(seq)
-    return awaited
-
-
-def _asked(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
-    """Whose validation it will be must not depend on which rank is heard first."""
-    if event.validation is None or (before is not None and before[0] < event.rank):
-        return before
-    return event.rank, event.validation
 
 
 def _staged(run: Run, event: CheckpointStaged) -> Step:
