@@ -1,12 +1,13 @@
-"""A search as one table, for a terminal that can be redrawn. Made from the search's state whenever it is drawn."""
+"""A search as one table, for a terminal that can be redrawn and for a notebook. Made anew whenever it is drawn."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +29,7 @@ _OTHER_LINES = 9
 """What there is beside the running trials: headings, the best, those that were stopped last, the cursor's own line."""
 _LEAST_ROWS = 3
 _STOPPED = 3
+_MARKUP = '<pre style="line-height:1.25">{code}</pre>'
 
 
 @dataclass
@@ -63,6 +65,25 @@ def picture(search: Search, drawn: Drawn, now: float, width: int, height: int) -
         parts.append(_running(search, running, only, now, room, width))
     parts += _ended(search, drawn)
     return Group(*parts)
+
+
+def in_two_forms(search: Search, drawn: Drawn, now: float, width: int, height: int) -> tuple[str, str]:
+    """The same picture as text and as HTML, in which every text is escaped: nothing that a trial says is markup."""
+    console = Console(
+        file=io.StringIO(),
+        record=True,
+        width=width,
+        force_terminal=True,
+        force_jupyter=False,  # It would display by itself.
+        color_system="standard",
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(picture(search, drawn, now, width, height))
+    html = console.export_html(inline_styles=True, code_format=_MARKUP, clear=False)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()), html
 
 
 def _heading(search: Search, drawn: Drawn, now: float, width: int) -> Text:
