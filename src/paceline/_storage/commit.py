@@ -3,6 +3,9 @@
 Each rank stages its files under a name that belongs to the attempt. A commit gathers them into one directory, writes
 the manifest with size and hash of every file, and renames the directory into place: that rename is the single act by
 which the checkpoint exists. Readers take a directory for a checkpoint only if it holds a manifest.
+
+Before that rename every file is synced where it is written, every directory below the checkpoint when its files are in
+it, and the checkpoint's own directory once, with the manifest. Nothing that is only staged has to survive the power.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ def staged_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ..
     for parent in _parents(names):
         files.make_dir(target / parent)
     entries = tuple(files.copy(source / name, target / name, name) for name in names)
-    _sync_dirs(files, target, names)
+    _sync_below(files, target, names)
     return entries
 
 
@@ -86,7 +89,7 @@ def staged_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ..
     """Move a directory of this same filesystem into staging: no byte is copied."""
     names = files_below(source)
     entries = tuple(files.seal(source / name, name) for name in names)
-    _sync_dirs(files, source, names)
+    _sync_below(files, source, names)
     files.make_dir(target.parent)
     files.rename(source, target)
     return entries
@@ -100,7 +103,7 @@ def sealed_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
         )
     names = [name for name in files_below(directory) if name not in (MANIFEST, METADATA)]
     entries = tuple(files.seal(directory / name, name) for name in names)
-    _sync_dirs(files, directory, names)
+    _sync_below(files, directory, names)
     return entries
 
 
@@ -366,7 +369,6 @@ def _gather(
     if len(ranks) == 1 and not gathered.exists():
         own = layout.staged_rank(record.attempt, record.seq, ranks.pop())
         files.rename(own, gathered)
-        files.sync_dir(gathered.parent)
         return
     files.make_dir(gathered)
     for parent in _parents(entry.path for _, entry in chosen):
@@ -375,7 +377,7 @@ def _gather(
         source = layout.staged_rank(record.attempt, record.seq, rank) / entry.path
         if source.exists() or not (gathered / entry.path).exists():
             files.rename(source, gathered / entry.path)
-    _sync_dirs(files, gathered, [entry.path for _, entry in chosen])
+    _sync_below(files, gathered, [entry.path for _, entry in chosen])
 
 
 def merged(parts: Sequence[Staged]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
@@ -417,9 +419,11 @@ def _cleared(files: Files, path: Path) -> None:
         log.warning("%s could not be removed: %s", path, error)
 
 
-def _sync_dirs(files: Files, root: Path, names: Iterable[str]) -> None:
+def _sync_below(files: Files, root: Path, names: Iterable[str]) -> None:
+    """The directories that these files lie in, but for the one on top, which is synced with the manifest."""
     for parent in _parents(names):
-        files.sync_dir(root / parent)
+        if parent != ".":
+            files.sync_dir(root / parent)
 
 
 _decode_manifest = msgspec.json.Decoder(Manifest).decode

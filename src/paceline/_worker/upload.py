@@ -134,9 +134,7 @@ class Uploader:
     def _filled(self, target: Path, held: Directory | Snapshot) -> tuple[FileEntry, ...]:
         if isinstance(held, Snapshot):
             self._files.make_dir(target)
-            entries = held.write(target, self._files)
-            self._files.sync_dir(target)
-            return entries
+            return held.write(target, self._files)
         ours = held.path.is_relative_to(self._scratch)
         # A link that is moved would still be a link: what it leads to may change or go, so it is copied.
         if (ours or (held.delete and self._same_disk(held.path))) and not has_links(held.path):
