@@ -11,14 +11,14 @@ from paceline.train import Checkpoint, DataParallelTrainer, Result, RunConfig, S
 
 
 def test_a_detached_run_is_looked_at_profiled_and_stopped(cluster, tmp_path):
-    gate = str(tmp_path / "stands")
+    stands = str(tmp_path / "stands")
 
     def function():
         i = 0
         while True:
             i += 1
             train.report({"i": i}, checkpoint_on_stop=lambda i=i: Checkpoint.from_dict({"i": i}))
-            Path(gate).touch()
+            Path(f"{stands}_{train.get_context().get_world_rank()}").touch()
             time.sleep(0.02)
 
     trainer = DataParallelTrainer(
@@ -32,7 +32,7 @@ def test_a_detached_run_is_looked_at_profiled_and_stopped(cluster, tmp_path):
     home = Home.of_path(str(tmp_path / "runs" / "run"))
     try:
         deadline = time.monotonic() + 60.0
-        while not Path(gate).exists():
+        while not all(Path(f"{stands}_{rank}").exists() for rank in range(2)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         stacks = asked(home, Stacks(), 30.0)
