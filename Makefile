@@ -37,8 +37,9 @@ test: $(DEV_READY)  ## run all tests but the long ones
 	@$(RUN) -m pytest -m "alone and not chaos and not ray and not fresh" tests $(ARGS) || [ $$? = 5 ]
 	@$(MAKE) --no-print-directory test-ray
 
+# Two clusters side by side: most of the time of these tests is Ray starting and noticing things.
 test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster
-	@$(RUN) -m pytest -m "ray and not chaos" tests/cluster $(ARGS)
+	@$(RUN) -m pytest -n 2 --dist loadfile -m "ray and not chaos" tests/cluster $(ARGS)
 
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
