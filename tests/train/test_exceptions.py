@@ -9,6 +9,7 @@ import threading
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline import train
@@ -246,3 +247,22 @@ def test_an_exit_or_an_exception_in_a_thread_of_the_users_ends_that_thread_only(
     result = DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
     assert result.return_value == "went on"
     assert "ValueError: in a thread" in Path(tmp_path, "run", "logs", "attempt_1", "rank_0.log").read_text()
+
+
+def test_the_hint_is_that_of_the_exception_if_it_has_one(tmp_path):
+    def function():
+        train.report({"loss": np.ones(3)})
+
+    error, _ = failure_of(function, tmp_path)
+    assert str(error).splitlines()[-1].startswith("hint: report a reduction of it, such as x.mean().item()")
+
+
+def test_the_hint_is_not_that_of_an_exception_that_led_to_another(tmp_path):
+    def function():
+        try:
+            train.report({"loss": np.ones(3)})
+        except ValueError as problem:
+            raise RuntimeError("no metrics") from problem
+
+    error, _ = failure_of(function, tmp_path)
+    assert str(error).splitlines()[-1].startswith("hint: report(..., checkpoint=...) now and then")

@@ -45,6 +45,7 @@ from paceline.train.callbacks import (
 from paceline.train.checkpoint import Checkpoint
 
 log = logging.getLogger("paceline")
+_HINT = "\n\nhint: "
 
 
 class Collector:
@@ -331,7 +332,8 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
         part for part in (f"host {cause.host}" if cause.host else "", f"pid {cause.pid}" if cause.pid else "") if part
     )
     told = f"hang: {cause.message}" if cause.kind == "hang" else cause.message
-    told, _, way_out = told.partition("\n\nhint: ")
+    told, _, way_out = told.partition(_HINT)
+    way_out = way_out or _hint_of(cause)
     lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {told}")
     lines += [f"    {frame}" for frame in cause.frames[-5:]]
     by_rank = {failure.rank: failure for failure in failures}
@@ -361,6 +363,13 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     else:
         lines.append("hint: report(..., checkpoint=...) now and then, and a restart continues from there")
     return "\n".join(lines)
+
+
+def _hint_of(failure: Failure) -> str:
+    """What the exception itself says to do: its message is told by the first line alone."""
+    _, found, hint = failure.traceback.rpartition(_HINT)
+    # One of an exception that led to this one is about something else.
+    return hint.split("\n\n")[0].strip() if found and "Traceback (most recent call last)" not in hint else ""
 
 
 def _ranks(ranks: list[int]) -> str:
