@@ -362,6 +362,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     guest: Guest | None = None
     waits_in_reports: bool = False
     """Each report returns once `Proceed` has come for it."""
+    purpose: str = ""
+    """What the run is made for, where that was said."""
     protocol: int = PROTOCOL
 
 

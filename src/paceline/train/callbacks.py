@@ -35,6 +35,9 @@ class TrainRunContext:
 class UserCallback:
     """Subclass this and pass it in `RunConfig(callbacks=[...])`. It runs in the driver."""
 
+    _made_for: str = ""
+    """Whose run it is, where its reports count as somebody's own: one that was made for others is not continued."""
+
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:

@@ -140,7 +140,12 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
     home = asked.run_config.home
     with opened(home, seams, terminal.say) as (found, depot):
         if asked.purpose and found.run.attempt and found.run.purpose != asked.purpose:
-            raise OtherPurposeError(f"{depot.uri} holds a run that was made for something else")
+            raise OtherPurposeError(
+                f"{depot.uri} holds a run that was made for something else: its reports are not this one's\n\n"
+                "hint: give the run another RunConfig(name=...). In a trial, leave out storage_path, or let the name "
+                "have the search's and the trial's in it: `tune.get_context().get_experiment_name()` and "
+                "`get_trial_name()`, since numbers of trials come again in other searches"
+            )
         if seams.found is not None:
             seams.found(found)
         left = len(found.run.unvalidated) if asked.validation is not None else 0
@@ -339,6 +344,7 @@ def _group(asked: Asked, layout: Layout, command: StartWorkers, run: Run, data_a
             shards=asked.data.shards if asked.data is not None else (),
             data_address=data_address,
             waits_in_reports=asked.waits_in_reports,
+            purpose=asked.purpose,
         )
         workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
     preload = backend.preload + (asked.site.preload if asked.data is not None else ())

@@ -11,7 +11,7 @@ from paceline._core.errors import PacelineError
 from paceline._worker.main import Job
 from paceline.train import preflight
 from paceline.train.backend import BackendConfig
-from paceline.train.callbacks import TrainRunContext
+from paceline.train.callbacks import TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, as_config
 from paceline.train.datasets import DataConfig, asked_data
@@ -156,7 +156,13 @@ class DataParallelTrainer(Verbs, Restorable):
             filesystem=pickled_filesystem(self.run_config.storage_filesystem),
             validation=_validation(self.validation_config, site),
             data=self._data,
+            purpose=_purpose(self.run_config),
         )
+
+
+def _purpose(config: RunConfig) -> str:
+    callbacks = (callback for callback in config.callbacks if isinstance(callback, UserCallback))
+    return next((callback._made_for for callback in callbacks if callback._made_for), "")
 
 
 def _validation(config: ValidationConfig | None, site: Site) -> AskedValidation | None:

@@ -13,6 +13,8 @@ import pytest
 from paceline import train
 from paceline._engine.local.launch import shared_zygote
 from paceline.train import DataParallelTrainer, Result, RunConfig, ScalingConfig, TrainingFailedError
+from paceline.tune import ResultGrid, Tuner, grid_search
+from paceline.tune import RunConfig as SearchRunConfig
 from paceline.tune import session as tune
 from paceline.tune.integration import ray_train
 from paceline.tune.integration.train import TuneReportCallback
@@ -98,6 +100,31 @@ def test_a_run_that_was_complete_tells_a_trial_that_is_tried_again(run_trial: Ru
 
     result = run_trial(trial, failure_config={"max_failures": 1})
     assert [*result.metrics_dataframe["step"]] == [0, 1, 2, 3]
+
+
+def by_number(config: dict[str, Any]) -> None:
+    """Names its run as scripts for Ray do, where the numbers of trials do not come again."""
+    name, place = f"train-{tune.get_context().get_trial_id()}", config["place"]
+    DataParallelTrainer(
+        lambda config: train.report({"loss": config["lr"]}),
+        train_loop_config=config,
+        run_config=RunConfig(name=name, storage_path=place, callbacks=[TuneReportCallback()]),
+    ).fit()
+
+
+def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path: Path) -> None:
+    def losses(name: str, rates: list[float]) -> ResultGrid:
+        return Tuner(
+            by_number,
+            param_space={"lr": grid_search(rates), "place": str(tmp_path / "inner")},
+            run_config=SearchRunConfig(name=name, storage_path=tmp_path, failure_config={"max_failures": 1}),
+        ).fit()
+
+    assert [(result.metrics or {})["loss"] for result in losses("first", [0.1, 0.2])] == [0.1, 0.2]
+    again = losses("second", [0.3])
+    assert again[0].metrics is None, "reports of the first search were passed on"
+    assert "was made for something else" in str(again.errors[0])
+    assert "get_experiment_name" in str(again.errors[0])
 
 
 def test_reports_that_restarted_workers_make_again_are_passed_on_once(run_trial: Run) -> None:

@@ -18,7 +18,7 @@ from paceline._storage.layout import MANIFEST, METADATA
 from paceline._worker.upload import Directory
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback, TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
-from paceline.tune.session import trial_context
+from paceline.tune.session import TuneContext, trial_context
 
 CHECKPOINT_PATH_KEY = "checkpoint_path"
 
@@ -44,6 +44,8 @@ class TuneReportCallback(UserCallback, LoggerCallback):
 
     def __init__(self) -> None:
         self._context = trial_context("integration.train.TuneReportCallback")
+        begin = self._context.begin
+        self._made_for = f"{TuneContext(self._context).get_experiment_name()}/{begin.run_name} {begin.purpose}"
         self._past: dict[int, LoggedReport] = {}
         """What the run had reported before this trial started it again, by number."""
 
