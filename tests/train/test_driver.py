@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from paceline import train
+from paceline._control import journal
+from paceline._engine.messages import Reported
 from paceline.train import DataParallelTrainer, Result, RunConfig, RunHeldError, ScalingConfig
 from processes import still_running
 
@@ -82,6 +84,11 @@ DataParallelTrainer(
     result = Result.from_path(tmp_path / "runs" / "run")
     assert result.metrics_dataframe["i"].tolist() == list(range(500))
     assert result.metrics == {"i": 499}
+
+    # So far it is the reader that looks into the worker's own file. The next driver writes them down.
+    assert run_script(script).returncode == 0
+    lines = journal.read(tmp_path / "runs" / "run" / "journal.jsonl")
+    assert [event.seq for event in lines if isinstance(event, Reported)] == list(range(1, 501))
 
 
 def test_ctrl_c_once_stops_at_the_next_report_and_returns_what_there_is(run_script, tmp_path):
@@ -340,6 +347,27 @@ def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_s
     assert ended.returncode == -signal.SIGKILL
     alive = still_running(processes_in(tmp_path))
     assert alive == []
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_worker_that_keeps_the_gil_goes_with_a_killed_driver(run_script, tmp_path, processes_in, start_method):
+    script = """
+import ctypes, os, signal, sys
+from paceline.train import DataParallelTrainer, RunConfig
+
+def function(driver):
+    own = ctypes.PyDLL(None)  # Does not let go of the GIL.
+    sys.setswitchinterval(1000)  # Nor does this thread between the two calls: none of ours can notice anything.
+    own.kill(driver["pid"], signal.SIGKILL)
+    own.sleep(1000)
+
+DataParallelTrainer(
+    function, train_loop_config={"pid": os.getpid()}, run_config=RunConfig(name="run", storage_path="runs")
+).fit()
+"""
+    ended = run_script(script, env={"PACELINE_START_METHOD": start_method})
+    assert ended.returncode == -signal.SIGKILL
+    assert still_running(processes_in(tmp_path)) == []
 
 
 def test_without_prewarming_nothing_is_started_at_import(run_script):
