@@ -9,7 +9,7 @@ from paceline._worker.context import Context
 from paceline.air.autofilled import filled, trial_id
 from paceline.train import session
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import get_checkpoint, get_dataset_shard
+from paceline.train.session import TrialResources, get_checkpoint, get_dataset_shard
 
 __all__ = [
     "get_checkpoint",
@@ -83,7 +83,7 @@ def get_trial_dir() -> str:
     return session.get_context().get_trial_dir()
 
 
-def get_trial_resources() -> dict[str, float]:
+def get_trial_resources() -> TrialResources:
     """What this worker has: its threads and its accelerators."""
     return session.get_context().get_trial_resources()
 

@@ -83,6 +83,18 @@ class PreemptionInfo:
         return sorted(rank for ranks in self.preempted_node_to_ranks.values() for rank in ranks)
 
 
+class TrialResources(dict[str, float]):
+    """Amounts by name. Scripts for Ray ask for them as those of a placement group: they are its one bundle."""
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        return [dict(self)]
+
+    @property
+    def required_resources(self) -> dict[str, float]:
+        return dict(self)
+
+
 class TrainContext:
     """Who this worker is."""
 
@@ -120,9 +132,9 @@ class TrainContext:
         """The run's directory, or its address in a store."""
         return self.get_storage().experiment_fs_path
 
-    def get_trial_resources(self) -> dict[str, float]:
+    def get_trial_resources(self) -> TrialResources:
         """What this worker has: its threads and its accelerators."""
-        return {"CPU": float(self._begin.num_threads), "GPU": float(len(self._begin.devices))}
+        return TrialResources(CPU=float(self._begin.num_threads), GPU=float(len(self._begin.devices)))
 
     def get_storage(self) -> StorageContext:
         path, filesystem = self._depot.root()

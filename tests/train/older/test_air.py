@@ -131,7 +131,7 @@ def test_a_worker_knows_who_it_is(tmp_path):
                 "names": [session.get_experiment_name(), session.get_trial_name()],
                 "same": session.get_trial_id(),
                 "dir": session.get_trial_dir(),
-                "resources": session.get_trial_resources(),
+                "resources": session.get_trial_resources().required_resources,
                 "checkpoint": session.get_checkpoint() is None,
             }
         )

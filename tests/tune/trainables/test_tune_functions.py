@@ -79,6 +79,8 @@ def test_a_trial_knows_which_it_is(run_trial: Run, tmp_path: Path) -> None:
             "dir": context.get_trial_dir(),
             "experiment": context.get_experiment_name(),
             "CPU": context.get_trial_resources()["CPU"],
+            "together": context.get_trial_resources().required_resources,
+            "bundles": context.get_trial_resources().bundles,
         }
 
     metrics = run_trial(with_resources(train, {"cpu": 3}), number=12).metrics
@@ -88,6 +90,8 @@ def test_a_trial_knows_which_it_is(run_trial: Run, tmp_path: Path) -> None:
         "dir": str(tmp_path / "search" / "trial_00012"),
         "experiment": "search",
         "CPU": 3.0,
+        "together": {"CPU": 3.0, "GPU": 0.0},
+        "bundles": [{"CPU": 3.0, "GPU": 0.0}],
     }
 
 

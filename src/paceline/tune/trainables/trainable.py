@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.session import TrialResources
 from paceline.tune import session
 from paceline.tune.trainables.resources import PlacementGroupFactory
 
@@ -149,7 +150,7 @@ class Trainable:
         return session.get_context().get_trial_name()
 
     @property
-    def trial_resources(self) -> dict[str, float]:
+    def trial_resources(self) -> TrialResources:
         return session.get_context().get_trial_resources()
 
 
