@@ -1,6 +1,7 @@
 """Domains: what is drawn is inside the bounds, on the grid of the step, and distributed as promised."""
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -282,3 +283,30 @@ def test_bad_arguments_are_refused_at_once_and_by_name(make: Callable[[], Any], 
     with pytest.raises(ValueError) as refusal:
         make()
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("domain", "kind"),
+    [
+        (tune.uniform(0, 1), float),
+        (tune.qloguniform(1e-4, 1e-1, 5e-5), float),
+        (tune.randint(0, 9), int),
+        (tune.randn(0, 1), float),
+        (tune.choice(["a", "b"]), str),
+        (tune.sample_from(lambda config: str(config)), str),
+    ],
+)
+def test_a_domain_is_sampled_outside_of_a_search(domain: Domain, kind: type) -> None:
+    assert type(domain.sample()) is kind
+    several = domain.sample(size=40, random_state=3)
+    assert {type(value) for value in several} == {kind}
+    assert several == domain.sample(size=40, random_state=3)
+    assert len(set(several)) > 1 or domain.kind == "function"
+
+
+def test_samples_follow_the_seed_of_random() -> None:
+    random.seed(7)
+    first = tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample()
+    random.seed(7)
+    assert first == (tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample())
+    assert first[0] != first[1]

@@ -7,6 +7,7 @@ in it is a number, or the index of an option.
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,19 @@ class Domain:
     def pick(self, chance: Chance) -> Any:
         """A random number of the domain, or the index of a random option."""
         raise NotImplementedError
+
+    def sample(self, config: Any = None, size: int = 1, random_state: int | None = None) -> Any:
+        """A value, drawn outside of a search; with a `size` above 1 a list of so many.
+
+        The same `random_state` gives the same; without one, `random.seed` does. An option is given as it is, whatever
+        domains are in it. `config` is what a function of `sample_from` is called with.
+        """
+        seed = random.getrandbits(64) if random_state is None else random_state
+        values = [self._valued(self.pick(Chance("sample", seed, number))) for number in range(size)]
+        return values[0] if size == 1 else values
+
+    def _valued(self, picked: Any) -> Any:
+        return picked
 
     def contains(self, picked: Any) -> bool:
         """Whether this is a number, or the index of an option, that the domain has."""
@@ -187,6 +201,9 @@ class Categorical(Domain):
     def pick(self, chance: Chance) -> int:
         return chance.below(len(self.categories))
 
+    def _valued(self, picked: int) -> Any:
+        return self.categories[picked]
+
     def contains(self, picked: Any) -> bool:
         return type(picked) is int and 0 <= picked < len(self.categories)
 
@@ -213,6 +230,10 @@ class Function(Domain):
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
         return "sample_from", (self.func,)
+
+    def sample(self, config: Any = None, size: int = 1, random_state: int | None = None) -> Any:
+        values = [self.func(config) for _ in range(size)]
+        return values[0] if size == 1 else values
 
     def pick(self, chance: Chance) -> Any:
         raise TypeError(f"{self} is not drawn by itself: it is called with the other values")
