@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -188,6 +188,7 @@ class CheckpointConfig:
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
+    _: KW_ONLY
     max_failed_saves: int | None = 0
     """How many saves in a row may fail, loudly, before `report()` raises: 0 none, None any number."""
 
@@ -234,6 +235,7 @@ class FailureConfig:
     """
 
     max_failures: int = 0
+    _: KW_ONLY
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
     hang_timeout_s: float | None = None

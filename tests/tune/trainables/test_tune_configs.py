@@ -1,6 +1,7 @@
 """The configurations of a search."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from paceline import train
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
 from paceline.tune.stoppers import MaximumIterationStopper
+from paceline.tune.tuner import Tuner
 
 
 def test_they_are_configurations_of_a_run() -> None:
@@ -48,6 +50,24 @@ def test_a_changed_copy_has_the_rest() -> None:
 )
 def test_ways_to_say_when_trials_stop(stop: Any) -> None:
     assert RunConfig(stop=stop).stop is stop
+
+
+def test_arguments_without_a_name_are_those_of_ray_in_its_order() -> None:
+    checkpoints = CheckpointConfig(2, "loss", "min", 5, True)
+    assert (checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end) == (5, True)
+    assert FailureConfig(0, "raise").fail_fast == "raise"
+    with pytest.raises(TypeError, match="positional"):
+        train.CheckpointConfig(2, "loss", "min", 5)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        train.FailureConfig(3, -1)  # type: ignore[misc]
+    restoring = [*inspect.signature(Tuner.restore).parameters]
+    assert restoring[2:7] == [
+        "resume_unfinished",
+        "resume_errored",
+        "restart_errored",
+        "param_space",
+        "storage_filesystem",
+    ]
 
 
 def test_a_run_itself_still_has_no_such_arguments() -> None:
