@@ -28,6 +28,7 @@ class TrainRunContext:
     train_loop_config: Any
     scaling_config: Any
     backend_config: Any
+    dataset_config: Any = None
     report_number: int = 0
     """In `after_report`, which report of the run it is, from 1."""
 

@@ -148,6 +148,7 @@ class DataParallelTrainer(Verbs, Restorable):
                 self.train_loop_config,
                 self.scaling_config,
                 self.backend_config,
+                self.dataset_config,
             ),
             scaling=self.scaling_config,
             site=site,

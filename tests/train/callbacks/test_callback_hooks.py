@@ -27,6 +27,7 @@ class Everything(train.UserCallback, train.TrainingCallback, LoggerCallback):
 
     def after_report(self, run_context, metrics, checkpoint):
         assert run_context.run_id == "run"
+        assert run_context.dataset_config == train.DataConfig()
         self.heard.append(("after_report", metrics, checkpoint.to_dict() if checkpoint else None))
 
     def after_exception(self, run_context, worker_exceptions):

@@ -185,7 +185,14 @@ class Verbs:
 
     def _about(self, config: Mapping[str, Any] | None) -> TrainRunContext:
         name = self.run_config.home.name
-        return TrainRunContext(name, self.run_config, self._config(config), self.scaling_config, self.backend_config)
+        return TrainRunContext(
+            name,
+            self.run_config,
+            self._config(config),
+            self.scaling_config,
+            self.backend_config,
+            self.dataset_config,
+        )
 
     def _standing(self) -> Workers:
         self.start()
