@@ -75,7 +75,7 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: TorchConfig(timeout_s=0), "timeout_s=0 is not a number of seconds above 0"),
         (lambda: DataParallelTrainer(3), "train_loop_per_worker=3 is not a function"),
         (lambda: DataParallelTrainer(lambda a, b: None), r"takes 2 arguments \(a, b\): it may take one"),
-        (lambda: DataParallelTrainer(lambda: None, train_loop_config={}), "takes no argument to receive it"),
+        (lambda: DataParallelTrainer(lambda: None, train_loop_config={"a": 1}), "takes no argument to receive it"),
         (lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]), r"train_loop_config=\[1\] is not a dict"),
         (lambda: DataParallelTrainer(print, scaling_config=4), "Invalid `ScalingConfig` type"),
         (lambda: DataParallelTrainer(print, run_config="x"), "Invalid `RunConfig` type"),

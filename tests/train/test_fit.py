@@ -108,6 +108,10 @@ def test_config_is_received_by_a_required_and_by_an_optional_parameter(fit):
     assert fit(required, name="b").metrics == {"lr": "none given"}
 
 
+def test_an_empty_config_is_no_argument_of_a_function_that_takes_none(fit):
+    assert fit(lambda: train.report({"called": True}), config={}).metrics == {"called": True}
+
+
 def test_closures_and_local_classes_travel_to_the_workers(fit):
     factor = 3
 

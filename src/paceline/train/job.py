@@ -31,8 +31,10 @@ def called_with(function: Any, config: Any) -> Any:
             f"train_loop_per_worker takes {len(required)} arguments "
             f"({', '.join(p.name for p in required)}): it may take one, the train_loop_config, or none"
         )
-    if config is not None and not positional:
+    if config and not positional:
         raise ValueError("train_loop_config was given, but train_loop_per_worker takes no argument to receive it")
+    if not positional:
+        return None
     return {} if config is None and required else config
 
 
