@@ -45,7 +45,7 @@ class Dataset:
         self,
         fn: Any,
         *,
-        batch_size: int | Literal["default"] | None = None,
+        batch_size: int | Literal["auto", "default"] | None = None,
         compute: Compute | None = None,
         batch_format: AnyFormat = "default",
         zero_copy_batch: bool = True,
@@ -60,13 +60,14 @@ class Dataset:
     ) -> Dataset:
         """Batches through a function, a generator function, or a class that is made once in each of its processes.
 
-        `batch_size=None` is a block as it comes; a batch never spans two units (such as files). A batch is a dict of
-        arrays ("numpy", the default), a DataFrame or an Arrow table, and so is what the function returns or yields.
+        `batch_size=None`, or "auto", is a block as it comes; a batch never spans two units (such as files). A batch is
+        a dict of arrays ("numpy", the default), a DataFrame or an Arrow table, and so is what the function returns or
+        yields.
         Arrays are those that were read, without a copy; a function that writes to them is called again with copies,
         which `zero_copy_batch=False` gives at once. Under `on_error="skip"` a batch that fails is halved until
         the rows that fail stand alone; they are left out, and recorded in `stats()`.
         """
-        if batch_size == "default":
+        if batch_size in ("auto", "default"):
             batch_size = None
         if batch_size is not None and (
             isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
