@@ -218,8 +218,10 @@ def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(tmp
         datasets={"train": [1]},
         run_config=RunConfig(storage_path=str(tmp_path)),
     )
-    with pytest.raises(TrainingFailedError, match="no dataset 'valid'; there are: 'train'"):
+    with pytest.raises(TrainingFailedError, match="no dataset 'valid'; there are: 'train'") as told:
         trainer.fit()
+    assert isinstance(told.value.__cause__, KeyError)
+    assert r"\n" not in str(told.value), "a KeyError shows its text as a repr"
 
 
 @pytest.mark.parametrize(

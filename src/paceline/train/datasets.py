@@ -158,8 +158,8 @@ def shard_of(context: Context, name: str) -> DataIterator:
     if shard is None:
         names = [shard.name for shard in begin.shards]
         raise KeyError(
-            f"the trainer has no dataset {name!r}; there are: {_shown(names)}\n\n"
-            f"hint: TorchTrainer(..., datasets={{{name!r}: dataset}})"
+            f"the trainer has no dataset {name!r}; there are: {_shown(names)}. "
+            f"TorchTrainer(..., datasets={{{name!r}: dataset}}) gives it one"
         )
     from paceline.data.iterator import DataIterator
     from paceline.data.position import Split
