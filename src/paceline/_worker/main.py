@@ -53,6 +53,9 @@ _MAX_TEXT = 100_000
 _OF_TIME = ("timed out", "timing out", "timeout")
 """In the words of gloo and NCCL: a collective that others never came to is no echo of their end."""
 
+_OUT_OF_MEMORY = (": RESOURCE_EXHAUSTED: Out of memory", "DefaultCPUAllocator: can't allocate memory")
+"""In the words of JAX, and of torch where it is not on a GPU."""
+
 Job = tuple[Callable[..., Any], Any, Any]
 """The user's function, its configuration (None: it is called without), and the backend around it."""
 
@@ -170,7 +173,7 @@ def _failure(context: Context, error: BaseException) -> Failure:
         kind = "exited"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch, on a GPU
         kind = "memory"
-    if ": RESOURCE_EXHAUSTED: Out of memory" in _one_line(error):  # of JAX
+    if any(sign in _one_line(error) for sign in _OUT_OF_MEMORY):
         kind = "memory"
     return Failure(
         context.begin.rank,

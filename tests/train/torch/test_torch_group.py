@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline._control import journal
+from paceline._control.events import WorkerFailed
 from paceline.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, get_context
 from paceline.train.torch import TorchConfig, TorchTrainer
 
@@ -135,3 +137,21 @@ def test_a_collective_still_under_way_does_not_keep_a_rank_from_ending(tmp_path)
 
     assert fit(tmp_path, function, QuickToLeave()) == "done"
     assert "the process group was not torn down within 0.5 s" in Path(told).read_text()
+
+
+def too_large_for_the_machine():
+    torch.empty(1 << 50)
+
+
+def too_large_for_the_gpu():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+@pytest.mark.parametrize("function", [too_large_for_the_machine, too_large_for_the_gpu])
+def test_what_an_allocator_refuses_is_told_as_out_of_memory(tmp_path, function):
+    with pytest.raises(TrainingFailedError, match=r"DefaultCPUAllocator|CUDA out of memory"):
+        fit(tmp_path, function, workers=1)
+    (failure,) = (
+        event.failure for event in journal.read(tmp_path / "run" / "journal.jsonl") if isinstance(event, WorkerFailed)
+    )
+    assert failure.kind == "memory"
