@@ -50,7 +50,11 @@ def same(dataset: Dataset, frame: pd.DataFrame) -> bool:
     return True
 
 
-@given(tables(), st.sampled_from([None, "auto"]) | st.integers(1, 7), st.sampled_from(["default", "numpy", "pandas", "pyarrow", None]))
+@given(
+    tables(),
+    st.sampled_from([None, "auto"]) | st.integers(1, 7),
+    st.sampled_from(["default", "numpy", "pandas", "pyarrow", None]),
+)
 @settings(max_examples=60, deadline=None)
 def test_map_batches_sees_each_row_once_in_every_format(
     table: tuple[Dataset, pd.DataFrame], batch_size: Any, batch_format: Any

@@ -39,8 +39,8 @@ class ReportPlan:
             if missing:
                 raise KeyError(
                     f"metrics names {missing[0]!r}, which was not evaluated; there are: "
-                    f"{', '.join(map(repr, found)) or 'none'} (a metric is named by its evaluation set and itself, such "
-                    "as 'valid-auc')"
+                    f"{', '.join(map(repr, found)) or 'none'}. "
+                    "A metric is named by its evaluation set and itself, such as 'valid-auc'"
                 )
             told = {name: found[theirs] for name, theirs in self.metrics.items()}
         if self.results_postprocessing_fn is None:
