@@ -4,9 +4,19 @@ import io
 
 import msgspec
 
-from paceline._control.events import CommitFailed, DriverStarted, Failure, HangPassed, HangSuspected, Reported
+from paceline._control.events import (
+    CommitFailed,
+    Committed,
+    DriverStarted,
+    Failure,
+    HangPassed,
+    HangSuspected,
+    Reported,
+    Retention,
+)
 from paceline._control.run import Run
 from paceline._control.step import step
+from paceline._engine.messages import CheckpointRecord
 from paceline._storage.layout import Layout
 from paceline.train.terminal import LogTail, Terminal
 
@@ -100,3 +110,31 @@ def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
             f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}; the workers are ended",
             "paceline: rank 1 moves again after 61 s",
         ]
+
+
+def committed(seq, metrics, status="COMMITTED"):
+    record = CheckpointRecord(seq, f"checkpoint_{seq:06d}", 1, msgspec.Raw(metrics), status=status)
+    return Committed(record)
+
+
+def test_a_score_that_no_checkpoint_has_is_told_once(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(Layout(tmp_path), 1, 30, out)
+    run = msgspec.structs.replace(after(), retention=Retention(1, "eval/acuracy", "max"))
+    terminal.saw(committed(1, b'{"eval":{"accuracy":0.5}}', "PENDING_VALIDATION"), run)
+    assert out.getvalue() == "", "its validation may bring it"
+    for seq in (2, 3):
+        terminal.saw(committed(seq, b'{"eval":{"accuracy":0.5}}'), run)
+    assert out.getvalue() == (
+        "paceline: checkpoint_000002 ranks last: checkpoint_score_attribute='eval/acuracy' is no number among its "
+        "metrics, which are eval/accuracy\n"
+    )
+
+
+def test_a_score_that_is_a_number_or_nan_is_not_told_of(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(Layout(tmp_path), 1, 30, out)
+    run = msgspec.structs.replace(after(), retention=Retention(1, "loss", "min"))
+    for seq, loss in ((1, b"0.5"), (2, b'{"$number":"nan"}')):
+        terminal.saw(committed(seq, b'{"loss":%s}' % loss), run)
+    assert out.getvalue() == ""

@@ -38,10 +38,12 @@ from paceline._control.events import (
 from paceline._control.policy import first_failure
 from paceline._control.run import Finished, Pending, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._core import settings
-from paceline._core.plain import unplain
+from paceline._core.plain import looked_up, unplain
+from paceline._engine.messages import CheckpointRecord
 from paceline._storage.layout import Layout
 from paceline._view import words
 from paceline.train.block import in_one_line
+from paceline.train.result import flat
 from paceline.train.seen import Seen, Watching
 
 log = logging.getLogger("paceline")
@@ -108,6 +110,7 @@ class Terminal:
         self._attempt = self._size = 0
         self._failed = 0
         self._noticed: set[tuple[int, int]] = set()
+        self._is_unranked_told = False
         self._is_gone = False
         """There is nobody to be told: the terminal was closed, or what read our output has ended."""
         self._watching = Watching(layout.root.name, config, time.time())
@@ -126,8 +129,10 @@ class Terminal:
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
             self._attempt_began(run)
         match event:
-            case Committed(record=record) if self._verbosity >= 2:
-                self.say(f"{record.name} committed ({words.size(record.num_bytes)})")
+            case Committed(record=record):
+                if self._verbosity >= 2:
+                    self.say(f"{record.name} committed ({words.size(record.num_bytes)})")
+                self._show_unranked(record, run.retention.score_attribute)
             case CommitFailed(seq=seq, error=error):
                 self.say(f"the checkpoint of report {seq} could not be committed: {error}", error=True)
             case StagingFailed(rank=rank, seq=seq, error=error):
@@ -234,6 +239,21 @@ class Terminal:
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
             self._tell(lambda: tail.pass_on(self._sink(), final=True, at_most=LAST_LINES))
+
+    def _show_unranked(self, record: CheckpointRecord, attribute: str | None) -> None:
+        """A name with a mistake in it would let all checkpoints go but the newest, without a word."""
+        if attribute is None or self._is_unranked_told or record.status == "PENDING_VALIDATION":
+            return
+        metrics = unplain(msgspec.json.decode(record.metrics))
+        if isinstance(looked_up(metrics, attribute), int | float):
+            return
+        self._is_unranked_told = True
+        names = [words.harmless(name) for name in flat(metrics)][:12]
+        self.say(
+            f"{record.name} ranks last: checkpoint_score_attribute={attribute!r} is no number among its metrics, which "
+            f"are {', '.join(names) or 'none'}",
+            error=True,
+        )
 
     def _read_tail(self, final: bool = False) -> None:
         tail = self._tail
