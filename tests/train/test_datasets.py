@@ -1,5 +1,6 @@
 """Datasets of a trainer: each worker gets its part, every row once, also across deaths and other numbers of workers."""
 
+import functools
 import json
 import os
 import signal
@@ -201,10 +202,14 @@ def test_what_a_trainer_takes_as_a_dataset():
         TensorDataset(torch.arange(2)),
         paceline.data.range(2),
         pa.table({"id": [1, 2]}),
+        lambda: paceline.data.range(2),
+        functools.partial(paceline.data.range, 2),
     ):
         DataParallelTrainer(noted, train_loop_config={}, datasets={"train": dataset})
     with pytest.raises(TypeError, match=r"datasets\['train'\]"):
         DataParallelTrainer(noted, train_loop_config={}, datasets={"train": 7})
+    with pytest.raises(TypeError, match=r"datasets\['train'\]"):
+        DataParallelTrainer(noted, train_loop_config={}, datasets={"train": lambda: 7})
     with pytest.raises(ValueError, match="datasets="):
         DataParallelTrainer(noted, train_loop_config={}, datasets=[1])
 
@@ -231,6 +236,8 @@ def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(tmp
         ({"datasets_to_split": ["test"]}, "datasets_to_split names 'test'; datasets= has: 'train'"),
         ({"exact": "train"}, "exact='train' is not a list of names"),
         ({"exact": ["x"]}, "exact names 'x'"),
+        ({"execution_options": 5}, "execution_options=5 is not a paceline.data.ExecutionOptions, or None"),
+        ({"execution_options": {"train": None}}, "all datasets of a trainer are read by the same processes"),
     ],
 )
 def test_a_wrong_data_config_is_refused_by_name(config, told):

@@ -8,6 +8,8 @@ goes on from there.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +51,7 @@ class DataConfig:
         if self.datasets_to_split != "all":
             _check_names("datasets_to_split", self.datasets_to_split)
         _check_names("exact", self.exact)
+        _check_options(self.execution_options)
 
     def shards(self, names: Sequence[str]) -> tuple[Shard, ...]:
         """What workers get of the datasets with these names."""
@@ -101,8 +104,13 @@ def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedD
     from paceline.data.from_others import as_dataset
 
     prewarm(*PRELOAD)
-    plans = {name: as_dataset(value, f"datasets[{name!r}]")._plan for name, value in datasets.items()}
+    plans = {name: as_dataset(_made(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
     return AskedData(plans, shards, config.execution_options)
+
+
+def _made(value: Any) -> Any:
+    """A dataset may be given as a function that makes it."""
+    return value() if inspect.isroutine(value) or isinstance(value, functools.partial) else value
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,20 @@ def _device() -> Any:
     from paceline.train.torch.devices import get_device
 
     return get_device()
+
+
+def _check_options(options: Any) -> None:
+    if options is None:
+        return
+    from paceline.data.context import ExecutionOptions
+
+    if isinstance(options, Mapping):
+        raise ValueError(
+            f"execution_options={options!r} is for each dataset by itself, and all datasets of a trainer are read by "
+            "the same processes\n\nhint: give one ExecutionOptions for all of them"
+        )
+    if not isinstance(options, ExecutionOptions):
+        raise ValueError(f"execution_options={options!r} is not a paceline.data.ExecutionOptions, or None")
 
 
 def _check_names(argument: str, names: object) -> None:
