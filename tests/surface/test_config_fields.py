@@ -1,6 +1,6 @@
 """The fields of the public configurations and their defaults, frozen: a field is a decision, made here.
 
-Fields stand in the order in which they may be given by position.
+Fields stand in the order in which they may be given by position, where they may.
 """
 
 import dataclasses

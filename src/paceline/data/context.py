@@ -16,6 +16,12 @@ class ExecutionResources:
     object_store_memory: float | None = None
     """Bytes in flight between those who make blocks and those who take them. None: a quarter of the free memory."""
 
+    def __post_init__(self) -> None:
+        for name in ("cpu", "gpu", "object_store_memory"):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0):
+                raise ValueError(f"{name}={given!r} is not a number of 0 or more, or None for what is there")
+
 
 @dataclass
 class ExecutionOptions:
@@ -25,6 +31,10 @@ class ExecutionOptions:
     preserve_order: bool = True
     """Always so: the order of rows is part of what a dataset is."""
     verbose_progress: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.resource_limits, ExecutionResources):
+            raise ValueError(f"resource_limits={self.resource_limits!r} is not a paceline.data.ExecutionResources")
 
 
 @dataclass

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -293,6 +293,8 @@ class RunConfig:
         _check_filesystem(self.storage_filesystem)
         for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
             object.__setattr__(self, name, as_config(kind, getattr(self, name), name))
+        if not isinstance(self.callbacks, Iterable | None):
+            raise ValueError(f"callbacks={self.callbacks!r} is not a list: a single one is callbacks=[...]")
         object.__setattr__(self, "callbacks", tuple(self.callbacks or ()))
         assert self.name is not None
         if not isinstance(self.name, str) or not re.fullmatch(r"[^/\0]+", self.name) or self.name in (".", ".."):

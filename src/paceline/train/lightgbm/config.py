@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from paceline.train.backend import BackendConfig
 
@@ -40,10 +40,11 @@ class LightGBMConfig(BackendConfig):
     def __post_init__(self) -> None:
         if self.tree_learner not in get_args(TreeLearner):
             raise ValueError(f"tree_learner={self.tree_learner!r} is neither 'data' nor 'voting'")
-        if not self.timeout_s > 0:
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
-        low, high = self.ports
-        if not 1 <= low <= high <= 65535:
+        given: Any = self.ports
+        ports = given if isinstance(given, tuple | list) and all(isinstance(port, int) for port in given) else ()
+        if len(ports) != 2 or not 1 <= ports[0] <= ports[1] <= 65535:
             raise ValueError(f"ports={self.ports!r} is not the first and the last of a range of ports, 1 to 65535")
 
     @contextlib.contextmanager

@@ -55,7 +55,9 @@ class TorchConfig(BackendConfig):
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
             raise ValueError(f"init_method={self.init_method!r} is neither 'env' nor 'tcp'")
-        if not self.timeout_s > 0:
+        if not isinstance(self.backend, str | None):
+            raise ValueError(f"backend={self.backend!r} is not the name of a backend such as 'gloo', or None")
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
 
     @contextlib.contextmanager

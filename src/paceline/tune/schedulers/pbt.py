@@ -68,11 +68,16 @@ class PopulationBasedTraining(TrialScheduler):
             )
         self._check(time_attr, mode, perturbation_interval, burn_in_period, quantile_fraction)
         _within("resample_probability", resample_probability, 0, 1)
-        if len(perturbation_factors) < 1 or not all(_is_number(f) and f > 0 for f in perturbation_factors):
+        factors = perturbation_factors if isinstance(perturbation_factors, tuple | list) else ()
+        if not factors or not all(_is_number(factor) and factor > 0 for factor in factors):
             raise ValueError(f"perturbation_factors={perturbation_factors!r} has to be numbers above 0, as (1.2, 0.8)")
         if custom_explore_fn is not None and not callable(custom_explore_fn):
             raise ValueError(f"custom_explore_fn={custom_explore_fn!r} is not a function")
         self.time_attr = time_attr
+        if not isinstance(metric, str | None):
+            raise ValueError(f"metric={metric!r}: {type(self).__name__} compares trials by the name of one metric")
+        if not isinstance(seed, int | None):
+            raise ValueError(f"seed={seed!r} is not a whole number, or None for that of the search")
         self.metric = metric
         self.mode = mode
         self.perturbation_interval = perturbation_interval
