@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import sys
 from pathlib import Path
@@ -235,6 +236,32 @@ def test_a_complete_run_says_so_and_runs_nothing(fit, capsys, tmp_path):
     assert result.metrics == {"i": 1, "start": 0}
     assert result.checkpoint.to_dict() == {"i": 1}
     assert not (tmp_path / "ran").exists()
+
+
+def test_another_configuration_than_before_is_told(capsys, tmp_path):
+    def function(config):
+        train.report({"lr": config["lr"]}, checkpoint=Checkpoint.from_dict({}))
+        if not config["is_patient"]:
+            raise ValueError("no patience")
+
+    def fit(**config):
+        config = {"optimizer": {"momentum": 0.9}, "seed": 1, **config}
+        run_config = RunConfig(name="run", storage_path=tmp_path / "runs")
+        result = DataParallelTrainer(function, train_loop_config=config, run_config=run_config).fit()
+        told = re.findall("the train_loop_config is another one than before: (.*)", capsys.readouterr().err)
+        return result.metrics, told
+
+    with pytest.raises(WorkerGroupError):
+        fit(lr=0.1, is_patient=False)
+    capsys.readouterr()
+    assert fit(lr=0.1, is_patient=True) == ({"lr": 0.1}, ["is_patient was False and is True"])
+    assert fit(lr=0.1, is_patient=True) == ({"lr": 0.1}, [])
+    changed = "optimizer.momentum was 0.9 and is 0.90000001, lr was 0.1 and is 0.2"
+    assert fit(lr=0.2, is_patient=True, optimizer={"momentum": 0.90000001}) == ({"lr": 0.1}, [changed])
+    many = dict.fromkeys("abcdefg", 1)
+    assert fit(lr=0.1, is_patient=True, **many)[1] == [
+        ", ".join(f"{name} was None and is 1" for name in "abcde") + ", 2 more"
+    ]
 
 
 def test_the_children_of_a_worker_go_with_it(fit, tmp_path):

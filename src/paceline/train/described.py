@@ -27,6 +27,8 @@ from paceline._core.frames import is_library, shown_path
 from paceline._core.masking import MASK, arguments, shown
 from paceline._core.plain import printable
 from paceline._engine.local.devices import this_machine
+from paceline._view import words
+from paceline._view.diff import changes
 from paceline.train.repository import repository_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ MAX_SOURCES = 200_000
 """Bytes of the user's own files, in all."""
 MAX_SOURCES_OF_TRIAL = 20_000
 """The same in a run that is one of many: there may be ten thousand of them."""
+
+_NAMED = 5
+"""So many changes are told, and how many more there are."""
 
 _PACKAGES = (
     *("paceline", "torch", "torchvision", "torchaudio", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "numpy"),
@@ -61,6 +66,26 @@ def describing(asked: Asked, history: Sequence[Event]) -> Future[Described | Non
 
     threading.Thread(target=work, name="paceline-describing", daemon=True).start()
     return future
+
+
+def changed_since(asked: Asked, history: Sequence[Event]) -> str:
+    """What of the train_loop_config is not as it was when the run was last driven; nothing where all is."""
+    before = next((event for event in reversed(history) if isinstance(event, Described)), None)
+    if before is None:
+        return ""
+    was = msgspec.json.decode(before.about).get("config")
+    now = msgspec.json.decode(msgspec.json.encode(shown(asked.about.train_loop_config) or {}, enc_hook=str))
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        return "" if was == now else f"it was {_told(was)} and is {_told(now)}"
+    found = changes(was, now)
+    told = [f"{words.harmless(each.key)} was {_told(each.a)} and is {_told(each.b)}" for each in found[:_NAMED]]
+    more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return ", ".join(told + more)
+
+
+def _told(value: Any) -> str:
+    """Two numbers that differ do not look the same."""
+    return repr(value) if isinstance(value, int | float) else words.value(value)
 
 
 def description(asked: Asked) -> bytes:

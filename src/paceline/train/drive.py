@@ -45,7 +45,7 @@ from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig
 from paceline.train.datasets import AskedData, Served
-from paceline.train.described import describing
+from paceline.train.described import changed_since, describing
 from paceline.train.failures import Collector, LoggerObserver, exception_of, observers_of, training_error
 from paceline.train.inline import run_inline
 from paceline.train.job import pickled_filesystem, pickled_job
@@ -154,6 +154,7 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
             return driven(asked, depot, found, terminal, seams)
         if found.run.is_trained:
             terminal.say(f"run {home.name} is already complete: nothing is run. Give it another name to train again")
+            _tell_changes(terminal, asked, found)
             _log_the_rest(asked, depot)
             return result_of(depot, found.run, found.history, found.reported)
         # Of a run that is kept in a store, one checkpoint at a time lies here.
@@ -161,7 +162,13 @@ def played(asked: Asked, terminal: Terminal, seams: Seams) -> Result:
         if tight := preflight.check_space(home.layout, found.run, num_here):
             terminal.say(tight)
         _announce(terminal, depot, found.run, asked.site)
+        _tell_changes(terminal, asked, found)
         return driven(asked, depot, found, terminal, seams)
+
+
+def _tell_changes(terminal: Terminal, asked: Asked, found: Recovered) -> None:
+    if changed := changed_since(asked, found.history):
+        terminal.say(f"the train_loop_config is another one than before: {changed}")
 
 
 def _log_the_rest(asked: Asked, depot: Depot) -> None:
