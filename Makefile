@@ -13,10 +13,12 @@ KEY := $(shell cat pyproject.toml constraints-dev.txt | cksum | cut -d ' ' -f 1)
 MADE := $(VENV)/.made
 READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
+PAGE_READY := frontend/node_modules/.ready-$(shell cksum < frontend/package-lock.json | cut -d ' ' -f 1)
+NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray fresh lint types format docs frontend screenshots bench bench-peers bench-results chaos \
-  reliability clean
+.PHONY: help demo test test-ray fresh lint types format docs frontend page-tools screenshots bench bench-peers \
+  bench-results chaos reliability clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -61,9 +63,12 @@ docs: $(DEV_READY)  ## build the documentation's site into build/docs
 	@$(RUN) -m sphinx -q -E -W --keep-going -n -d build/docs-made docs build/docs $(ARGS)
 	@echo "$(CURDIR)/build/docs/index.html"
 
-frontend: $(DEV_READY)  ## build the dashboard's page, its types checked, and run its unit tests
-	@$(RUN) frontend/tool.py build
-	@$(RUN) frontend/tool.py test
+frontend: $(PAGE_READY)  ## check the types of the dashboard's page, build it, and run its unit tests
+	@$(NPM) run --silent types
+	@$(NPM) run --silent build
+	@$(NPM) run --silent test
+
+page-tools: $(PAGE_READY)  ## install what builds the page, from npm's registry; without it its tests are left out
 
 screenshots: $(DEV_READY)  ## take the pictures of docs/images, with the browser that is installed
 	@PACELINE_SCREENSHOTS=docs/images PACELINE_NEED_BROWSER=1 $(RUN) -m pytest -q tests/browser/test_screenshots.py $(ARGS)
@@ -84,7 +89,7 @@ reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.
 	@$(RUN) -m pytest -m chaos --fault-table=docs/reliability.md tests $(ARGS)
 
 clean:  ## remove .venv and the peers', caches and builds
-	@rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-* build dist frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(MADE):
@@ -106,4 +111,10 @@ $(DEV_READY): | $(READY)
 	@$(PIP) -c constraints-dev.txt --group dev
 	@echo "== installing the frameworks to test with (1 GB) =="
 	@$(PIP) -c constraints-dev.txt --group frameworks
+	@touch $@
+
+# Node comes with a Python package: nothing of it has to be on the machine.
+$(PAGE_READY): | $(DEV_READY)
+	@echo "== installing what builds the dashboard's page (72 MB) =="
+	@$(NPM) ci
 	@touch $@

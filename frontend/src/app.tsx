@@ -10,7 +10,7 @@
 // Styles: `css/0-base.css` has the colours as variables (--ink, --soft, --line, --paper, --accent, --good, --bad,
 // --warn, --s0 .. --s9) and the classes of common things (.card, .table, .grid, .row, .chip, .field, .mono, .dim).
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { About, Summary } from "./api";
 import { Compare } from "./compare";
@@ -48,7 +48,7 @@ export function App({ source }: AppProps) {
     <Fragment>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>Skip to content</a>
       <header class="top">
-        <a class="brand" href={source.fixed ? undefined : toRuns()} aria-label="Paceline: all runs"><Mark />Paceline</a>
+        <a class="brand" {...(source.fixed ? {} : { href: toRuns() })} aria-label="Paceline: all runs"><Mark />Paceline</a>
         <span class="top-root mono dim" title={about?.root ?? ""}>{about?.root ?? ""}</span>
         <span class="grow" />
         {source.fixed ? <span class="chip">report</span> : <Connection yes={connected} />}

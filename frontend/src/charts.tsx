@@ -1,7 +1,7 @@
 // A grid of plots of metrics, one line for each run: of one run on its page, of several when they are compared. Only
 // what is on the screen is loaded, and a part that is zoomed into is loaded again, finer.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Points } from "./api";
 import { savePageCsv, savePagePng } from "./export";

@@ -1,6 +1,6 @@
 // Several runs over one another, and what differs between two of them.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Summary } from "./api";
 import { Charts } from "./charts";

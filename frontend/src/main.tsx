@@ -1,6 +1,8 @@
 // Begins: with the server's runs, or with the one that lies in this file.
 
-import { h, render } from "preact";
+import { render } from "preact";
+import "./css/0-base.css";
+import "./css/1-views.css";
 import { App } from "./app";
 import { embedded } from "./embedded";
 import { live } from "./live";

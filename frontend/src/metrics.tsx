@@ -1,6 +1,5 @@
 // The metrics of one run, as plots that grow while it goes on.
 
-import { h } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { Charts } from "./charts";
 import { lineColor } from "./plot/colors";

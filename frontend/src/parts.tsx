@@ -1,6 +1,5 @@
 // Small things that all views use: badges, bars, notes, what is loading, what went wrong.
 
-import { h } from "preact";
 import type { ComponentChildren } from "preact";
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import type { State } from "./api";
@@ -15,7 +14,7 @@ export function Badge({ state }: { state: string }) {
 export function Bar({ part, label }: { part: number; label?: string }) {
   const percent = Math.max(0, Math.min(1, part)) * 100;
   return (
-    <span class="bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" aria-valuenow={Math.round(percent)}
+    <span class="bar" role="progressbar" aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(percent)}
       aria-label={label ?? "progress"} title={share(part)}>
       <span class="bar-filled" style={{ width: `${percent}%` }} />
     </span>

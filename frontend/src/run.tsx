@@ -1,6 +1,6 @@
 // One run: how it stands, and its tabs. A search has a page of its own in their place.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { About, Detail, Summary } from "./api";
 import { Badge, Bar, ENDED, Guarded, Loading, Note, textOf, useNow } from "./parts";

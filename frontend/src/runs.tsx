@@ -1,6 +1,6 @@
 // The list of all runs: found, sorted, unfolded, and picked to be compared.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Summary } from "./api";
 import { counted, metricNames, rows } from "./listing";

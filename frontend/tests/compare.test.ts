@@ -1,7 +1,6 @@
-import { test } from "node:test";
-import { deepEqual } from "node:assert/strict";
+import { expect, test } from "vitest";
 import { labelled } from "../src/compare";
 
 test("runs of the same name are told apart by their ids", () => {
-  deepEqual(labelled([{ id: "a/x", name: "x" }, { id: "b/x", name: "x" }, { id: "c/y", name: "y" }]), ["a/x", "b/x", "y"]);
+  expect(labelled([{ id: "a/x", name: "x" }, { id: "b/x", name: "x" }, { id: "c/y", name: "y" }])).toStrictEqual(["a/x", "b/x", "y"]);
 });

@@ -1,5 +1,4 @@
-import { test } from "node:test";
-import { deepEqual, equal, rejects } from "node:assert/strict";
+import { expect, test } from "vitest";
 import { reported } from "../src/embedded";
 import type { Report } from "../src/embedded";
 
@@ -16,29 +15,29 @@ const source = reported(report);
 const asked = { x: "step" as const, points: 100 };
 
 test("a report shows its one run, and nothing can be done to it", async () => {
-  equal((await source.runs()).length, 1);
-  equal((await source.about()).control, false);
-  equal(source.csvUrl("a"), null);
-  await rejects(source.stop("a", true), /report/);
+  expect((await source.runs()).length).toBe(1);
+  expect((await source.about()).control).toBe(false);
+  expect(source.csvUrl("a")).toBe(null);
+  await expect(source.stop("a", true)).rejects.toThrow(/report/);
 });
 
 test("a part of its points reaches to the edges", async () => {
   const [part] = await source.metrics("a", { ...asked, names: ["loss"], range: [12, 28] });
-  deepEqual(part?.x, [10, 20, 30]);
-  deepEqual(part?.y, [4, 3, 2]);
-  deepEqual((await source.metrics("a", { ...asked, names: ["loss"], range: null }))[0], series);
-  deepEqual((await source.metrics("a", { ...asked, names: ["loss"], range: [50, 60] }))[0]?.x, []);
-  deepEqual((await source.metrics("a", { ...asked, names: ["other"], range: null }))[0]?.x, []);
+  expect(part?.x).toStrictEqual([10, 20, 30]);
+  expect(part?.y).toStrictEqual([4, 3, 2]);
+  expect((await source.metrics("a", { ...asked, names: ["loss"], range: null }))[0]).toStrictEqual(series);
+  expect((await source.metrics("a", { ...asked, names: ["loss"], range: [50, 60] }))[0]?.x).toStrictEqual([]);
+  expect((await source.metrics("a", { ...asked, names: ["other"], range: null }))[0]?.x).toStrictEqual([]);
 });
 
 test("its logs are searched and paged", async () => {
   const log = { attempt: 1, rank: 0 };
   const texts = async (more: object) => (await source.logs("a", { ...log, ...more })).lines.map((line) => line.text);
-  deepEqual(await texts({ search: "SECOND" }), ["Second", "third second"]);
-  deepEqual(await texts({ limit: 2 }), ["third second", "last"]);
-  deepEqual(await texts({ before: 20 }), ["first", "Second"]);
-  deepEqual(await texts({ after: 30 }), ["last"]);
-  equal((await source.logs("a", { ...log, limit: 2 })).before, 20);
-  equal((await source.logs("a", { ...log, limit: 2, before: 20 })).before, null);
-  deepEqual((await source.logs("a", { attempt: 2, rank: 0 })).lines, []);
+  expect(await texts({ search: "SECOND" })).toStrictEqual(["Second", "third second"]);
+  expect(await texts({ limit: 2 })).toStrictEqual(["third second", "last"]);
+  expect(await texts({ before: 20 })).toStrictEqual(["first", "Second"]);
+  expect(await texts({ after: 30 })).toStrictEqual(["last"]);
+  expect((await source.logs("a", { ...log, limit: 2 })).before).toBe(20);
+  expect((await source.logs("a", { ...log, limit: 2, before: 20 })).before).toBe(null);
+  expect((await source.logs("a", { attempt: 2, rank: 0 })).lines).toStrictEqual([]);
 });

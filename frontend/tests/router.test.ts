@@ -1,10 +1,9 @@
-import { test } from "node:test";
-import { deepEqual, equal } from "node:assert/strict";
+import { expect, test } from "vitest";
 import { formatted, many, numberOf, one, parsed, patched, toCompare, toRun, toRuns } from "../src/router";
 import type { Route } from "../src/router";
 
 test("an address of nothing is the list", () => {
-  for (const hash of ["", "#", "#/", "#/nonsense", "#/run", "#/run/"]) equal(parsed(hash).page, "runs");
+  for (const hash of ["", "#", "#/", "#/nonsense", "#/run", "#/run/"]) expect(parsed(hash).page).toBe("runs");
 });
 
 test("what is formatted is parsed again, whatever stands in it", () => {
@@ -16,35 +15,35 @@ test("what is formatted is parsed again, whatever stands in it", () => {
       { page: "compare", query: { run: [text, "b"] } },
       { page: "runs", query: { [text]: [text] } },
     ];
-    for (const route of routes) deepEqual(parsed(formatted(route)), route);
+    for (const route of routes) expect(parsed(formatted(route))).toStrictEqual(route);
   }
 });
 
 test("an address that is broken is still read", () => {
-  deepEqual(parsed("#/run/%E0%A4%A/metrics"), { page: "run", id: "%E0%A4%A", tab: "metrics", query: {} });
+  expect(parsed("#/run/%E0%A4%A/metrics")).toStrictEqual({ page: "run", id: "%E0%A4%A", tab: "metrics", query: {} });
 });
 
 test("links", () => {
-  equal(toRuns(), "#/");
-  equal(toRun("a/b", "metrics"), "#/run/a%2Fb/metrics");
-  equal(toCompare(["a", "b"]), "#/compare?run=a&run=b");
+  expect(toRuns()).toBe("#/");
+  expect(toRun("a/b", "metrics")).toBe("#/run/a%2Fb/metrics");
+  expect(toCompare(["a", "b"])).toBe("#/compare?run=a&run=b");
 });
 
 test("a query is patched, and what is empty is taken out", () => {
   const query = { q: ["x"], state: ["a", "b"] };
-  deepEqual(patched(query, { q: null }), { state: ["a", "b"] });
-  deepEqual(patched(query, { q: "" }), { state: ["a", "b"] });
-  deepEqual(patched(query, { state: [], n: "1" }), { q: ["x"], n: ["1"] });
-  deepEqual(query, { q: ["x"], state: ["a", "b"] });
+  expect(patched(query, { q: null })).toStrictEqual({ state: ["a", "b"] });
+  expect(patched(query, { q: "" })).toStrictEqual({ state: ["a", "b"] });
+  expect(patched(query, { state: [], n: "1" })).toStrictEqual({ q: ["x"], n: ["1"] });
+  expect(query).toStrictEqual({ q: ["x"], state: ["a", "b"] });
 });
 
 test("values of a query", () => {
   const query = parsed("#/?a=1&a=2&b=x&c=").query;
-  equal(one(query, "a"), "1");
-  deepEqual(many(query, "a"), ["1", "2"]);
-  deepEqual(many(query, "z"), []);
-  equal(numberOf(query, "a"), 1);
-  equal(numberOf(query, "b"), null);
-  equal(numberOf(query, "c"), null);
-  equal(numberOf(query, "z"), null);
+  expect(one(query, "a")).toBe("1");
+  expect(many(query, "a")).toStrictEqual(["1", "2"]);
+  expect(many(query, "z")).toStrictEqual([]);
+  expect(numberOf(query, "a")).toBe(1);
+  expect(numberOf(query, "b")).toBe(null);
+  expect(numberOf(query, "c")).toBe(null);
+  expect(numberOf(query, "z")).toBe(null);
 });

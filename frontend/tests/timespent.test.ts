@@ -1,5 +1,4 @@
-import { test } from "node:test";
-import { deepEqual, equal, ok } from "node:assert/strict";
+import { assert, expect, test } from "vitest";
 import type { Spent } from "../src/api";
 import { meaning, parts, stageShares } from "../src/views/timespent";
 import { detail } from "./sample";
@@ -8,46 +7,46 @@ const NOTHING: Spent = { wall_s: 0, starting_s: 0, data_s: 0, compute_s: 0, repo
 
 test("the parts sum to the wall time, and their shares to one", () => {
   const all = parts(detail().spent);
-  equal(all.reduce((sum, part) => sum + part.seconds, 0), 3600);
-  ok(Math.abs(all.reduce((sum, part) => sum + part.share, 0) - 1) < 1e-9);
-  equal(all.length, 6);
+  expect(all.reduce((sum, part) => sum + part.seconds, 0)).toBe(3600);
+  expect(Math.abs(all.reduce((sum, part) => sum + part.share, 0) - 1) < 1e-9).toBe(true);
+  expect(all.length).toBe(6);
 });
 
 test("time that nobody accounts for is a part of its own", () => {
   const all = parts({ ...NOTHING, wall_s: 100, compute_s: 60 });
-  deepEqual(all.at(-1), { name: "untold", seconds: 40, share: 0.4, what: "not accounted for yet" });
+  expect(all.at(-1)).toStrictEqual({ name: "untold", seconds: 40, share: 0.4, what: "not accounted for yet" });
 });
 
 test("parts that are a little more than the wall time never make a share above one", () => {
   const all = parts({ ...NOTHING, wall_s: 10, compute_s: 10.02, data_s: 0.01 });
-  ok(all.every((part) => part.share <= 1));
-  ok(Math.abs(all.reduce((sum, part) => sum + part.share, 0) - 1) < 1e-9);
+  expect(all.every((part) => part.share <= 1)).toBe(true);
+  expect(Math.abs(all.reduce((sum, part) => sum + part.share, 0) - 1) < 1e-9).toBe(true);
 });
 
 test("workers that wait for data are told, with the stage that limits and what to do", () => {
   const { spent, stages, limited_by } = detail();
-  deepEqual(meaning(spent, stages, limited_by), ["data: workers waited 41 % of the time; stage map(decode) limits: give it more processes."]);
+  expect(meaning(spent, stages, limited_by)).toStrictEqual(["data: workers waited 41 % of the time; stage map(decode) limits: give it more processes."]);
 });
 
 test("the costliest part is told first", () => {
   const said = meaning({ ...NOTHING, wall_s: 100, compute_s: 30, checkpoint_s: 50, data_s: 20 }, [], null);
-  equal(said.length, 2);
-  ok(said[0]?.startsWith("checkpoint: 50 %"));
-  ok(said[1]?.startsWith("data: workers waited 20 %"));
+  expect(said.length).toBe(2);
+  expect(said[0]?.startsWith("checkpoint: 50 %")).toBe(true);
+  expect(said[1]?.startsWith("data: workers waited 20 %")).toBe(true);
 });
 
 test("a run that computes is told so", () => {
   const said = meaning({ ...NOTHING, wall_s: 100, compute_s: 96, data_s: 4 }, [], null);
-  deepEqual(said, ["compute: 96 % of the time went into your own code; nothing else holds it up."]);
+  expect(said).toStrictEqual(["compute: 96 % of the time went into your own code; nothing else holds it up."]);
 });
 
 test("nothing is said of a run that has not begun", () => {
-  deepEqual(meaning(NOTHING, [], null), ["There is nothing to tell yet."]);
-  ok(parts(NOTHING).every((part) => part.share === 0));
+  expect(meaning(NOTHING, [], null)).toStrictEqual(["There is nothing to tell yet."]);
+  expect(parts(NOTHING).every((part) => part.share === 0)).toBe(true);
 });
 
 test("a stage that did nothing has no shares", () => {
   const stage = detail().stages[0];
-  ok(stage !== undefined);
-  deepEqual(stageShares({ ...stage, busy_s: 0, waited_for_room_s: 0 }), { busy: 0, input: 0, room: 0 });
+  assert(stage !== undefined);
+  expect(stageShares({ ...stage, busy_s: 0, waited_for_room_s: 0 })).toStrictEqual({ busy: 0, input: 0, room: 0 });
 });

@@ -1,6 +1,5 @@
 // A plot: its title, the canvas, a legend with the values at the pointer, and what can be done with it.
 
-import { h } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { saveCsv, savePng, tableOf } from "../export";
 import { Chart } from "./chart";

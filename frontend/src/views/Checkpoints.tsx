@@ -1,6 +1,5 @@
 // The checkpoints of a run: which are still there, which is best, where they lie.
 
-import { h } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { ShownCheckpoint } from "../api";
 import { useNow } from "../parts";

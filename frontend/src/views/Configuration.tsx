@@ -1,6 +1,5 @@
 // What a run was asked to do, where it ran and which code: trees that fold, with a filter over all of them.
 
-import { h } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { Tree } from "../api";
 import type { ViewProps } from "../tabs";

@@ -1,6 +1,6 @@
 // What a person can ask of a run that goes on: to stop, for the stacks of its ranks, for a profile.
 
-import { Fragment, h, type ComponentChildren } from "preact";
+import { Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ShownFile, Summary } from "../api";
 import { Bar, Note, textOf } from "../parts";
@@ -140,7 +140,7 @@ function Profile({ source, summary, close }: AskProps) {
   return (
     <Dialog title={`Profile “${summary.name}”`} close={close}>
       <form class="asking-form" onSubmit={(event) => { event.preventDefault(); if (isFine && asked.state !== "waits") start(); }}>
-        <label>Seconds <input type="number" min="1" max={LONGEST} step="any" value={seconds} aria-invalid={String(!isFine)} onInput={(event) => setSeconds(event.currentTarget.value)} /></label>
+        <label>Seconds <input type="number" min="1" max={LONGEST} step="any" value={seconds} aria-invalid={!isFine} onInput={(event) => setSeconds(event.currentTarget.value)} /></label>
         <label>Rank <select value={rank} onChange={(event) => setRank(event.currentTarget.value)}>
           <option value="">all ranks</option>{Array.from({ length: summary.num_workers }, (_, index) => <option value={String(index)}>{index}</option>)}
         </select></label>

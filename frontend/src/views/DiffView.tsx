@@ -1,6 +1,5 @@
 // What differs between two runs: configuration, code, metrics, where they ran.
 
-import { h } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Changed, CodeChange, Diff } from "../api";
 import { Loading, Note, useLoaded } from "../parts";

@@ -1,6 +1,5 @@
 // Profiles and stacks that somebody asked for.
 
-import { h } from "preact";
 import type { ShownFile } from "../api";
 import { useNow } from "../parts";
 import type { Source } from "../source";

@@ -1,6 +1,5 @@
 // What a rank printed: its end as it grows, page by page towards the beginning, or the lines that a search finds.
 
-import { h } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Detail, LogLine } from "../api";
 import { ENDED, Note, textOf } from "../parts";
@@ -180,7 +179,7 @@ function LogText({ id, name, source, attempt, rank, search, at, wrap, live, show
         <span class="grow" />
         {held.before === null ? null : <button type="button" class="small-button" onClick={earlier}>earlier</button>}
         {at !== null ? <button type="button" class="small-button" onClick={leave}>to the end</button> : null}
-        {live && at === null ? <button type="button" class={`small-button ${follow ? "chosen" : ""}`} aria-pressed={String(follow)} onClick={() => setFollow(!follow)}>{follow ? "following" : "follow"}</button> : null}
+        {live && at === null ? <button type="button" class={`small-button ${follow ? "chosen" : ""}`} aria-pressed={follow} onClick={() => setFollow(!follow)}>{follow ? "following" : "follow"}</button> : null}
         <Copy text={() => asText(lines)} what="the lines that are shown" />
         <button type="button" class="small-button" aria-label="Download the lines that are shown" onClick={() => download(name, asText(lines))}>download</button>
       </div>

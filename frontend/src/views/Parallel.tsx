@@ -1,7 +1,7 @@
 // Parallel coordinates: a line for each trial through an axis for each parameter. Dragging along an axis keeps only the
 // trials that cross it there.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { number } from "../words";
 import { useWidth } from "./pieces";
@@ -129,7 +129,7 @@ function OneAxis({ axis, x, isMetric, brush, set }: {
       {axis.has_gaps ? <text class="axis-range" y={HEIGHT + 16} text-anchor="middle">some without</text> : null}
       {shown === null ? null : <rect class="brush" x={-7} width={14} y={(1 - shown[1]) * HEIGHT} height={Math.max(2, (shown[1] - shown[0]) * HEIGHT)} rx={2} />}
       <rect class="axis-area" x={-14} y={-8} width={28} height={HEIGHT + 16} tabindex={0} role="slider" aria-orientation="vertical" aria-label={`Keep trials by ${axis.name}`}
-        aria-valuemin="0" aria-valuemax="1" aria-valuenow={shown === null ? 0 : shown[0]} aria-valuetext={words}
+        aria-valuemin={0} aria-valuemax={1} aria-valuenow={shown === null ? 0 : shown[0]} aria-valuetext={words}
         onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={up} onKeyDown={keyed} onClick={(event) => event.stopPropagation()} />
     </g>
   );

@@ -1,6 +1,6 @@
 // A search: its trials as parallel coordinates, what matters, their curves, and a table.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { SearchDetail } from "../api";
 import { Loading, Note, textOf, useNow } from "../parts";

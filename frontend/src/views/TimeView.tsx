@@ -1,6 +1,5 @@
 // Where the time of a run went, and what limits its datasets.
 
-import { h } from "preact";
 import type { Stage } from "../api";
 import type { ViewProps } from "../tabs";
 import { duration, grouped, share, size } from "../words";

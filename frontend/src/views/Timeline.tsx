@@ -1,6 +1,6 @@
 // Attempts as bars over time, with what happened as marks, and below each attempt with what ended it.
 
-import { Fragment, h } from "preact";
+import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { Attempt, Detail, Hang, ShownFailure } from "../api";
 import { ENDED, useNow } from "../parts";

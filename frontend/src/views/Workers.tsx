@@ -1,6 +1,5 @@
 // The ranks of an attempt in a table, worst first, and what they use over time.
 
-import { h } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Attempt, GpuNow, UseSeries } from "../api";
 import { ENDED, Note, textOf } from "../parts";
@@ -63,7 +62,7 @@ function Ranks({ attempt, picked, pick }: { attempt: Attempt; picked: string; pi
   return (
     <Part title="Workers" aside={<div class="chips" role="group" aria-label="Show only workers that are">
       {states.map(([state, many]) => (
-        <button type="button" class={`chip ${only === state ? "chosen" : ""}`} aria-pressed={String(only === state)} onClick={() => { setOnly(only === state ? null : state); setPage(0); }}>
+        <button type="button" class={`chip ${only === state ? "chosen" : ""}`} aria-pressed={only === state} onClick={() => { setOnly(only === state ? null : state); setPage(0); }}>
           <StateSign state={state} word={`${grouped(many)} ${wordOf(state)}`} />
         </button>
       ))}

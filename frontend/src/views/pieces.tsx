@@ -1,6 +1,6 @@
 // Small pieces that several views are made of.
 
-import { h, type ComponentChildren } from "preact";
+import { type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export type Tone = "good" | "warn" | "bad" | "live" | "calm";

@@ -36,8 +36,8 @@ LOGS = 64
 USES = 64
 """Ranks whose use over time is told."""
 
-_STYLE = '<link rel="stylesheet" href="app.css">'
-_SCRIPT = '<script src="app.js"></script>'
+_STYLE = '<link rel="stylesheet" crossorigin href="./app.css">'
+_SCRIPT = '<script type="module" crossorigin src="./app.js"></script>'
 _TITLE = "<title>Paceline</title>"
 _CSP = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data: blob:; base-uri 'none'; "
@@ -108,10 +108,11 @@ def page_of(values: Report) -> bytes:
     data = encode(values).replace(b"<", b"\\u003c").decode()
     policy = _CSP.format(script=_hash(script), style=_hash(style))
     title = f"<title>{html.escape(values.detail.summary.name)} - Paceline</title>"
+    data = f'<script type="application/json" id="report">{data}</script>'
     for old, new in (
         (_TITLE, f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{title}'),
         (_STYLE, f"<style>{style}</style>"),
-        (_SCRIPT, f'<script type="application/json" id="report">{data}</script>\n<script>{script}</script>'),
+        (_SCRIPT, f'{data}\n<script type="module">{script}</script>'),
     ):
         before, found, after = page.partition(old)
         if not found:
