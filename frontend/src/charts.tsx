@@ -7,7 +7,7 @@ import type { Points } from "./api";
 import { savePageCsv, savePagePng } from "./export";
 import { Note, textOf, useSeen } from "./parts";
 import { Plot } from "./plot/Plot";
-import type { Range } from "./plot/scale";
+import type { Range } from "./plot/range";
 import type { Line, PlotProps } from "./plot/types";
 import { extentOf, grouped, keyOf, named, spliced } from "./points";
 import { numberOf, one } from "./router";

@@ -1,9 +1,8 @@
 // What is shown, as files: pictures of plots, and tables of their points.
 
 import type { Chart } from "./plot/chart";
-import { FONT } from "./plot/chart";
 import { resolved } from "./plot/colors";
-import { draw } from "./plot/draw";
+import { FONT } from "./plot/options";
 import type { PlotProps } from "./plot/types";
 import { onPage } from "./plot/listed";
 
@@ -57,6 +56,8 @@ const WIDTH = 640;
 const GAP = 16;
 const HEAD = 26;
 const ROW = 16;
+// Pixels of the file for each of a plot.
+const DENSE = 2;
 
 export function savePng(title: string, plots: readonly Pictured[]): void {
   if (plots.length === 0) return;
@@ -72,14 +73,14 @@ export function savePng(title: string, plots: readonly Pictured[]): void {
     total += HEAD + height + Math.max(...row.map((plot) => legendRows(plot, width))) * ROW + GAP;
   }
   const canvas = document.createElement("canvas");
-  canvas.width = (across * (width + GAP) + GAP) * 2;
-  canvas.height = total * 2;
+  canvas.width = (across * (width + GAP) + GAP) * DENSE;
+  canvas.height = total * DENSE;
   const pen = canvas.getContext("2d");
   if (pen === null) return;
-  pen.scale(2, 2);
+  pen.scale(DENSE, DENSE);
   pen.fillStyle = resolved("var(--paper)");
   pen.fillRect(0, 0, canvas.width, canvas.height);
-  if (plots.length > 1) heading(pen, title, GAP, GAP + 12, canvas.width / 2 - 2 * GAP);
+  if (plots.length > 1) heading(pen, title, GAP, GAP + 12, canvas.width / DENSE - 2 * GAP);
   rows.forEach((row, index) => row.forEach((plot, column) => {
     pen.save();
     pen.translate(GAP + column * (width + GAP), tops[index] ?? 0);
@@ -91,10 +92,7 @@ export function savePng(title: string, plots: readonly Pictured[]): void {
 
 function one(pen: CanvasRenderingContext2D, plot: Pictured, width: number, height: number): void {
   heading(pen, plot.title, 0, 12, width);
-  pen.save();
-  pen.translate(0, HEAD);
-  draw(pen, plot.chart.picture(width, height));
-  pen.restore();
+  pen.drawImage(plot.chart.picture(width * DENSE, height * DENSE, DENSE), 0, HEAD, width, height);
   if (plot.props.lines.length < 2) return;
   pen.font = FONT;
   pen.textAlign = "left";

@@ -1,6 +1,7 @@
 // Begins: with the server's runs, or with the one that lies in this file.
 
 import { render } from "preact";
+import "uplot/dist/uPlot.min.css";
 import "./css/0-base.css";
 import "./css/1-views.css";
 import { App } from "./app";

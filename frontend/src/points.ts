@@ -1,7 +1,7 @@
 // Points of several runs, as plots take them. Pure; `charts.tsx` loads and shows them.
 
 import type { Points } from "./api";
-import type { Range } from "./plot/scale";
+import type { Range } from "./plot/range";
 
 export interface Group { readonly prefix: string; readonly names: readonly string[] }
 

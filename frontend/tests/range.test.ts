@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { between, held, panned, zoomed } from "../src/plot/range";
+import { held, panned, roomy, zoomed } from "../src/plot/range";
 
 const whole = [0, 100] as const;
 
@@ -31,5 +31,25 @@ test("panning keeps the width and stays within", () => {
 test("a range that is wider than the whole is the whole", () => {
   expect(held([-50, 150], whole)).toBe(null);
   expect(held([-10, 20], whole)).toStrictEqual([0, 30]);
-  expect(between(5, 3)).toStrictEqual([3, 5]);
+});
+
+test("values have some room around them, and a constant as well", () => {
+  expect(roomy(0, 100, false)).toStrictEqual([-5, 105]);
+  expect(roomy(5, 5, false)).toStrictEqual([4.5, 5.5]);
+  expect(roomy(0, 0, false)).toStrictEqual([-1, 1]);
+  expect(roomy(0.2, 0.4, false, [0, 1])).toStrictEqual([0, 1]);
+  expect(roomy(-1, 4, false, [0, 1])).toStrictEqual([-1, 4]);
+});
+
+test("a log scale ends at numbers that its axis can name", () => {
+  expect(roomy(2.1, 2.9, true)).toStrictEqual([2, 3]);
+  expect(roomy(0.013, 42, true)).toStrictEqual([0.01, 50]);
+  expect(roomy(1, 1, true)).toStrictEqual([0.5, 2]);
+  expect(roomy(1e-5, 1e5, true)).toStrictEqual([1e-5, 1e5]);
+});
+
+test("nothing to show has a scale, too", () => {
+  expect(roomy(null, null, false)).toStrictEqual([0, 1]);
+  expect(roomy(null, null, false, [0, 0.5])).toStrictEqual([0, 0.5]);
+  expect(roomy(null, null, true)).toStrictEqual([0.1, 10]);
 });

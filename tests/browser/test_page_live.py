@@ -2,7 +2,7 @@
 
 import re
 
-from in_browser import described, wait_described, wait_rows
+from in_browser import described, wait_described, wait_drawn, wait_rows
 
 
 def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, look, going, tmp_path):
@@ -19,6 +19,7 @@ def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, 
     page.evaluate("() => { window.same = true; }")
     run.step(4)
     wait_described(page, "loss", "at 7.")
+    wait_drawn(page, "loss", (1, 7), {2: True, 4: True, 6.5: True})
     assert "last 0.1429 at 7." in described(page, "loss")
     run.end()
     page.locator(".head .badge", has_text="complete").wait_for()

@@ -48,7 +48,7 @@ def test_dark_as_the_system_has_it_or_as_a_person_says_which_is_remembered(shown
 def test_plots_change_their_colours_with_the_theme(shown, look):
     page = look(shown.at("#/run/long/metrics?f=accuracy"))
     wait_described(page, "train/accuracy", "at 120.")
-    pixels = "() => document.querySelector('.plot-canvas').toDataURL()"
+    pixels = "() => document.querySelector('.plot-area canvas').toDataURL()"
     page.wait_for_function(f"() => ({pixels})().length > 3000")
     before = page.evaluate(pixels)
     page.keyboard.press("t")

@@ -7,7 +7,7 @@ import re
 import urllib.parse
 
 import pytest
-from in_browser import described, wait_described
+from in_browser import described, wait_described, wait_drawn
 
 
 @pytest.fixture
@@ -25,6 +25,15 @@ def range_of(page):
 
 def wait_range(page, is_some=True):
     page.wait_for_function("(some) => location.hash.includes('from=') === some", arg=is_some)
+    return range_of(page)
+
+
+def wait_range_that(page, holds):
+    page.wait_for_function(
+        "() => { const query = new URLSearchParams(location.hash.split('?')[1]);"
+        " const [begin, end] = [Number(query.get('from')), Number(query.get('to'))];"
+        f" return query.has('from') && {holds}; }}"
+    )
     return range_of(page)
 
 
@@ -123,6 +132,42 @@ def test_a_gap_and_what_is_not_positive_are_no_trouble(plotted):
     wait_described(plotted, "eval/zero or less", "from -117 to 2")
     plotted.get_by_text("log scale").click()
     wait_described(plotted, "eval/loss", "at 120.")
+
+
+def test_a_line_is_drawn_where_it_has_values_and_nowhere_else(shown, look):
+    # The loss of step 5 is not a number; `short` ends at step 40.
+    page = look(shown.at("#/run/long/metrics?f=eval/loss&from=2&to=8"))
+    wait_drawn(page, "eval/loss", (2, 8), {2.5: True, 3.5: True, 4.5: False, 5.5: False, 6.5: True, 7.5: True})
+    page.goto(shown.at("#/run/long/metrics?f=zero&log=1"))
+    wait_drawn(page, "eval/zero or less", (1, 120), {1.5: True, 10: False, 100: False})
+    page.goto(shown.at("#/compare?run=short&run=long&f=eval/loss"))
+    wait_drawn(page, "eval/loss", (1, 120), {10: True, 30: True, 50: False, 110: False})
+
+
+def test_two_fingers_zoom_and_pan(shown, look):
+    page = look(shown.at("#/run/long/metrics?f=accuracy"), touch=True)
+    wait_described(page, "train/accuracy", "at 120.")
+    _, box = area(page, "train/accuracy")
+    y = box["y"] + box["height"] / 2
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind, *parts):
+        points = [{"x": box["x"] + box["width"] * part, "y": y, "id": at} for at, part in enumerate(parts)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", 0.45, 0.55)
+    for apart in (0.1, 0.15, 0.2, 0.25):
+        touch("touchMove", 0.5 - apart, 0.5 + apart)
+    touch("touchEnd")
+    # A fifth of what was seen. What is told on the way there may be more.
+    begin, end = wait_range_that(page, "end - begin < 25")
+    assert 40 < begin < 60 < end < 80
+    touch("touchStart", 0.5, 0.7)
+    for moved in (0.05, 0.1, 0.15):
+        touch("touchMove", 0.5 - moved, 0.7 - moved)
+    touch("touchEnd")
+    panned = wait_range_that(page, f"begin > {begin + 3}")
+    assert panned[1] - panned[0] == pytest.approx(end - begin, rel=0.05)
 
 
 def saved(page, click):

@@ -1,4 +1,4 @@
-// A plot: its title, the canvas, a legend with the values at the pointer, and what can be done with it.
+// A plot: its title, what uPlot draws, a legend with the values at the pointer, and what can be done with it.
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { saveCsv, savePng, tableOf } from "../export";
@@ -11,8 +11,7 @@ import type { PlotProps } from "./types";
 export function Plot(props: PlotProps) {
   const { title, lines, nothing = "No points yet" } = props;
   const area = useRef<HTMLDivElement>(null);
-  const below = useRef<HTMLCanvasElement>(null);
-  const above = useRef<HTMLCanvasElement>(null);
+  const place = useRef<HTMLDivElement>(null);
   const text = useRef<HTMLParagraphElement>(null);
   const x = useRef<HTMLSpanElement>(null);
   const legend = useRef<HTMLUListElement>(null);
@@ -22,8 +21,8 @@ export function Plot(props: PlotProps) {
   const [large, setLarge] = useState(false);
 
   useLayoutEffect(() => {
-    if (area.current === null || below.current === null || above.current === null) return;
-    const made = new Chart(below.current, above.current, (shown) => tell(shown));
+    if (area.current === null || place.current === null) return;
+    const made = new Chart(place.current, (shown) => tell(shown));
     chart.current = made;
     const unlisten = handled(area.current, made);
     const unlist = listed({ title: () => latest.current.title, props: () => latest.current, chart: made, element: area.current });
@@ -60,8 +59,7 @@ export function Plot(props: PlotProps) {
       </figcaption>
       <div class="plot-area" ref={area} tabIndex={0} role="group" aria-roledescription="plot" aria-label={title}
         style={{ height: `${(props.height ?? 200) * (large ? 2 : 1)}px` }}>
-        <canvas class="plot-canvas" ref={below} aria-hidden="true" />
-        <canvas class="plot-canvas" ref={above} aria-hidden="true" />
+        <div class="plot-drawn" ref={place} aria-hidden="true" />
         {isEmpty ? <span class="plot-nothing dim">{nothing}</span> : null}
         <p class="away" ref={text} />
       </div>

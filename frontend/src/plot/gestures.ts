@@ -1,96 +1,68 @@
-// What hands and keys do on a plot: drag to zoom, shift-drag or two fingers to pan and zoom, wheel to zoom (sideways to
-// pan), double click for all of it. One finger scrolls the page, as it does elsewhere, and a tap points.
+// What hands and keys do on a plot beside what uPlot knows, which is dragging to pick a part and pointing: shift-drag or
+// two fingers to pan and zoom, wheel to zoom (sideways to pan), double click for all of it. One finger scrolls the page,
+// as it does elsewhere, and a tap points.
 
 import type { Chart } from "./chart";
 
 export function handled(element: HTMLElement, chart: Chart): () => void {
   const fingers = new Map<number, { x: number; y: number }>();
-  let began: number | null = null;
-  let panning = false;
+  const ended = new AbortController();
+  let panned: number | null = null;
   let gap = 0;
   let middle = 0;
 
-  const at = (event: MouseEvent) => event.clientX - element.getBoundingClientRect().left;
+  const on = <K extends keyof HTMLElementEventMap>(name: K, act: (event: HTMLElementEventMap[K]) => void) =>
+    element.addEventListener(name, act, { signal: ended.signal, passive: false });
 
-  const down = (event: PointerEvent) => {
-    if (event.pointerType === "mouse" && event.button > 1) return;
-    fingers.set(event.pointerId, { x: at(event), y: event.clientY });
-    if (fingers.size === 2) return pinched();
-    if (event.pointerType === "touch") return chart.hover(at(event));
-    element.setPointerCapture(event.pointerId);
-    began = at(event);
-    panning = event.shiftKey || event.button === 1;
-    if (panning) event.preventDefault();
-  };
   const pinched = () => {
     const [a, b] = [...fingers.values()];
     if (a === undefined || b === undefined) return;
-    began = null;
     gap = Math.max(8, Math.hypot(a.x - b.x, a.y - b.y));
     middle = (a.x + b.x) / 2;
   };
-  const move = (event: PointerEvent) => {
-    const x = at(event);
-    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, { x, y: event.clientY });
+  on("pointerdown", (event) => {
+    if (event.pointerType === "touch") {
+      fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      return pinched();
+    }
+    if (!(event.button === 1 || (event.button === 0 && event.shiftKey))) return;
+    event.preventDefault();
+    element.focus();
+    element.setPointerCapture(event.pointerId);
+    panned = event.clientX;
+  });
+  on("pointermove", (event) => {
+    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (fingers.size === 2) {
       const before = { gap, middle };
       pinched();
       chart.pan(middle - before.middle);
       chart.zoom(middle, before.gap / gap);
-      return;
+    } else if (panned !== null) {
+      chart.pan(event.clientX - panned);
+      panned = event.clientX;
     }
-    if (began === null) return chart.hover(x);
-    if (panning) {
-      chart.pan(x - began);
-      began = x;
-    } else {
-      chart.pick(began, x);
-      chart.hover(x);
-    }
-  };
+  });
   const up = (event: PointerEvent) => {
     fingers.delete(event.pointerId);
-    if (began !== null && !panning) chart.take();
-    began = null;
+    panned = null;
   };
-  const cancelled = (event: PointerEvent) => {
-    fingers.delete(event.pointerId);
-    began = null;
-    chart.pick(null, 0);
-  };
-  const left = () => began === null && chart.hover(null);
-  const wheel = (event: WheelEvent) => {
+  on("pointerup", up);
+  on("pointercancel", up);
+  on("wheel", (event) => {
     const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
     // A page that is scrolled past a plot is not caught by it: one has to point at it, or hold ctrl, first.
     if (!sideways && !event.ctrlKey && document.activeElement !== element) return;
     event.preventDefault();
     if (sideways) chart.pan(-(event.deltaX || event.deltaY));
-    else chart.zoom(at(event), Math.exp(Math.max(-120, Math.min(120, event.deltaY)) * 0.003));
-  };
-  const key = (event: KeyboardEvent) => {
+    else chart.zoom(event.clientX, Math.exp(Math.max(-120, Math.min(120, event.deltaY)) * 0.003));
+  });
+  on("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const done = pressed(event.key, chart);
-    if (done) event.preventDefault();
-  };
-  const twice = () => chart.reset();
-  element.addEventListener("pointerdown", down);
-  element.addEventListener("pointermove", move);
-  element.addEventListener("pointerup", up);
-  element.addEventListener("pointercancel", cancelled);
-  element.addEventListener("pointerleave", left);
-  element.addEventListener("wheel", wheel, { passive: false });
-  element.addEventListener("keydown", key);
-  element.addEventListener("dblclick", twice);
-  return () => {
-    element.removeEventListener("pointerdown", down);
-    element.removeEventListener("pointermove", move);
-    element.removeEventListener("pointerup", up);
-    element.removeEventListener("pointercancel", cancelled);
-    element.removeEventListener("pointerleave", left);
-    element.removeEventListener("wheel", wheel);
-    element.removeEventListener("keydown", key);
-    element.removeEventListener("dblclick", twice);
-  };
+    if (pressed(event.key, chart)) event.preventDefault();
+  });
+  on("dblclick", () => chart.reset());
+  return () => ended.abort();
 }
 
 function pressed(key: string, chart: Chart): boolean {

@@ -1,6 +1,6 @@
-// Arithmetic of what part of a plot is seen. `whole` is all there is; null stands for it.
+// What part of a plot is seen, along x and along y. Along x `whole` is all there is; null stands for it.
 
-import type { Range } from "./scale";
+export type Range = readonly [number, number];
 
 export function zoomed(range: Range, at: number, factor: number, whole: Range): Range | null {
   const [from, to] = range;
@@ -22,11 +22,24 @@ export function held(range: Range, whole: Range): Range | null {
   return [begin, begin + width];
 }
 
-export function between(a: number, b: number): Range {
-  return a <= b ? [a, b] : [b, a];
-}
-
 // Further in one cannot see: there floats end.
 function least(whole: Range): number {
   return Math.max(Math.abs(whole[0]), Math.abs(whole[1]), 1e-300) * 1e-12 + (whole[1] - whole[0]) * 1e-9;
+}
+
+// What of y is shown for the least and greatest value: a little more than those, or on a log scale up to a number that
+// its axis can name. `shows` is the least that is shown in any case.
+export function roomy(low: number | null, high: number | null, log: boolean, shows?: Range): Range {
+  if (low === null || high === null || !(low <= high)) return log ? [0.1, 10] : shows ?? [0, 1];
+  if (log) {
+    const [from, to] = [Math.floor(low / decade(low)) * decade(low), Math.ceil(high / decade(high)) * decade(high)];
+    return from < to ? [from, to] : [from / 2, to * 2];
+  }
+  if (shows !== undefined) return [Math.min(low, shows[0]), Math.max(high, shows[1])];
+  const room = low === high ? (low === 0 ? 1 : Math.abs(low) * 0.1) : (high - low) * 0.05;
+  return [low - room, high + room];
+}
+
+function decade(value: number): number {
+  return Number(`1e${Math.floor(Math.log10(value))}`);
 }

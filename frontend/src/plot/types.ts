@@ -1,4 +1,4 @@
-// What a plot is given. `Plot` in plot/Plot.tsx draws it on a canvas.
+// What a plot is given. `Plot` in plot/Plot.tsx shows it.
 
 export interface Line {
   readonly name: string;
