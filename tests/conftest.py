@@ -42,6 +42,7 @@ if os.environ.get("CI"):
 SHM = Path("/dev/shm")
 MARK = "PACELINE_TEST_SESSION"
 ZYGOTE = "paceline._engine.local.zygote"
+BROWSER = "chrom"
 RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
 LASTING_THREADS = {"paceline-starter", "paceline-asking"}
 """The one starts processes, which would end with it; the other asks for a cluster, and ends when that answers."""
@@ -175,7 +176,7 @@ def _new_processes(before: _Surroundings) -> list[psutil.Process]:
     for pid in set(psutil.pids()) - before.pids:
         if (process := _marked(pid, before.variables[MARK])) is not None and process != me:
             found.add(process)
-    return [process for process in found - before.processes if not _may_stay(process, me)]
+    return [p for p in found - before.processes if not _may_stay(p, me) and not _is_of_a_browser(p, before)]
 
 
 def _marked(pid: int, mark: str) -> psutil.Process | None:
@@ -199,6 +200,14 @@ def _may_stay(process: psutil.Process, me: psutil.Process) -> bool:
         is_fork = parent is not None and parent.ppid() == me.pid and ZYGOTE in command
         return is_fork and os.getsid(process.pid) != process.pid
     except (ProcessLookupError, psutil.Error):
+        return False
+
+
+def _is_of_a_browser(process: psutil.Process, before: _Surroundings) -> bool:
+    """Of one that several tests share: it starts processes when it likes, minutes after its start, too."""
+    try:
+        return any(parent in before.processes and BROWSER in parent.name() for parent in process.parents())
+    except psutil.Error:
         return False
 
 
