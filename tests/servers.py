@@ -4,15 +4,20 @@ A server ends when its standard input does, so it never outlives the tests.
 """
 
 import contextlib
+import functools
 import http.client
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 BUCKET = "bucket"
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Published with azurite, the same for everybody."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,26 @@ def s3_variables(authority: str) -> dict[str, str]:
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_ENDPOINT_URL": f"http://{authority}",
     }
+
+
+def azure_path(container: str = BUCKET, key: str = AZURITE_KEY) -> Callable[[str], str]:
+    """The address of what lies below a prefix, in the azurite that somebody has started. It has the one container."""
+    endpoint = os.environ.get("PACELINE_TEST_AZURITE")
+    if not endpoint:
+        pytest.skip("PACELINE_TEST_AZURITE is not set: Azure was not checked")
+    _make_container(endpoint)
+    options = f"account_name={AZURITE_ACCOUNT}&account_key={key.replace('+', '%2B')}&endpoint={endpoint}"
+    return lambda prefix: f"az://{container}/{prefix}?{options}"
+
+
+@functools.cache
+def _make_container(endpoint: str) -> None:
+    from pyarrow.fs import AzureFileSystem
+
+    scheme, _, authority = endpoint.partition("://")
+    there = {"blob_storage_authority": authority, "dfs_storage_authority": authority}
+    by = {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+    AzureFileSystem(AZURITE_ACCOUNT, account_key=AZURITE_KEY, **there, **by).create_dir(BUCKET)
 
 
 @contextlib.contextmanager

@@ -98,6 +98,8 @@ def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_pa
         OSError("AWS Error NO_SUCH_BUCKET during PutObject operation"),
         OSError("Server returned non-2xx status code: 412 Precondition Failed"),
         OSError("google::cloud::Status(PERMISSION_DENIED: Permanent error)"),
+        OSError("Failed to list blobs: b/r: http://h/a/b Azure Error: [AuthorizationFailure] 403 Server failed to"),
+        OSError("UploadFrom failed for 'http://h/a/b'. Azure Error: [ContainerNotFound] 404 The specified container"),
     ],
     ids=lambda failure: str(failure)[:30],
 )
@@ -122,6 +124,8 @@ def test_what_will_be_the_same_the_next_time_is_not_tried_again(failure: BaseExc
         OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body."),
         OSError("Server returned non-2xx status code: 429 Too Many Requests"),
         OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted)"),
+        OSError("UploadFrom failed for 'http://h/a/b'. Azure Error: [ServerBusy] 503 The server is busy"),
+        OSError("Failed to acquire a lease on file 'b/r': h Azure Error: [LeaseAlreadyPresent] 409 There is already"),
     ],
     ids=lambda failure: repr(failure)[:40],
 )

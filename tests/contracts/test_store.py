@@ -1,7 +1,7 @@
 """Every store keeps the contract: S3 with and without obstore, GCS, pyarrow's and fsspec's filesystems.
 
-Azure is asked for with PACELINE_TEST_AZURITE=http://127.0.0.1:10000, the address of an azurite with a container
-called `bucket`; installing one takes too long for every run.
+Azure is asked for with PACELINE_TEST_AZURITE, the address of an azurite: installing one takes too long for every run.
+docs/guides/storage.md says how it is started.
 """
 
 import os
@@ -14,18 +14,15 @@ from typing import Any
 import pytest
 import xxhash
 
+from paceline._core.errors import StorageError
 from paceline._storage import address
 from paceline._storage.address import store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.store import CHUNK, Entry, Store
-from servers import BUCKET, Server
+from servers import BUCKET, Server, azure_path
 
 # Named here because a server that is started in the middle of a test counts as left behind by it.
 pytestmark = pytest.mark.usefixtures("s3_server", "s3fs_filesystem", "gcs_server")
-
-AZURITE = os.environ.get("PACELINE_TEST_AZURITE")
-AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Published with azurite, the same for everybody."""
 
 Opened = Callable[[str], Store]
 """A store that lies below a prefix of its own."""
@@ -37,8 +34,12 @@ def s3(s3_environment: Server) -> Opened:
 
 
 @pytest.fixture
-def s3_without_obstore(s3_environment: Server, monkeypatch: pytest.MonkeyPatch) -> Opened:
+def without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def s3_without_obstore(s3_environment: Server, without_obstore: None) -> Opened:
     return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
 
 
@@ -72,11 +73,13 @@ def gcs(gcs_server: Server) -> Opened:
 
 @pytest.fixture
 def azure() -> Opened:
-    if not AZURITE:
-        pytest.skip("PACELINE_TEST_AZURITE is not set")
-    account = "devstoreaccount1"
-    options = f"account_name={account}&account_key={AZURITE_KEY.replace('+', '%2B')}&endpoint={AZURITE}"
-    return lambda prefix: store_at(f"az://{BUCKET}/{prefix}?{options}")
+    path = azure_path()
+    return lambda prefix: store_at(path(prefix))
+
+
+@pytest.fixture
+def azure_without_obstore(azure: Opened, without_obstore: None) -> Opened:
+    return azure
 
 
 @pytest.fixture
@@ -114,6 +117,7 @@ STORES = [
     "s3_through_fsspec",
     "gcs",
     "azure",
+    "azure_without_obstore",
     "local",
     "subtree",
     "memory",
@@ -270,6 +274,35 @@ class TestConditionalPuts:
 @pytest.mark.parametrize("name", [name for name in STORES if name not in ("s3", "azure")])
 def test_a_store_without_conditional_puts_says_so(name: str, request: pytest.FixtureRequest) -> None:
     assert not request.getfixturevalue(name)("x").conditional
+
+
+@pytest.fixture(params=[True, False], ids=["obstore", "pyarrow"])
+def either_client(request: pytest.FixtureRequest) -> None:
+    if not request.param:
+        request.getfixturevalue("without_obstore")
+
+
+@pytest.mark.usefixtures("either_client")
+def test_a_container_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
+    store = store_at(azure_path("nowhere")("runs"))
+    calls: list[Callable[[], object]] = [
+        lambda: store.write("a", b"x"),
+        lambda: store.create("a", b"x"),
+        lambda: store.entries(),
+        lambda: store.delete_all("a"),
+        *([lambda: store.replace("a", b"x", "tag")] if store.conditional else []),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError, match=r"(?s)nowhere.*hint: create the bucket first, or look at storage_path"):
+            call()
+
+
+@pytest.mark.usefixtures("either_client")
+def test_a_key_of_azure_that_is_wrong_is_told_at_once() -> None:
+    store = store_at(azure_path(key="AAAA")("runs"))
+    for call in (store.entries, lambda: store.write("a", b"x"), lambda: store.read("a"), lambda: store.delete("a")):
+        with pytest.raises(StorageError, match=r"(?s)403.*hint: look at the credentials in use"):
+            call()
 
 
 def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from paceline.train import (
     ValidationTaskConfig,
 )
 from paceline.train.drive import Seams, opened
-from servers import BUCKET, Server, s3_variables
+from servers import AZURITE_KEY, BUCKET, Server, azure_path, s3_variables
 
 SCRIPT = """
 import os, sys, time
@@ -133,6 +133,21 @@ def test_a_run_goes_on_from_the_store_after_its_driver_was_killed(
     result.checkpoint.verify()
     with result.checkpoint.as_directory() as directory:
         assert sorted(os.listdir(directory)) == [".manifest.json", "rank_0", "rank_1", "step"]
+
+
+def test_a_run_on_azure_goes_on_after_its_driver_was_killed(spool: Path, tmp_path: Path, run_script: Callable) -> None:
+    below = azure_path()
+    prefix = uuid.uuid4().hex[:8]
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    _killed_at(script, below(prefix), 3)
+    shutil.rmtree(spool)
+    ended = run_script(SCRIPT, below(prefix), "3")
+    assert "done {'step': 7, 'start': 4}" in ended.stdout, ended.stdout + ended.stderr
+    assert AZURITE_KEY not in ended.stdout + ended.stderr
+    result = Result.from_path(below(f"{prefix}/alpha"))
+    assert list(result.metrics_dataframe["step"]) == list(range(8))
+    result.checkpoint.verify()
 
 
 def test_what_a_dead_attempt_left_is_in_no_checkpoint_and_goes_when_the_run_is_opened(s3_path: str) -> None:

@@ -84,7 +84,7 @@ class ObjectStore:
         except (PreconditionError, AlreadyExistsError):
             return None
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
+            if _lacks_bucket(error):
                 raise self._absent(error, key) from None
             return None
         return put["e_tag"] or ""
@@ -136,7 +136,7 @@ class ObjectStore:
         try:
             obstore.delete(self._once, key)
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
+            if _lacks_bucket(error):
                 raise self._absent(error, key) from None
 
     def delete_all(self, prefix: str) -> None:
@@ -147,6 +147,11 @@ class ObjectStore:
             obstore.delete(self._once, keys)
 
     def _absent(self, error: FileNotFoundError, key: str) -> OSError:
-        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+        if _lacks_bucket(error):
             return missing_bucket(self._bucket)
         return FileNotFoundError(f"{self.uri}/{key} is not there")
+
+
+def _lacks_bucket(error: FileNotFoundError) -> bool:
+    """Not the object is missing, but all that it would lie in: as S3 says it, and as Azure does."""
+    return "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error)

@@ -185,6 +185,6 @@ def _both(first: Moved, second: Moved) -> Moved:
 def _hint(error: BaseException) -> str:
     if is_refusal(error):
         return "look at the credentials in use, and at what they permit on this bucket"
-    if "NoSuchBucket" in str(error) or "NO_SUCH_BUCKET" in str(error):
+    if any(name in str(error) for name in ("NoSuchBucket", "NO_SUCH_BUCKET", "ContainerNotFound")):
         return "create the bucket first, or look at storage_path: Paceline makes none"
     return ""

@@ -45,7 +45,10 @@ _LASTING_NAMES = frozenset(
         "NoSuchBucket",
     }
 )
-_STATUS = re.compile(r"(?:HTTP status(?: code)?|status code|status|HTTP/\d(?:\.\d)?)[:= (]*(\d{3})\b", re.IGNORECASE)
+_STATUS = re.compile(
+    r"(?:(?:HTTP status(?: code)?|status code|status|HTTP/\d(?:\.\d)?)[:= (]*|Azure Error: \[\w*\] )(\d{3})\b",
+    re.IGNORECASE,
+)
 _NAMED = re.compile(r"(?:AWS Error |google::cloud::Status\(|^)(\w+)")
 
 
@@ -56,6 +59,8 @@ def may_pass(error: BaseException) -> bool:
     ):
         return False
     if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    if "LeaseAlreadyPresent" in str(error):  # pyarrow leases a blob of Azure for the moment in which it deletes it
         return True
     status = http_status(error)
     if status is not None:
