@@ -15,6 +15,7 @@ READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
 PAGE_READY := frontend/node_modules/.ready-$(shell cksum < frontend/package-lock.json | cut -d ' ' -f 1)
 NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
+NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-ray fresh lint types format docs frontend page-tools screenshots bench bench-peers \
@@ -111,6 +112,9 @@ $(DEV_READY): | $(READY)
 	@$(PIP) -c constraints-dev.txt --group dev
 	@echo "== installing the frameworks to test with (1 GB) =="
 	@$(PIP) -c constraints-dev.txt --group frameworks
+	@$(PIP) -c constraints-dev.txt --group integrations || echo "$(NOT_HAD)"
+	@# Without what it asks for: that is the large wheel of TensorFlow, and the one for CPUs is there.
+	@$(PIP) -c constraints-dev.txt --no-deps tf_keras || echo "$(NOT_HAD)"
 	@touch $@
 
 # Node comes with a Python package: nothing of it has to be on the machine.

@@ -1,13 +1,12 @@
-"""OpenTelemetry: the spans of a run, through OpenTelemetry's own API.
+"""OpenTelemetry: the spans of a run, through its SDK, kept in memory or sent to a small collector over HTTP."""
 
-The provider below implements that API and keeps what it is given; the SDK is tried where it is installed.
-"""
-
+import collections
+import contextlib
+import http.server
 import os
 import signal
 import sys
-import time
-from dataclasses import dataclass, field
+import threading
 
 import pytest
 
@@ -18,165 +17,223 @@ from paceline.train.loggers import OpenTelemetryCallback
 trace = pytest.importorskip("opentelemetry.trace")
 
 
-@dataclass
-class Kept(trace.NonRecordingSpan):
-    name: str
-    parent: "Kept | None"
-    attributes: dict
-    began: int
-    events: list = field(default_factory=list)
-    status: object = None
-    ended: int | None = None
-
-    def __post_init__(self):
-        super().__init__(trace.INVALID_SPAN_CONTEXT)
-
-    def set_attribute(self, key, value):
-        self.attributes[key] = value
-
-    def set_attributes(self, attributes):
-        self.attributes.update(attributes)
-
-    def add_event(self, name, attributes=None, timestamp=None):
-        assert self.ended is None, "nothing happens to a span that has ended"
-        self.events.append((name, attributes))
-
-    def set_status(self, status, description=None):
-        self.status = status
-
-    def end(self, end_time=None):
-        assert self.ended is None, "a span ends once"
-        self.ended = end_time or time.time_ns()
+@pytest.fixture
+def sdk():
+    reason = "the SDK is not installed: no span was looked at"
+    return pytest.importorskip("opentelemetry.sdk.trace", reason=reason)
 
 
-class Provider(trace.TracerProvider):
-    def __init__(self):
-        self.spans = []
-
-    def get_tracer(self, name, version=None, *rest, **more):
-        assert name == "paceline"
-        return Tracer(self.spans)
-
-
-class Tracer(trace.Tracer):
-    def __init__(self, spans):
-        self._spans = spans
-
-    def start_span(self, name, context=None, *, attributes=None, start_time=None, **more):
-        current = trace.get_current_span(context)
-        parent = current if isinstance(current, Kept) else None
-        span = Kept(name, parent, dict(attributes or {}), start_time or time.time_ns())
-        self._spans.append(span)
-        return span
-
-    def start_as_current_span(self, *given, **more):
-        raise NotImplementedError
-
-
-def fitted(path, function, num_workers=2, **run_config):
-    provider = Provider()
-    config = RunConfig(
-        name="run",
-        storage_path=path,
-        callbacks=[OpenTelemetryCallback(provider, {"team": "vision"})],
-        **run_config,
-    )
+def fitted(path, provider, function, num_workers=2, **run_config):
+    callback = OpenTelemetryCallback(provider, {"team": "vision"})
+    config = RunConfig(name="run", storage_path=path, callbacks=[callback], **run_config)
     trainer = DataParallelTrainer(
         function, train_loop_config={"lr": 0.5}, scaling_config=ScalingConfig(num_workers), run_config=config
     )
     try:
-        trainer.fit()
-    except TrainingFailedError:
-        pass
-    return provider.spans
+        return trainer.fit()
+    except TrainingFailedError as error:
+        return error.result
+
+
+@pytest.fixture
+def memory(sdk):
+    """A provider whose spans are kept when they end."""
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.kept = exporter.get_finished_spans
+    yield provider
+    provider.shutdown()
 
 
 def named(spans, name):
-    return [span for span in spans if span.name == f"paceline.{name}"]
+    return sorted((span for span in spans if span.name == f"paceline.{name}"), key=lambda span: span.start_time)
 
 
 def is_ok(span):
     return span.status.status_code is trace.StatusCode.OK
 
 
-def test_a_run_has_a_span_with_its_attempts_and_checkpoints_in_it(tmp_path):
-    def function(config):
-        for i in range(3):
-            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}) if i == 1 else None)
+def save_two_of_three(config):
+    for i in range(3):
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}) if i == 1 else None)
 
-    spans = fitted(tmp_path, function)
+
+def die_once(config):
+    last = train.get_checkpoint()
+    for i in range(last.to_dict()["i"] + 1 if last else 1, 4):
+        if i == 3 and last is None and train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
+
+
+def test_a_run_has_a_span_with_its_attempts_and_checkpoints_in_it(tmp_path, memory):
+    fitted(tmp_path, memory, save_two_of_three)
+    spans = memory.kept()
     (run,), (attempt,), (checkpoint,) = (named(spans, name) for name in ("run", "attempt", "checkpoint"))
     assert run.attributes["paceline.config.lr"] == 0.5
     assert run.attributes["team"] == "vision"
     assert run.attributes["paceline.run"] == "run"
     assert run.attributes["paceline.uri"] == str(tmp_path / "run")
     assert (run.attributes["paceline.workers"], run.attributes["paceline.reports"]) == (2, 3)
-    assert (attempt.parent, checkpoint.parent) == (run, attempt)
+    assert run.parent is None
+    assert (attempt.parent, checkpoint.parent) == (run.context, attempt.context)
     assert checkpoint.attributes["paceline.name"] == "checkpoint_000002"
     assert checkpoint.attributes["paceline.bytes"] > 0
-    assert run.began <= attempt.began <= checkpoint.began <= checkpoint.ended <= attempt.ended <= run.ended
+    assert run.start_time <= attempt.start_time <= checkpoint.start_time
+    assert checkpoint.end_time <= attempt.end_time <= run.end_time
     assert all(map(is_ok, spans))
     assert len(spans) == 3, "reports are none"
 
 
-def test_a_killed_worker_is_an_event_of_its_attempt_and_the_next_attempt_is_another_span(tmp_path):
-    def function(config):
-        last = train.get_checkpoint()
-        for i in range(last.to_dict()["i"] + 1 if last else 1, 4):
-            if i == 3 and last is None and train.get_context().get_world_rank() == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
-
-    spans = fitted(tmp_path, function, failure_config=FailureConfig(max_failures=1))
-    first, second = named(spans, "attempt")
-    ((name, told),) = first.events
-    assert name == "exception"
-    assert (told["rank"], told["kind"]) == (1, "killed")
-    assert "SIGKILL" in told["exception.message"]
-    assert not is_ok(first)
-    assert is_ok(second)
-    assert second.attributes["paceline.resumed_from"] == "checkpoint_000002"
-    (run,) = named(spans, "run")
-    assert is_ok(run)
-    assert run.attributes["paceline.attempts"] == 2
-    assert all(span.ended for span in spans)
-
-
-def test_a_run_that_fails_is_an_error(tmp_path):
+def test_a_run_that_fails_is_an_error(tmp_path, memory):
     def function(config):
         raise ValueError("no such thing")
 
-    spans = fitted(tmp_path, function, num_workers=1)
-    (run,), (attempt,) = named(spans, "run"), named(spans, "attempt")
+    fitted(tmp_path, memory, function, num_workers=1)
+    (run,), (attempt,) = named(memory.kept(), "run"), named(memory.kept(), "attempt")
     assert not is_ok(run)
     assert not is_ok(attempt)
-    assert attempt.events[0][1]["exception.type"] == "ValueError"
-    assert "no such thing" in attempt.events[0][1]["exception.stacktrace"]
+    assert attempt.events[0].attributes["exception.type"] == "ValueError"
+    assert "no such thing" in attempt.events[0].attributes["exception.stacktrace"]
 
 
-def test_the_span_that_is_current_becomes_the_parent(tmp_path):
-    outer = Kept("mine", None, {}, 0)
-    with trace.use_span(outer):
-        spans = fitted(tmp_path, lambda config: train.report({"i": 1}), num_workers=1)
-    (run,) = named(spans, "run")
-    assert run.parent is outer
+def test_the_span_that_is_current_becomes_the_parent(tmp_path, memory):
+    with memory.get_tracer("mine").start_as_current_span("mine") as outer:
+        fitted(tmp_path, memory, lambda config: train.report({"i": 1}), num_workers=1)
+    (run,) = named(memory.kept(), "run")
+    assert run.parent == outer.get_span_context()
 
 
-def test_the_sdk_itself_exports_the_spans(tmp_path):
-    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the SDK is not installed: only its API was tried")
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+class Collector(http.server.ThreadingHTTPServer):
+    """Answers what it is told to, 200 after that, and keeps what it was sent."""
 
-    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    config = RunConfig(name="run", storage_path=tmp_path, callbacks=[OpenTelemetryCallback(provider)])
-    DataParallelTrainer(
-        lambda: train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"i": 1})), run_config=config
-    ).fit()
-    spans = {span.name: span for span in exporter.get_finished_spans()}
-    assert spans.keys() == {"paceline.run", "paceline.attempt", "paceline.checkpoint"}
-    assert spans["paceline.checkpoint"].parent.span_id == spans["paceline.attempt"].context.span_id
-    assert spans["paceline.attempt"].parent.span_id == spans["paceline.run"].context.span_id
+    def __init__(self, *statuses):
+        super().__init__(("127.0.0.1", 0), Receiver)
+        self.statuses = collections.deque(statuses)
+        self.spans = []
+        self.resources = []
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.may_answer.set()
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
+
+    def took(self, body):
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            self.resources.append(told(of_resource.resource.attributes))
+            for of_scope in of_resource.scope_spans:
+                assert of_scope.scope.name == "paceline"
+                self.spans += of_scope.spans
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        assert self.path == "/v1/traces"
+        assert self.headers["Content-Type"] == "application/x-protobuf"
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.set()
+        self.server.may_answer.wait()
+        status = self.server.statuses.popleft() if self.server.statuses else 200
+        if status == 200:
+            self.server.took(body)
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def serving(collector):
+    thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield collector
+    finally:
+        collector.may_answer.set()
+        collector.shutdown()
+        thread.join()
+        collector.server_close()
+
+
+@contextlib.contextmanager
+def sending(sdk, address, **options):
+    """A provider that sends spans to a collector, as scripts set it up."""
+    reason = "the exporter is not installed: no span was sent"
+    exporter = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=reason)
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = sdk.TracerProvider(resource=Resource({"service.name": "training"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter.OTLPSpanExporter(address), **options))
+    try:
+        yield provider
+    finally:
+        provider.shutdown()
+
+
+def told(attributes):
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+
+
+def sent(spans, name):
+    return sorted(
+        (span for span in spans if span.name == f"paceline.{name}"), key=lambda span: span.start_time_unix_nano
+    )
+
+
+def test_a_collector_gets_every_span_with_its_parents_its_errors_and_a_worker_that_was_killed(tmp_path, sdk):
+    from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+    # One that cannot take them at first is asked again.
+    with serving(Collector(503)) as collector, sending(sdk, collector.address) as provider:
+        fitted(tmp_path, provider, die_once, failure_config=FailureConfig(max_failures=1))
+        provider.force_flush()
+    assert collector.resources[0]["service.name"] == "training"
+    (run,) = sent(collector.spans, "run")
+    first, second = sent(collector.spans, "attempt")
+    checkpoints = sent(collector.spans, "checkpoint")
+    assert len({span.trace_id for span in collector.spans}) == 1
+    assert not run.parent_span_id
+    assert first.parent_span_id == second.parent_span_id == run.span_id
+    # Where rank 0 was faster than the death of the other, its third report is one of the first attempt, too.
+    ended = [(told(span.attributes)["paceline.step"], span.parent_span_id, span.status.code) for span in checkpoints]
+    assert [one for one in ended if one != (3, first.span_id, Status.STATUS_CODE_ERROR)] == [
+        (1, first.span_id, Status.STATUS_CODE_OK),
+        (2, first.span_id, Status.STATUS_CODE_OK),
+        (3, second.span_id, Status.STATUS_CODE_OK),
+    ]
+    about = told(run.attributes)
+    assert (about["team"], about["paceline.config.lr"], about["paceline.attempts"]) == ("vision", 0.5, 2)
+    assert told(second.attributes)["paceline.resumed_from"] == "checkpoint_000002"
+    codes = [span.status.code for span in (run, first, second)]
+    assert codes == [Status.STATUS_CODE_OK, Status.STATUS_CODE_ERROR, Status.STATUS_CODE_OK]
+    (event,) = first.events
+    assert event.name == "exception"
+    failure = told(event.attributes)
+    assert (failure["rank"], failure["kind"]) == (1, "killed")
+    assert "SIGKILL" in failure["exception.message"]
+
+
+def test_a_collector_that_does_not_answer_holds_up_nothing_and_gets_all_when_it_does(tmp_path, sdk):
+    collector = Collector()
+    collector.may_answer.clear()
+    # Each span is sent as it ends: the first waits for its answer while the run goes on.
+    with serving(collector), sending(sdk, collector.address, max_export_batch_size=1) as provider:
+        result = fitted(tmp_path, provider, save_two_of_three)
+        assert collector.asked.wait(30)
+        assert not collector.spans, "none was answered"
+        assert result.metrics == {"i": 2}
+        collector.may_answer.set()
+        provider.force_flush()
+    assert sorted(span.name for span in collector.spans) == ["paceline.attempt", "paceline.checkpoint", "paceline.run"]
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

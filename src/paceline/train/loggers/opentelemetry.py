@@ -90,8 +90,7 @@ class Spans:
         """The driver has ended; whatever is still open is closed."""
         if self._run is None:
             return
-        for seq in list(self._checkpoints):
-            self._checkpoint_ended(seq, problem="it was not committed")
+        self._end_checkpoints()
         self._end(self._attempt, "" if not failed else "failed")
         self._run.set_attribute("paceline.reports", self._num_reports)
         self._run.set_attribute("paceline.attempts", self._number)
@@ -135,6 +134,8 @@ class Spans:
         (self._attempt or self._run).add_event(name, about)
 
     def _attempt_began(self, run: Run) -> None:
+        # The reports of the attempt before that some rank had not come to are made again, in this one.
+        self._end_checkpoints()
         self._number = run.attempt
         about: dict[str, Any] = {"paceline.attempt": run.attempt, "paceline.workers": run.size}
         if run.latest is not None:
@@ -159,6 +160,10 @@ class Spans:
         if span is not None:
             span.set_attributes(dict(about or {}))
             self._end(span, problem)
+
+    def _end_checkpoints(self) -> None:
+        for seq in list(self._checkpoints):
+            self._checkpoint_ended(seq, problem="it was not committed")
 
     def _started(self, name: str, about: dict[str, Any], at: float | None = None) -> Any:
         from opentelemetry import trace

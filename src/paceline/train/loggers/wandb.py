@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +16,10 @@ from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, 
 from paceline.train.result import flat
 
 _STEP = "training_iteration"
-_NOTE = ".wandb"
+_NOTE = ".wandb-run"
+"""Not `.wandb`: W&B takes what has that name for the directory to write to."""
+_WRITTEN_AFTER_S = 30.0
+"""W&B writes what it was given every 15 s; what it holds is lost where the driver is killed."""
 
 
 class WandbLoggerCallback(LoggerCallback):
@@ -22,9 +27,11 @@ class WandbLoggerCallback(LoggerCallback):
 
     Further arguments are those of `wandb.init`: `mode="offline"` needs no network, and `wandb sync` sends it later. The
     number of a report is the metric `training_iteration`, and the step of all others: so reports that restarted workers
-    make again follow those from before, where W&B would drop them at steps of its own. A run of ours that continues
-    goes on under the same id. A checkpoint becomes a version of the artifact `RUN-checkpoint`, of type `model`, that
-    refers to its files where they are: nothing is uploaded.
+    make again follow those from before, where W&B would drop them at steps of its own. A checkpoint becomes a version
+    of the artifact `RUN-checkpoint`, of type `model`, that refers to its files where they are: nothing is uploaded.
+
+    A run of ours that continues goes on under the same id. What W&B was given in the last half minute of a driver that
+    was killed is given to it again, since it may not have written that.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class WandbLoggerCallback(LoggerCallback):
         if self._run is not None:
             self._run.finish(exit_code=1 if failed else 0)
         if self._note is not None:
+            self._note.all_written()
             self._note.close()
         self._run = self._note = None
 
@@ -113,27 +121,42 @@ def _plain_name(name: str) -> str:
 
 
 class _Note:
-    """The id that the run has there, and the last report that was given to W&B: it does not tell what it has."""
+    """The id that the run has there, and the last report that W&B has surely written: it does not tell."""
 
-    def __init__(self, path: Path, continues: bool) -> None:
+    def __init__(self, path: Path, continues: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         words = os.read(self._fd, 200).decode("ascii", "replace").split() if continues else []
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
-            self.run_id, self._last = words[0], (int(words[1]), int(words[2]))
+            self.run_id, self._written = words[0], (int(words[1]), int(words[2]))
         else:
-            self.run_id, self._last = hashlib.sha256(os.urandom(16)).hexdigest()[:16], (0, 0)
+            self.run_id, self._written = hashlib.sha256(os.urandom(16)).hexdigest()[:16], (0, 0)
             self._write()
+        self._given: deque[tuple[float, tuple[int, int]]] = deque()
+        """When, and the attempt and number of each report: in steps of a second."""
 
     def is_new(self, report: LoggedReport) -> bool:
-        return (report.attempt, report.number) > self._last
+        return (report.attempt, report.number) > self._written
 
     def logged(self, report: LoggedReport) -> None:
-        self._last = (report.attempt, report.number)
-        self._write()
+        now = self._now()
+        if self._given and now - self._given[-1][0] < 1:
+            self._given[-1] = self._given[-1][0], (report.attempt, report.number)
+        else:
+            self._given.append((now, (report.attempt, report.number)))
+        # The first was given up to a second later than it says.
+        while self._given and self._given[0][0] + 1 + _WRITTEN_AFTER_S <= now:
+            self._written = self._given.popleft()[1]
+            self._write()
+
+    def all_written(self) -> None:
+        if self._given:
+            self._written = self._given.pop()[1]
+            self._write()
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _write(self) -> None:
-        attempt, number = self._last
+        attempt, number = self._written
         os.pwrite(self._fd, f"{self.run_id} {attempt:010d} {number:020d}\n".encode(), 0)
