@@ -4,7 +4,7 @@ The packages named on the command line are listed too.
 
 A program: it runs in a process of its own, since frameworks are replaced in it by empty ones. What is read are names
 and signatures of Ray's and of ours; TensorFlow, Lightning and their like would only take ten seconds to import, and
-XGBoost and Horovod are not installed.
+Horovod is not installed.
 """
 
 import enum

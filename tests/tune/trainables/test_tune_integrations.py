@@ -42,6 +42,27 @@ def test_lightgbm_reports_its_rounds_and_its_model(run_trial: Run) -> None:
     assert len(result.best_checkpoints or []) == 2
 
 
+def test_xgboost_reports_its_rounds_and_its_model(run_trial: Run) -> None:
+    _skip_without("xgboost")
+
+    def trial(config: dict[str, Any]) -> None:
+        import numpy as np
+        import xgboost
+
+        from paceline.tune.integration.xgboost import TuneReportCheckpointCallback
+
+        x = np.arange(100.0)[:, None]
+        matrix = xgboost.DMatrix(x, label=x[:, 0] % 2, nthread=1)
+        params = {"objective": "binary:logistic", "eval_metric": "auc", "nthread": 1, **config}
+        callback = TuneReportCheckpointCallback({"auc": "train-auc"}, frequency=2)
+        xgboost.train(params, matrix, 4, evals=[(matrix, "train")], callbacks=[callback], verbose_eval=False)
+
+    result = run_trial(trial, {"max_depth": 2})
+    assert set(result.metrics or {}) >= {"auc"}
+    assert len(result.metrics_dataframe) == 4
+    assert len(result.best_checkpoints or []) == 2
+
+
 @pytest.mark.timeout(120)
 def test_lightning_reports_what_it_logged(run_trial: Run) -> None:
     _skip_without("lightning")

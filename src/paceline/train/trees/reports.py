@@ -109,10 +109,13 @@ class Reporter:
         else:
             report(self._told, checkpoint_on_stop=(lambda: self._made(model)) if _brings_files() else None)
 
-    def training_ended(self, model: Any, num_rounds: int) -> None:
-        """Keep the model at the end, unless the last round did: one that stopped early may have fewer rounds by now."""
+    def training_ended(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
+        """Keep the model at the end, unless the last round did and it is still the same.
+
+        One that stopped early may have fewer rounds by now; `changed`: something else of it has.
+        """
         told, self._told = self._told, None
-        if told is not None and self.plan.checkpoint_at_end and self._num_kept != num_rounds:
+        if told is not None and self.plan.checkpoint_at_end and (changed or self._num_kept != num_rounds):
             report(told, checkpoint=self._checkpoint(model))
 
     def _checkpoint(self, model: Any) -> Checkpoint | None:

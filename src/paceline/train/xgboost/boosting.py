@@ -35,15 +35,22 @@ class XGBoost:
 
         context = worker_context.current()
         assert context is not None
+        num_threads = context.begin.num_threads
         matrices = {
-            name: xgboost.DMatrix(table.features, label=table.labels, feature_names=list(table.names))
+            name: xgboost.DMatrix(
+                table.features, label=table.labels, feature_names=list(table.names), nthread=num_threads
+            )
             for name, table in tables.items()
         }
         reporting = _reporting(declared)
         given = dict(declared.train_kwargs)
         others = [callback for callback in given.pop("callbacks", None) or () if callback is not reporting]
+        num_patient = given.pop("early_stopping_rounds", None)
+        if num_patient:
+            # XGBoost would put it last: the model that is kept would not know yet that it is the best so far.
+            others.append(xgboost.callback.EarlyStopping(num_patient, maximize=given.pop("maximize", None)))
         xgboost.train(
-            parameters(declared.params, context.begin.num_threads, context.begin.devices),
+            parameters(declared.params, num_threads, context.begin.devices),
             matrices[TRAIN],
             num_boost_round=num_rounds,
             evals=[(matrix, name) for name, matrix in matrices.items()],

@@ -31,7 +31,8 @@ class ReportCallback(TrainingCallback):  # type: ignore[misc]
     those to report.
 
     XGBoost does not tell its callbacks which round is the last. So if that one kept no model, its metrics are reported
-    once more at the end, with the model.
+    once more at the end, with the model. So they are where `early_stopping_rounds` was given and the last round was the
+    best: XGBoost notes that after this callback. An `EarlyStopping` of yours that comes before it is in time.
     """
 
     CHECKPOINT_NAME = XGBoostCheckpoint.MODEL_FILENAME
@@ -48,16 +49,20 @@ class ReportCallback(TrainingCallback):  # type: ignore[misc]
         super().__init__()
         self.plan = report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
         self._reporter = Reporter(self.plan, XGBoostCheckpoint._write)
+        self._best: str | None = None
+        """The best round so far as the model said it after the last one."""
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
         """XGBoost calls this after each round; False lets it go on."""
         # Not `epoch`, which counts from 0 again when a model is trained further.
         self._reporter.round_ended(model, model.num_boosted_rounds(), evaluated(evals_log))
+        self._best = model.attr("best_iteration")
         return False
 
     def after_training(self, model: Any) -> Any:
         """XGBoost calls this at the end, also when it stopped early."""
-        self._reporter.training_ended(model, model.num_boosted_rounds())
+        changed = model.attr("best_iteration") != self._best
+        self._reporter.training_ended(model, model.num_boosted_rounds(), changed=changed)
         return model
 
     @classmethod

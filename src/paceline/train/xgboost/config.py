@@ -50,6 +50,9 @@ class XGBoostConfig(BackendConfig):
         try:
             yield
         except Exception as error:
+            if tracker is not None:
+                # It would be taken down as this frame goes, and complain into the log about what is known.
+                vars(tracker).pop("handle", None)
             note_lost_peer(error)
             raise
         # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
@@ -78,16 +81,13 @@ class XGBoostConfig(BackendConfig):
         return math.ceil(self.timeout_s)
 
 
-_LOST_PEER = ("connection reset", "connection closed", "connection refused", "broken pipe")
-
-
 def note_lost_peer(error: Exception) -> None:
-    """Say in one line what an error of XGBoost tells in many: that another worker is gone, and is the cause of it."""
-    if type(error).__name__ == "XGBoostError":
-        signs = (line.strip() for line in str(error).splitlines() if any(sign in line.lower() for sign in _LOST_PEER))
-        told = next(signs, None)
-        if told is not None:
-            error.add_note(f"connection closed by peer: {told}")
+    """Say in one line what an error of XGBoost's network tells in many: another worker is gone, and is the cause."""
+    text = str(error)
+    if type(error).__name__ == "XGBoostError" and "/collective/" in text:
+        # What it tried comes first, what the system said of it last.
+        told = [line.strip("- ") for line in text.splitlines() if line.startswith("- [")]
+        error.add_note(f"connection closed by peer: {told[-1] if told else text.splitlines()[0]}")
 
 
 def communicator_arguments(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:
