@@ -305,8 +305,13 @@ def test_elements_of_tensorflow_are_rows() -> None:
         from_tf([])
 
 
-def test_a_dataset_of_tensorflow_itself_is_taken() -> None:
-    tf = pytest.importorskip("tensorflow")
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    # Not in the test: it sets variables of the environment when it is imported.
+    return pytest.importorskip("tensorflow")
+
+
+def test_a_dataset_of_tensorflow_itself_is_taken(tf: Any) -> None:
     dataset = tf.data.Dataset.from_tensor_slices({"x": np.arange(6).reshape(3, 2), "y": ["a", "b", "c"]})
     for ours in (from_tf(dataset), as_dataset(dataset)):
         found = block(ours)
@@ -316,64 +321,50 @@ def test_a_dataset_of_tensorflow_itself_is_taken() -> None:
     assert pairs.columns["item_1"].tolist() == [0, 2, 4]
 
 
-class Indexed:
-    """Has of a `datasets.Dataset` what is used of it."""
-
-    def __init__(self, table: pa.Table, arrow: bool = False) -> None:
-        self.table, self.arrow = table, arrow
-
-    def with_format(self, kind: str) -> "Indexed":
-        return Indexed(self.table, kind == "arrow")
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self.table[rows] if self.arrow else self.table[rows].to_pydict()
+@pytest.fixture(scope="module")
+def datasets() -> Any:
+    return pytest.importorskip("datasets", reason="datasets is not installed: from_huggingface was not checked")
 
 
-class Streaming:
-    """Has of a `datasets.IterableDataset` what is used of it."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def with_format(self, kind: str) -> "Streaming":
-        assert kind == "arrow"
-        return self
-
-    def iter(self, batch_size: int) -> Iterator[pa.Table]:
-        for begin in range(0, self.table.num_rows, batch_size):
-            yield self.table[begin : begin + batch_size]
+def test_hugging_face_tables_are_read_in_ranges_and_streams_as_a_whole(datasets: Any) -> None:
+    rows = {"text": [f"t{number}" for number in range(2500)], "n": [*range(2500)]}
+    dataset = datasets.Dataset.from_dict(rows)
+    for indexed in (from_huggingface(dataset), as_dataset(dataset)):
+        assert len(pipeline(indexed).tasks) == 16
+        assert pipeline(indexed).num_rows == 2500
+        assert block(indexed).to_arrow().to_pydict() == rows
+    stream = dataset.to_iterable_dataset(num_shards=4)
+    for streaming in (from_huggingface(stream), as_dataset(stream)):
+        assert [task.unit.num_rows for task in pipeline(streaming).tasks] == [None]
+        assert block(streaming).to_arrow().to_pydict() == rows
 
 
-def test_hugging_face_tables_are_read_in_ranges_and_streams_as_a_whole() -> None:
-    table = pa.table({"text": [f"t{number}" for number in range(2500)], "n": range(2500)})
-    indexed = from_huggingface(Indexed(table))
-    assert len(pipeline(indexed).tasks) == 16
-    assert pipeline(indexed).num_rows == 2500
-    assert block(indexed).to_arrow().to_pydict() == table.to_pydict()
-    streaming = from_huggingface(Streaming(table))
-    assert [task.unit.num_rows for task in pipeline(streaming).tasks] == [None]
-    assert block(streaming).to_arrow().to_pydict() == table.to_pydict()
+def test_a_dataset_of_hugging_face_keeps_its_order_its_arrays_and_what_was_mapped(datasets: Any) -> None:
+    features = datasets.Features({"n": datasets.Value("int64"), "x": datasets.Array2D((2, 2), "float32")})
+    rows = {"n": [*range(100)], "x": [np.eye(2) * number for number in range(100)]}
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    chosen, shuffled = dataset.select([5, 3, 8]), dataset.shuffle(seed=1)
+    assert block(from_huggingface(chosen)).to_arrow()["n"].to_pylist() == [5, 3, 8]
+    assert block(from_huggingface(shuffled)).to_arrow()["n"].to_pylist() == list(shuffled["n"])
+    mapped = from_huggingface(dataset.to_iterable_dataset().map(lambda row: {"twice": row["n"] * 2}))
+    assert block(mapped).to_arrow()["twice"].to_pylist() == [*range(0, 200, 2)]
+    np.testing.assert_array_equal(from_huggingface(dataset).take_batch(100)["x"], np.stack(rows["x"]))
 
 
-def test_a_dict_of_splits_is_refused_with_their_names() -> None:
-    splits = {"train": Indexed(pa.table({})), "test": Indexed(pa.table({}))}
-    with pytest.raises(
-        TypeError, match=r"with the splits 'train', 'test'(.|\n)*from_huggingface\(dataset\['train'\]\)"
-    ):
-        from_huggingface(splits)
+def test_a_transform_of_hugging_face_would_be_passed_over_so_it_is_refused(datasets: Any) -> None:
+    dataset = datasets.Dataset.from_dict({"n": [1, 2]})
+    with pytest.raises(ValueError, match=r"set_transform(.|\n)*hint: .*map_batches"):
+        from_huggingface(dataset.with_transform(lambda batch: {"m": batch["n"]}))
+    assert block(from_huggingface(dataset.with_format("numpy"))).to_arrow().to_pydict() == {"n": [1, 2]}
+
+
+def test_a_dict_of_splits_is_refused_with_their_names(datasets: Any) -> None:
+    dataset = datasets.Dataset.from_dict({"n": [1]})
+    splits = datasets.DatasetDict({"train": dataset, "test": dataset})
+    for take in (from_huggingface, as_dataset):
+        with pytest.raises(
+            TypeError, match=r"with the splits 'train', 'test'(.|\n)*from_huggingface\(dataset\['train'\]\)"
+        ):
+            take(splits)
     with pytest.raises(TypeError, match=r"must be a datasets\.Dataset or"):
         from_huggingface(5)
-
-
-def test_a_dataset_of_hugging_face_itself_is_taken() -> None:
-    datasets = pytest.importorskip("datasets")
-    dataset = datasets.Dataset.from_dict({"n": [*range(100)], "text": [str(number) for number in range(100)]})
-    assert block(as_dataset(dataset)).to_arrow().to_pydict() == dataset.to_dict()
-    chosen = dataset.select([5, 3, 8])
-    assert block(as_dataset(chosen)).columns["n"].to_pylist() == [5, 3, 8]
-    assert block(as_dataset(dataset.to_iterable_dataset())).columns["n"].to_pylist() == [*range(100)]
-    with pytest.raises(TypeError, match="with the splits 'train'"):
-        as_dataset(datasets.DatasetDict({"train": dataset}))

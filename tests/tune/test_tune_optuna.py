@@ -247,18 +247,31 @@ def test_without_a_metric_or_a_space_the_first_suggestion_says_so() -> None:
         OptunaSearch(metric="loss", mode="min").suggest("0")
 
 
-def test_cmaes_without_its_package_names_it() -> None:
-    try:
-        import cmaes  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match=r"sampler='cmaes' needs the package cmaes(.|\n)*hint: pip install cmaes"):
-            searched({"x": tune.uniform(0, 1)}, sampler="cmaes")
-    else:
-        pytest.skip("the package cmaes is here")
+def test_cmaes_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"sampler='cmaes' needs the package cmaes(.|\n)*hint: pip install cmaes"):
+        searched({"x": tune.uniform(0, 1)}, sampler="cmaes")
 
 
-def test_cmaes_runs() -> None:
-    pytest.importorskip("cmaes")
+def test_cmaes_finds_the_bottom_of_a_valley() -> None:
+    pytest.importorskip("cmaes", reason="cmaes is not installed: the search with it was not checked")
+    space = {"x": tune.uniform(-5, 5), "y": tune.uniform(-5, 5), "z": tune.uniform(-5, 5)}
+
+    def best(sampler: str) -> float:
+        search = searched(space, sampler=sampler)
+        losses = []
+        for number in range(150):
+            found = search.suggest(str(number))
+            assert found is not None
+            losses.append((found["x"] - 1) ** 2 + (found["y"] + found["x"]) ** 2 + (found["z"] - found["y"]) ** 2)
+            search.on_trial_complete(str(number), {"loss": losses[-1]})
+        return min(losses)
+
+    assert best("cmaes") < 0.05 < best("random")
+
+
+def test_cmaes_takes_a_space_of_mixed_kinds() -> None:
+    pytest.importorskip("cmaes", reason="cmaes is not installed: the search with it was not checked")
     minimized(searched(BOX, sampler="cmaes"), 20)
 
 

@@ -53,7 +53,8 @@ def from_huggingface(
 ) -> Dataset:
     """The rows of a Hugging Face dataset, as its Arrow table has them: images, for one, are encoded.
 
-    A streaming one (`IterableDataset`) is read by one process, as it is asked for.
+    A format that was set for it does not matter here. A streaming one (`IterableDataset`) is read by one process, as it
+    is asked for.
     """
     check_common(concurrency, override_num_blocks)
     if isinstance(dataset, Mapping):
@@ -64,6 +65,11 @@ def from_huggingface(
         )
     if not callable(getattr(dataset, "with_format", None)):
         raise TypeError(f"dataset must be a datasets.Dataset or datasets.IterableDataset, not {_kind(dataset)}")
+    if _has_transform(dataset):
+        raise ValueError(
+            "dataset has a function of set_transform or with_transform, which is no part of its table\n\n"
+            "hint: give the dataset without it (dataset.with_format(None)), and the function to map_batches"
+        )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return Dataset(Read(Tables("from_huggingface(streaming)", Held(dataset, "the dataset"), "huggingface")))
     rows = len(dataset)
@@ -71,6 +77,11 @@ def from_huggingface(
     size = int(getattr(table, "nbytes", 0) or 0)
     held = Held(dataset.with_format("arrow"), "the dataset")
     return Dataset(Read(ArrowRows(f"from_huggingface({rows} rows)", held, rows, size, override_num_blocks)))
+
+
+def _has_transform(dataset: Any) -> bool:
+    told = getattr(dataset, "format", None)
+    return isinstance(told, Mapping) and told.get("type") == "custom"
 
 
 def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:

@@ -112,7 +112,7 @@ def test_a_model_of_keras_2_asks_for_the_keras_that_reads_it(model, tmp_path, mo
         TensorflowCheckpoint.from_keras(tmp_path / "old.keras").get_model()
 
 
-def test_a_model_of_tf_keras_comes_back(tmp_path):
+def test_a_model_of_tf_keras_comes_back(tf, tmp_path):
     tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed: its models were not checked")
     model = tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1)])
     loaded = TensorflowCheckpoint.from_model(model).get_model()
