@@ -120,6 +120,18 @@ def test_a_model_of_tf_keras_comes_back(tf, tmp_path):
     assert isinstance(loaded, tf_keras.Model)
 
 
+def test_one_callback_is_called_by_the_fit_of_either_keras(tf, monkeypatch):
+    tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed: its callbacks were not checked")
+    seen = []
+    monkeypatch.setattr(ReportCheckpointCallback, "_happened", lambda self, event, logs: seen.append((event, *logs)))
+    for keras in (tf.keras, tf_keras):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        callback = ReportCheckpointCallback("epoch_end", ["train_batch_end", "epoch_end"])
+        model.fit(FEATURES, np.ones((len(FEATURES), 1)), batch_size=len(FEATURES), verbose=0, callbacks=[callback])
+    assert seen == [("train_batch_end", "loss"), ("epoch_end", "loss")] * 2
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is no SavedModel"):
         TensorflowCheckpoint.from_saved_model(tmp_path)
@@ -138,7 +150,8 @@ def test_a_shard_is_not_divided_again(tf):
         prepare_dataset_shard([1, 2])
 
 
-def test_a_callback_is_one_of_keras_and_has_only_the_hooks_it_needs(tf):
+def test_a_callback_is_one_of_keras_and_has_only_the_hooks_it_needs(tf, monkeypatch):
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)  # which another test may have brought
     callback = ReportCheckpointCallback(checkpoint_on="train_end")
     assert isinstance(callback, tf.keras.callbacks.Callback)
     assert isinstance(callback, ReportCheckpointCallback)
