@@ -283,7 +283,7 @@ def either_client(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.usefixtures("either_client")
-def test_a_container_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
+def test_a_container_of_azure_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
     store = store_at(azure_path("nowhere")("runs"))
     calls: list[Callable[[], object]] = [
         lambda: store.write("a", b"x"),
