@@ -237,7 +237,7 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
         file.write(sealed(line) + b"torn")
     data = path.read_bytes()
     for opened in (journal.read, reopened):
-        with pytest.raises(JournalVersionError, match="line 3 is not understood by this version") as refusal:
+        with pytest.raises(JournalVersionError, match="line 3 of the journal is not understood by this") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)
     assert path.read_bytes() == data

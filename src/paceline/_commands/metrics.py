@@ -30,11 +30,14 @@ Row = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
+    from paceline._core.errors import StorageError
     from paceline._view.reading import RunReader
 
     home = asking.home_of(asked.run)
     reader = RunReader(home)
     reader.refresh()
+    if reader.problem is not None:  # Fewer rows than there are would pass for all of them.
+        raise StorageError(reader.problem)
     exports = asked.csv is not None or asked.parquet is not None or asked.json
     names = _names(reader, asked.names, home.name, exports)
     rows = islice(reader.rows(names), 0, None, asked.every)

@@ -26,7 +26,7 @@ _SEARCH = b'{"type":"SearchStarted"'
 """The journal of a search is written in the same way, and begins so."""
 
 
-class JournalVersionError(Exception):
+class JournalVersionError(StorageError):
     """The journal was written by a newer version of Paceline."""
 
 
@@ -172,7 +172,7 @@ def decoded(
                 f"{path} holds a search, not a run\n\n"
                 "hint: give the run another name; paceline.tune.ResultGrid.from_path reads the search"
             ) from None
-        at = f"{path}: line {line}" if line is not None else f"{path}: a line"
+        at = f"{path}: line {line} of the journal" if line is not None else f"{path}: a line"
         raise JournalVersionError(
             f"{at} is not understood by this version of Paceline ({problem})\n\n"
             "hint: open the run with the version that wrote it, or a newer one"
@@ -181,10 +181,29 @@ def decoded(
 
 
 def _decoded(payload: bytes) -> Event:
-    event: Event = events.decode(payload)
-    if isinstance(event, DriverStarted) and event.version > JOURNAL_VERSION:
-        raise msgspec.ValidationError(f"journal version {event.version}, known up to {JOURNAL_VERSION}")
+    try:
+        event: Event = events.decode(payload)
+    except msgspec.ValidationError:
+        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
+        raise
+    if type(event) is DriverStarted:
+        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
     return event
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    type: str = ""
+    version: int = 0
+
+
+_decode_version = msgspec.json.Decoder(_Versioned).decode
+
+
+def check_version(payload: bytes, first: type[Any], known: int, what: str) -> None:
+    """Refuse a line with which a driver of a newer version began, whatever else the line says."""
+    line = _decode_version(payload)
+    if line.type == first.__name__ and line.version > known:
+        raise msgspec.ValidationError(f"{what} version {line.version}, known up to {known}")
 
 
 def _encoded(event: Event) -> bytes:

@@ -79,7 +79,7 @@ def detail_of(listing: Listing, run: str) -> Detail:
         return Detail(summary=summary, version=listing.search(run).version)
     try:
         reader = listing.reader(run)
-    except (PacelineError, JournalVersionError):
+    except PacelineError:
         return Detail(summary=summary)  # It cannot be read, and the summary says why.
     return reader.detail(run, kind=summary.kind, search=summary.search)
 

@@ -50,6 +50,10 @@ class ManifestError(StorageError):
     """A manifest that cannot be read or trusted."""
 
 
+class ManifestVersionError(StorageError):
+    """A manifest that a newer version of Paceline wrote. It is no damage: nothing is set aside, replaced or deleted."""
+
+
 def files_below(directory: Path) -> list[str]:
     """The relative paths of all regular files, in order; links are followed, anything else is refused."""
     found = []
@@ -211,6 +215,8 @@ def problems_with(directory: Path) -> Iterator[str]:
     """All that is wrong, one line for each file; each is read only as it is asked for."""
     try:
         manifest = read_manifest(directory)
+    except ManifestVersionError:
+        raise
     except StorageError as error:
         yield str(error)
         return
@@ -268,6 +274,13 @@ def decoded_manifest(data: bytes, where: str) -> Manifest:
     if seal and not rest.startswith(b"%08x" % zlib.crc32(body)):
         raise ManifestError(f"{where} cannot be read: its checksum is not that of what it says")
     try:
+        # Before all else: the rest may be of a form that is not known here.
+        version = _decode_version(data).version
+        if version > MANIFEST_VERSION:
+            raise ManifestVersionError(
+                f"{where} has the version {version}, and this version of Paceline knows manifests up to "
+                f"{MANIFEST_VERSION}\n\nhint: open the run with the version of Paceline that wrote it, or a newer one"
+            )
         manifest = _decode_manifest(data)
         # As it was reported, without the manifest's own spaces and line ends: a line of the journal has none.
         record = replace(manifest.record, metrics=_on_one_line(manifest.record.metrics))
@@ -287,16 +300,16 @@ def _on_one_line(raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def manifests(layout: Layout) -> Iterator[Manifest]:
-    """The manifest of every checkpoint in the run, oldest first. One that cannot be read is passed over."""
+    """The manifest of every checkpoint in the run, oldest first. One that cannot be read is passed over.
+
+    `ManifestVersionError` where one is of a newer version.
+    """
     found = []
     for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
         # What a link leads to is not ours: it could not be deleted, and may change.
         if not names_checkpoint(directory.name) or directory.is_symlink() or not directory.is_dir():
             continue
-        try:
-            manifest = read_manifest(directory)
-        except StorageError:
-            continue
+        manifest = _readable_manifest(directory)
         if manifest is not None and manifest.record.name == directory.name:
             found.append(manifest)
     yield from sorted(found, key=lambda manifest: manifest.record.seq)
@@ -350,6 +363,8 @@ def clear_staging(files: Files, layout: Layout, fence: Fence = UNFENCED) -> None
 def _readable_manifest(directory: Path) -> Manifest | None:
     try:
         return read_manifest(directory)
+    except ManifestVersionError:
+        raise
     except StorageError:
         return None
 
@@ -426,4 +441,9 @@ def _sync_below(files: Files, root: Path, names: Iterable[str]) -> None:
             files.sync_dir(root / parent)
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int = MANIFEST_VERSION
+
+
+_decode_version = msgspec.json.Decoder(_Versioned).decode
 _decode_manifest = msgspec.json.Decoder(Manifest).decode

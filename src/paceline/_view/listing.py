@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from paceline._control.journal import JournalVersionError
 from paceline._core.errors import PacelineError
 from paceline._view.model import ENDED, Summary
 from paceline._view.places import Place, below
@@ -129,7 +128,7 @@ class Listing:
             if not reader.refresh() and not is_new:
                 return False
             summary = self._summarised(place, reader)
-        except (PacelineError, JournalVersionError, OSError) as problem:
+        except (PacelineError, OSError) as problem:
             # It is there, and cannot be read: that is said of it, and does not keep others from being listed.
             self._live.pop(id, None)
             return self._unreadable(place, str(problem))

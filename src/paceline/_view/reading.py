@@ -55,6 +55,11 @@ class RunReader:
             return self._play.run
 
     @property
+    def problem(self) -> str | None:
+        """Why some of its journal could not be understood: what else is said of the run may be wrong."""
+        return self._play.problem
+
+    @property
     def num_rows(self) -> int:
         """How many reports it holds."""
         return len(self._play.reports)

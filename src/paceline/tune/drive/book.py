@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 
 def _decoded(payload: bytes) -> Event:
-    event: Event = events.decode(payload)
-    if isinstance(event, SearchStarted) and event.version > SEARCH_VERSION:
-        raise msgspec.ValidationError(f"search version {event.version}, known up to {SEARCH_VERSION}")
+    try:
+        event: Event = events.decode(payload)
+    except msgspec.ValidationError:
+        journal.check_version(payload, SearchStarted, SEARCH_VERSION, "search")
+        raise
+    if type(event) is SearchStarted:
+        journal.check_version(payload, SearchStarted, SEARCH_VERSION, "search")
     return event
 
 
