@@ -246,6 +246,28 @@ def test_notes_on_a_committed_checkpoint_do_not_break_its_check(fit):
     assert fit(function, 1, failure_config=FailureConfig(1)).return_value == {"note": "good"}
 
 
+@pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
+def test_notes_on_a_state_that_is_only_in_memory_go_with_it(mode, fit, tmp_path):
+    def function():
+        checkpoint = Checkpoint.from_dict({"x": 1})
+        checkpoint.set_metadata({"note": "good"})
+        checkpoint.update_metadata({"rank": train.get_context().get_world_rank()})
+        train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+
+    kept = fit(function, 2).checkpoint
+    assert kept.get_metadata() == {"note": "good", "rank": 0}
+    assert kept.to_dict() == {"x": 1}
+    kept.verify()
+
+    checkpoint = Checkpoint.from_dict({"x": 1})
+    assert checkpoint.get_metadata() == {}
+    checkpoint.set_metadata({"a": 1})
+    assert Checkpoint(checkpoint.to_directory(tmp_path / "copy")).get_metadata() == {"a": 1}
+    assert Checkpoint(checkpoint.path).get_metadata() == {"a": 1}
+    checkpoint.set_metadata({"a": 2})
+    assert Checkpoint(checkpoint.path).get_metadata() == checkpoint.get_metadata() == {"a": 2}
+
+
 def test_metadata_is_json_and_survives_an_update(tmp_path):
     checkpoint = Checkpoint.from_directory(tmp_path)
     assert checkpoint.get_metadata() == {}

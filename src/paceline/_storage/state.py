@@ -18,6 +18,7 @@ import msgspec
 from paceline._engine.messages import FileEntry
 from paceline._storage.arena import ALIGNMENT, Arena, copied_from_gpu, copy_into, gap_after
 from paceline._storage.files import Files, LocalFiles
+from paceline._storage.layout import METADATA
 from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
 from paceline._storage.tree import decoded, encoded
 
@@ -64,9 +65,11 @@ class Snapshot:
     """CUDA events, after which the pinned part is complete."""
     _stem: str
     """What the names of its files begin with."""
+    notes: bytes = b""
+    """The user's own about it, in a file of their own."""
 
     def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
-        """Write both files; on an error a part of one may be left. The directory itself is not synced."""
+        """Write its files; on an error a part of one may be left. The directory itself is not synced."""
         document = {
             "version": VERSION,
             "num_bytes": self.nbytes,
@@ -74,10 +77,11 @@ class Snapshot:
             "buffers": msgspec.to_builtins(self._buffers),
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-        return (
+        written = (
             files.write_parts(directory / f"{self._stem}.bin", self._parts()),
             files.write_parts(directory / f"{self._stem}.json", [memoryview(text)]),
         )
+        return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)])) if self.notes else written
 
     def _parts(self) -> Iterator[memoryview]:
         yield self._host

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class State:
     allow_pickle: bool = False
     stem: str = STEM
     """What the names of its files begin with."""
+    notes: bytes = b""
+    """The user's own, that go with it; nothing where there are none."""
 
 
 Source = Directory | InPlace | State
@@ -113,7 +115,8 @@ class Uploader:
 
     def _held(self, source: Source) -> Directory | InPlace | Snapshot:
         if isinstance(source, State):
-            return snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
+            taken = snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
+            return replace(taken, notes=source.notes)
         return source
 
     def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:

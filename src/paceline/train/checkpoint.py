@@ -32,6 +32,9 @@ class Checkpoint(Portable):
     `filesystem` is a `pyarrow.fs.FileSystem`; without one the path is on this machine.
     """
 
+    _notes = b""
+    """The metadata of a state that is only in memory, as it will be written."""
+
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         self._path: str | None = os.fspath(path)
         self._filesystem = filesystem
@@ -132,6 +135,9 @@ class Checkpoint(Portable):
 
     def get_metadata(self) -> dict[str, Any]:
         """Notes that were kept with the checkpoint; empty where there are none."""
+        if self.state is not None:
+            told: dict[str, Any] = json.loads(self._notes or b"{}")
+            return told
         with self.as_directory() as directory:
             try:
                 notes: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
@@ -144,6 +150,10 @@ class Checkpoint(Portable):
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the notes with a dict of JSON values."""
         text = json.dumps(metadata)
+        if self.state is not None:
+            self._notes = text.encode()
+            if self._path is None:
+                return
         if not self.is_local:
             with self.filesystem.open_output_stream(f"{self.path}/{METADATA}") as stream:
                 stream.write(text.encode())
@@ -163,6 +173,8 @@ class Checkpoint(Portable):
     def _written(self, directory: Path) -> None:
         tree, stem = self._taken()
         write_state(tree, directory, allow_pickle=self.allow_pickle, stem=stem)
+        if self._notes:
+            (directory / METADATA).write_bytes(self._notes)
 
     def _complete(self) -> None:
         """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""

@@ -305,7 +305,7 @@ def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> S
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
     if checkpoint.state is not None:
         tree, stem = checkpoint._taken()
-        return State(tree, checkpoint.allow_pickle, stem)
+        return State(tree, checkpoint.allow_pickle, stem, checkpoint._notes)
     return _directory(context, checkpoint, delete)
 
 
