@@ -9,6 +9,8 @@ import subprocess
 import sys
 import termios
 
+# By the program itself: a function between fork and exec would run in a copy of all threads that tests have left here.
+_TAKES_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); del fcntl, termios;"
 HIDE, SHOW, OTHER_SCREEN = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049h"
 
 
@@ -21,11 +23,11 @@ def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, env=Non
     ours, its = pty.openpty()
     resize(its, width, height)
     source = cwd / "on_terminal.py"
-    source.write_text(script)
+    source.write_text(script if act is None else _TAKES_TERMINAL + script)
     env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(env or {})}
     told = {"stdin": its, "stdout": its, "stderr": its, **streams}
     if act is not None:
-        told |= {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+        told["start_new_session"] = True
     process = subprocess.Popen([sys.executable, str(source), *args], cwd=cwd, env=env, **told)
     os.close(its)
     data = b""

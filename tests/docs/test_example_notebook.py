@@ -29,8 +29,9 @@ def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     assert text_of(curve, "image/png")
     assert text_of(plane, "image/png")
     assert re.search(r"^best learning rate: 0\.0[13]$", text_of(search), re.MULTILINE), search
-    assert "stopped at iteration 4" in text_of(search), "a bad one ended early"
+    assert re.search(r"^search \S+  6 trials", text_of(search), re.MULTILINE), search
     assert text_of(table).count("\n") == 6
+    assert re.search(r" 4$", text_of(table), re.MULTILINE), "a bad one ended early"
     assert float(text_of(later)) > 0.9, "it has learned to tell them apart"
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
