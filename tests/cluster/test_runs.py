@@ -229,6 +229,8 @@ def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(t
     assert not psutil.pid_exists(int(child.read_text()))
 
 
+# What it looks for in the journal has quotes: the journal holds this script, too, with its quotes escaped, and two
+# signals at once are one.
 SCRIPT = """
 import os, signal, sys, time
 from paceline import train
@@ -246,7 +248,7 @@ def counts(config):
 def waits(config):
     if train.get_context().get_world_rank() == 1:
         os.kill(config["driver"], signal.SIGINT)
-        while b"WorkerHeld" not in open(config["journal"], "rb").read():
+        while b'"type":"WorkerHeld"' not in open(config["journal"], "rb").read():
             time.sleep(0.05)
         os.kill(config["driver"], signal.SIGINT)
     signal.pause()
