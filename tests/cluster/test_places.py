@@ -94,6 +94,8 @@ def take():
     yield taken
     for actor in actors:
         ray.kill(actor)
+    for actor in actors:  # Ray kills a moment later, and the next test counts what is free
+        _until(lambda actor=actor: _is_gone(actor))
 
 
 def test_workers_get_the_devices_and_the_nodes_they_ask_for(cluster, told_by, monkeypatch):
@@ -262,6 +264,14 @@ class Said:
     def _take(self):
         out, err = self._capfd.readouterr()
         self.text += out + err
+
+
+def _is_gone(actor):
+    try:
+        ray.get(actor.ping.remote())
+    except ray.exceptions.RayActorError:
+        return True
+    return False
 
 
 def _until(holds, timeout_s=10.0):

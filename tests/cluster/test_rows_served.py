@@ -57,6 +57,19 @@ def settled(address):
     return now
 
 
+def begun_anew(address):
+    """The service was killed, and is there again: Ray kills a moment after it is asked to."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if seen(address) == (0, 0, 0):
+                return
+        except DataError:
+            pass
+        time.sleep(0.01)
+    raise AssertionError("the service did not begin anew")
+
+
 def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine():
     dataset = paceline.data.range(53, override_num_blocks=7).randomize_block_order(seed=3).filter(expr="id != 13")
     here = LocalFeeds(dataset._plan, InlineExecutor())
@@ -141,11 +154,14 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
     dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
     with served(limit, rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
-        firsts = {}
+        firsts = {rank: [] for rank in range(3)}
+        # In step, as workers are that share their gradients. One that is ahead of others is not held back for them.
+        step = threading.Barrier(3, timeout=60)
 
         def take(rank):
-            it = DataIterator(feeds, Split(rank, 3, "equal"))
-            firsts[rank] = [int(batch["data"][0, 0]) for batch in it.iter_batches(batch_size=20)]
+            for batch in DataIterator(feeds, Split(rank, 3, "equal")).iter_batches(batch_size=20):
+                firsts[rank].append(int(batch["data"][0, 0]))
+                step.wait()
 
         ranks = [threading.Thread(target=take, args=(rank,), name=f"rank {rank}") for rank in range(3)]
         for thread in ranks:
@@ -181,6 +197,7 @@ def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
         assert next(batches)["id"].tolist() == [0, 1, 2, 3, 4]
         name = address.split("/")[-2]
         ray.kill(ray.get_actor(name), no_restart=False)
+        begun_anew(address)
         again = RayFeeds(address, "rows", attempt=2)
         assert told(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
 
