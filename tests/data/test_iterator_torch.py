@@ -1,15 +1,21 @@
 """Batches as torch tensors: which columns can be one, without a copy where that is safe, and where they go."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
 
 torch = pytest.importorskip("torch")
+from paceline.data.batches.torch import put_together, tensor  # noqa: E402
 
 
 def batches_of(columns, num_rows=4, **options):
@@ -18,7 +24,7 @@ def batches_of(columns, num_rows=4, **options):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("kind", "expected"),
     [
         ("float32", torch.float32),
         ("float64", torch.float64),
@@ -34,10 +40,10 @@ def batches_of(columns, num_rows=4, **options):
         (">f4", torch.float32),
     ],
 )
-def test_numbers_become_tensors(given, expected):
-    first, _ = batches_of(lambda ids: {"x": ids.astype(given)})
+def test_numbers_become_tensors(kind, expected):
+    first, _ = batches_of(lambda ids: {"x": ids.astype(kind)})
     assert first["x"].dtype == expected
-    assert first["x"].tolist() == np.array([0, 1]).astype(given).tolist()
+    assert first["x"].tolist() == np.array([0, 1]).astype(kind).tolist()
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_()])
@@ -162,6 +168,54 @@ def test_an_unknown_column_is_found_with_the_first_batch_where_no_schema_is_know
     monkeypatch.setattr(Rows, "schema", lambda self: None)
     with pytest.raises(ValueError, match="dtypes names the column 'z', but the columns are: 'x'"):
         batches_of(lambda ids: {"x": ids}, dtypes={"z": torch.float32})
+
+
+KINDS = ("float16", "float32", "float64", "int8", "uint8", "uint16", "uint32", "int64", "bool", ">f4", "complex64")
+
+
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+    sizes=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+    wanted=st.sampled_from([None, torch.float32, torch.bfloat16, torch.int32]),
+    is_strided=st.booleans(),
+)
+@pytest.mark.filterwarnings("ignore:Casting complex values to real", "ignore:.*discards the imaginary part")
+def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, sizes, wanted, is_strided):
+    parts = []
+    for kind, size in zip(kinds, sizes, strict=False):
+        values = (np.arange(size * 6).reshape(size, 6) % 5).astype(kind)
+        values.flags.writeable = False
+        parts.append(values[:, ::2] if is_strided else values)
+    found = put_together([{"x": part} for part in parts], {"x": wanted}, pin_memory=False)["x"]
+    expected = tensor("x", np.concatenate(parts), wanted)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert torch.equal(found, expected)
+
+
+def test_parts_of_several_shapes_are_refused_by_the_name_of_their_column():
+    parts = [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}]
+    with pytest.raises(TypeError, match=r"column 'x' holds arrays of different shapes, such as \(3,\) and \(4,\)"):
+        put_together(parts, None, pin_memory=False)
+    with pytest.raises(TypeError, match="column 'x' holds values of type str"):
+        put_together([parts[0], {"x": np.array(["a"], object)}], None, pin_memory=False)
+
+
+def test_parts_are_put_together_without_threads_of_torch():
+    script = """
+import os, torch
+import numpy as np
+from paceline.data.batches.torch import put_together
+
+parts = [{"x": np.ones((64, 50_000), np.uint8)}] * 4
+before = len(os.listdir("/proc/self/task"))
+put_together(parts, torch.float32, pin_memory=False)
+assert len(os.listdir("/proc/self/task")) == before, "torch works on all cores, while data processes want them"
+torch.cat([torch.from_numpy(part["x"]) for part in parts])
+assert len(os.listdir("/proc/self/task")) > before, "this test sees nothing"
+"""
+    environ = {**os.environ, "OMP_NUM_THREADS": "4"}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: memory can be pinned")
