@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from _data import write_pictures
@@ -148,7 +149,8 @@ def _recovery(bench: Bench, tiny: bool) -> Report:
 def _workers(bench: Bench, tiny: bool) -> Report:
     """The question of `growth_workers.py`, here for its cores."""
     path = bench.storage / "workers.json"
-    options = ["--workers", *(("1", "2") if tiny else ("1", "2", "4", "8", "16")), "--without", "ray", "--repeats", "1"]
+    sizes = ("1", "2") if tiny else ("1", "2", "4", "8", "16")
+    options = ["--workers", *sizes, "--environments", _torch_of_this(bench), "--repeats", "1"]
     bench.run(python("growth_workers.py", "--json", path, *options), bench.directory("workers"))
     found: dict[str, Any] = json.loads(path.read_text())
     return Report(
@@ -156,6 +158,17 @@ def _workers(bench: Bench, tiny: bool) -> Report:
         {f"CPU workers, {name}": text for name, text in found["notes"].items()},
         [Curve.from_json(each) for each in found["curves"]],
     )
+
+
+def _torch_of_this(bench: Bench) -> Path:
+    """An environment of torchrun's that is this interpreter: where there is a GPU, torch is one built for it."""
+    directory = bench.directory("environments")
+    programs = directory / ".venv-torchrun" / "bin"
+    programs.mkdir(parents=True)
+    for name, command in (("python", ""), ("torchrun", " -m torch.distributed.run")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
+        (programs / name).chmod(0o755)
+    return directory
 
 
 def _device() -> str:
