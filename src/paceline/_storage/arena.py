@@ -10,14 +10,11 @@ import math
 import mmap
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any, Literal, overload
+from typing import Any
 
 from paceline._core.system import on_linux
-from paceline._storage.leaves import Leaf, same_width
-
-ALIGNMENT = 64
+from paceline._storage.leaves import same_width
+from paceline._storage.pinned import Pinned, Placed, gap_after
 
 _MADV_POPULATE_WRITE = 23
 _POPULATE_AT_ONCE = 64 << 20
@@ -28,9 +25,6 @@ _WORTH_A_THREAD = 32 << 20
 _Move = tuple[int, int, int]
 """Target address, source address, number of bytes."""
 
-Placed = Iterable[tuple[Leaf, int]]
-"""Leaves, each with its offset in the memory that it goes to."""
-
 
 class Arena:
     """Memory that snapshots are copied into, kept between saves: page faults, not the copy, are the cost.
@@ -40,42 +34,20 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._pinned: Any = None
-        self._streams: dict[Any, Any] = {}
+        self.pinned = Pinned()
+        """For values on a GPU."""
 
-    @overload
-    def reserve(self, nbytes: int, *, pinned: Literal[False] = False) -> memoryview: ...
-    @overload
-    def reserve(self, nbytes: int, *, pinned: Literal[True]) -> Any: ...
-    def reserve(self, nbytes: int, *, pinned: bool = False) -> Any:
-        """The first `nbytes` of the arena, which grows to hold them; where pinned, as a tensor of bytes."""
-        if pinned:
-            if self._pinned is None or self._pinned.numel() < nbytes:
-                self._pinned = None  # the old one goes first, or both would have to fit
-                torch = sys.modules["torch"]
-                self._pinned = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-            return self._pinned[:nbytes]
+    def reserve(self, nbytes: int) -> memoryview:
+        """The first `nbytes` of the arena, which grows to hold them."""
         if self._memory is None or len(self._memory) < nbytes:
-            self._memory = None
+            self._memory = None  # the old one goes first, or both would have to fit
             self._memory = _fresh_memory(nbytes)
         return memoryview(self._memory)[:nbytes]
-
-    def side_stream(self, device: Any) -> Any:
-        """The stream for copies from a device: one for all saves, as torch caches memory for every stream."""
-        if device not in self._streams:
-            self._streams[device] = sys.modules["torch"].cuda.Stream(device)
-        return self._streams[device]
 
     def close(self) -> None:
         """Let the memory go, as soon as no snapshot refers to it."""
         self._memory = None
-        self._pinned = None
-        self._streams.clear()
-
-
-def gap_after(nbytes: int) -> int:
-    """How many zeros follow a buffer, so that the next one is aligned."""
-    return -nbytes % ALIGNMENT
+        self.pinned.close()
 
 
 def copy_into(placed: Placed, memory: memoryview) -> None:
@@ -130,43 +102,11 @@ def _move(moves: list[_Move]) -> None:
         helper.join()
 
 
-def _copy_tensor(value: Any, memory: Any, offset: int, *, non_blocking: bool = False) -> None:
+def _copy_tensor(value: Any, memory: memoryview, offset: int) -> None:
     torch = sys.modules["torch"]
     source = same_width(value.detach(), torch)
-    if isinstance(memory, memoryview):
-        memory = torch.frombuffer(memory, dtype=torch.uint8)
-    target = memory[offset : offset + value.nbytes].view(source.dtype).view(source.shape)
-    target.copy_(source, non_blocking=non_blocking)
-
-
-def copied_from_gpu(placed: Placed, nbytes: int, arena: Arena) -> tuple[memoryview, tuple[Any, ...]]:
-    """Start the copies to page-locked memory: that memory, and the events that tell when it is complete."""
-    if not nbytes:
-        return memoryview(b""), ()
-    torch = sys.modules["torch"]
-    pinned = arena.reserve(nbytes, pinned=True)
-    memory = memoryview(pinned.numpy())
-    by_device = defaultdict(list)
-    for leaf, offset in placed:
-        by_device[leaf.value.device].append((leaf, offset))
-        end = offset + leaf.nbytes
-        memory[end : end + gap_after(leaf.nbytes)] = bytes(gap_after(leaf.nbytes))
-    events = []
-    for device, parts in by_device.items():
-        current, side = torch.cuda.current_stream(device), arena.side_stream(device)
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for leaf, offset in parts:
-                _copy_tensor(leaf.value, pinned, offset, non_blocking=True)
-                # Or memory that is freed meanwhile would be given to another tensor before it is copied.
-                leaf.value.record_stream(side)
-        # Blocking: the thread that writes sleeps for the copy, and does not spin beside training.
-        done = torch.cuda.Event(blocking=True)
-        done.record(side)
-        # What changes the values from now on, such as the next optimizer step, runs after the copy.
-        current.wait_event(done)
-        events.append(done)
-    return memory, tuple(events)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    whole[offset : offset + value.nbytes].view(source.dtype).view(source.shape).copy_(source)
 
 
 def _fresh_memory(nbytes: int) -> mmap.mmap:

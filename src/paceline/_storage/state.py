@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from paceline._engine.messages import FileEntry
-from paceline._storage.arena import ALIGNMENT, Arena, copied_from_gpu, copy_into, gap_after
+from paceline._storage.arena import Arena, copy_into
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.layout import METADATA
 from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
+from paceline._storage.pinned import ALIGNMENT, FromGpu, gap_after
 from paceline._storage.tree import decoded, encoded
 
 __all__ = [
@@ -60,9 +61,7 @@ class Snapshot:
     _tree: Any
     _buffers: tuple[Buffer, ...]
     _host: memoryview
-    _pinned: memoryview
-    _copied: tuple[Any, ...]
-    """CUDA events, after which the pinned part is complete."""
+    _from_gpu: FromGpu
     _stem: str
     """What the names of its files begin with."""
     notes: bytes = b""
@@ -85,9 +84,7 @@ class Snapshot:
 
     def _parts(self) -> Iterator[memoryview]:
         yield self._host
-        for event in self._copied:
-            event.synchronize()
-        yield self._pinned
+        yield from self._from_gpu.parts()
 
 
 def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM) -> Snapshot:
@@ -99,10 +96,10 @@ def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str =
     node, leaves = encoded(tree, path=path, allow_pickle=allow_pickle)
     buffers, num_host_bytes, num_bytes = _laid_out(leaves)
     on_gpu = ((leaf, at.offset - num_host_bytes) for leaf, at in zip(leaves, buffers, strict=True) if leaf.on_gpu)
-    pinned, copied = copied_from_gpu(on_gpu, num_bytes - num_host_bytes, arena)
+    from_gpu = FromGpu(on_gpu, num_bytes - num_host_bytes, arena.pinned)
     host = arena.reserve(num_host_bytes)
     copy_into(((leaf, at.offset) for leaf, at in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
-    return Snapshot(num_bytes, node, buffers, host, pinned, copied, stem)
+    return Snapshot(num_bytes, node, buffers, host, from_gpu, stem)
 
 
 def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False, stem: str = STEM) -> tuple[FileEntry, ...]:
