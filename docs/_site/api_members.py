@@ -1,4 +1,4 @@
-"""What a class or a function shows of itself: its signature, its fields and its methods."""
+"""What a class or a function shows of itself: its signature, its fields and its methods, as Sphinx writes them."""
 
 import ast
 from collections.abc import Iterator
@@ -6,17 +6,24 @@ from dataclasses import dataclass, replace
 
 from api_source import Found, Module, Sources, assigned
 
-_WIDTH = 96
 _FIELDS_ARE_ARGUMENTS = {"dataclass", "NamedTuple", "Struct"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A directive of Sphinx's domain for Python."""
+
+    kind: str
+    """`class`, `function`, `data`, `method`, `property` or `attribute`."""
+    signature: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Member:
     name: str
-    kind: str
-    """`method`, `property`, `field`, or `value` of an enumeration."""
-    signature: str
+    shown: Shown
     doc: str
     home: Found
     """The class that has it."""
@@ -24,21 +31,24 @@ class Member:
     @property
     def has_entry(self) -> bool:
         """A field that nothing is said of is in the signature of its class, and that is all."""
-        return bool(self.doc) or self.kind != "field"
+        return bool(self.doc) or self.shown.kind != "attribute" or self.is_value
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is a value of an enumeration."""
+        return isinstance(self.home.node, ast.ClassDef) and _is_enum(self.home.node)
 
 
-def signature(sources: Sources, found: Found) -> str:
+def shown(sources: Sources, found: Found, name: str) -> Shown:
     """How a public name is written where it is called, or what it is."""
     node = found.node
     if isinstance(node, ast.ClassDef):
         arguments = _arguments_of_class(sources, found)
-        return "class " + _call(found.name, arguments or [], "") if arguments is not None else f"class {found.name}"
+        return Shown("class", name if arguments is None else f"{name}({', '.join(arguments)})")
     if isinstance(node, Function):
-        return _of_function(found.module, node)
+        return _of_function(found.module, node, name)
     assert node is not None
-    value = found.module.written(node.value) if node.value is not None else ""
-    annotation = f": {found.module.written(node.annotation)}" if isinstance(node, ast.AnnAssign) else ""
-    return f"{found.name}{annotation} = {value}"
+    return _of_value(found.module, "data", name, node)
 
 
 def members(
@@ -84,19 +94,17 @@ def _members_of(cls: Found) -> Iterator[Member]:
         if isinstance(one, ast.Assign | ast.AnnAssign):
             name = assigned(one)
             if name and not name.startswith("_") and (shows_all or name in docs):
-                yield Member(
-                    name, "value" if _is_enum(node) else "field", _of_field(module, name, one), docs.get(name, ""), cls
-                )
+                yield Member(name, _of_value(module, "attribute", name, one), docs.get(name, ""), cls)
         elif isinstance(one, Function):
             if one.name == "__init__":
                 yield from _set_in(cls, one)
             elif not one.name.startswith("_") and not _is_overload(one):
                 doc = ast.get_docstring(one) or ""
                 if _decorators(one) & {"property", "cached_property"}:
-                    returned = f": {module.written(one.returns)}" if one.returns else ""
-                    yield Member(one.name, "property", one.name + returned, doc, cls)
+                    options = (f":type: {_annotation(module, one.returns)}",) if one.returns else ()
+                    yield Member(one.name, Shown("property", one.name, options), doc, cls)
                 elif not any(decorator.endswith(("setter", "deleter")) for decorator in _decorators(one)):
-                    yield Member(one.name, "method", _of_function(module, one, is_method=True), doc, cls)
+                    yield Member(one.name, _of_function(module, one, one.name, is_method=True), doc, cls)
 
 
 def _set_in(cls: Found, init: Function) -> Iterator[Member]:
@@ -105,8 +113,8 @@ def _set_in(cls: Found, init: Function) -> Iterator[Member]:
     for one in init.body:
         name = assigned(one) if isinstance(one, ast.Assign | ast.AnnAssign) else None
         if name in docs and not name.startswith("_"):
-            kind = f": {cls.module.written(one.annotation)}" if isinstance(one, ast.AnnAssign) else ""
-            yield Member(name, "field", name + kind, docs[name], cls)
+            kind = (f":type: {_annotation(cls.module, one.annotation)}",) if isinstance(one, ast.AnnAssign) else ()
+            yield Member(name, Shown("attribute", name, kind), docs[name], cls)
 
 
 def _arguments_of_class(sources: Sources, found: Found) -> list[str] | None:
@@ -146,39 +154,44 @@ def _is_enum(node: ast.ClassDef) -> bool:
     return any(_last_name(base).endswith("Enum") for base in node.bases)
 
 
-def _of_field(module: Module, name: str, node: ast.Assign | ast.AnnAssign) -> str:
-    kind = f": {module.written(node.annotation)}" if isinstance(node, ast.AnnAssign) else ""
-    if node.value is None:
-        return name + kind
-    value = module.written(node.value)
-    if isinstance(node.value, ast.Call) and _last_name(node.value.func) == "field":
-        told = {word.arg: module.written(word.value) for word in node.value.keywords}
-        if "default" in told:
-            value = told["default"]
-        elif "default_factory" in told:
-            value = {"dict": "{}", "list": "[]", "tuple": "()"}.get(told["default_factory"], "...")
-        else:
-            return name + kind
-    return f"{name}{kind} = {value}"
+def _of_field(module: Module, name: str, node: ast.AnnAssign) -> str:
+    value = _default(module, node.value)
+    return f"{name}: {_annotation(module, node.annotation)}" + (f" = {value}" if value else "")
 
 
-def _of_function(module: Module, node: Function, is_method: bool = False) -> str:
-    is_bound = is_method and "staticmethod" not in _decorators(node)
-    returned = f" -> {module.written(node.returns)}" if node.returns else ""
-    before = "classmethod " if "classmethod" in _decorators(node) else ""
-    if _decorators(node) & {"contextmanager"} and isinstance(node.returns, ast.Subscript):
-        given = module.written(node.returns.slice)
-        before, returned = "with ", f" as {given}" if given != "None" else ""
-    before += "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-    return before + _call(node.name, _arguments(module, node.args, is_bound), returned.replace('"', ""))
+def _of_value(module: Module, kind: str, name: str, node: ast.Assign | ast.AnnAssign) -> Shown:
+    options = [f":type: {_annotation(module, node.annotation)}"] if isinstance(node, ast.AnnAssign) else []
+    if value := _default(module, node.value):
+        options.append(f":value: {value}")
+    return Shown(kind, name, tuple(options))
 
 
-def _call(name: str, arguments: list[str], returned: str) -> str:
-    line = f"{name}({', '.join(arguments)}){returned}"
-    if len(line) <= _WIDTH:
-        return line
-    inside = "".join(f"    {argument},\n" for argument in arguments)
-    return f"{name}(\n{inside}){returned}"
+def _default(module: Module, value: ast.expr | None) -> str:
+    if isinstance(value, ast.Call) and _last_name(value.func) == "field":
+        told = {word.arg: module.written(word.value) for word in value.keywords}
+        if "default_factory" in told:
+            return {"dict": "{}", "list": "[]", "tuple": "()"}.get(told["default_factory"], "...")
+        return told.get("default", "")
+    return module.written(value) if value is not None else ""
+
+
+def _of_function(module: Module, node: Function, name: str, is_method: bool = False) -> Shown:
+    decorators = _decorators(node)
+    options = [f":{one}:" for one in ("classmethod", "staticmethod") if one in decorators]
+    options += [":async:"] if isinstance(node, ast.AsyncFunctionDef) else []
+    returned = _annotation(module, node.returns) if node.returns else ""
+    if "contextmanager" in decorators and isinstance(node.returns, ast.Subscript):
+        returned = f"AbstractContextManager[{_annotation(module, node.returns.slice)}]"
+    arguments = ", ".join(_arguments(module, node.args, is_method and "staticmethod" not in decorators))
+    written = f"{name}({arguments})" + (f" -> {returned}" if returned else "")
+    return Shown("method" if is_method else "function", written, tuple(options))
+
+
+def _annotation(module: Module, node: ast.expr) -> str:
+    """A type as it is meant: what is in quotes only for the sake of the import is not in quotes here."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return module.written(node)
 
 
 def _arguments(module: Module, args: ast.arguments, is_method: bool) -> list[str]:
@@ -203,7 +216,7 @@ def _arguments(module: Module, args: ast.arguments, is_method: bool) -> list[str
 
 
 def _argument(module: Module, one: ast.arg, value: ast.expr | None) -> str:
-    kind = f": {module.written(one.annotation)}" if one.annotation else ""
+    kind = f": {_annotation(module, one.annotation)}" if one.annotation else ""
     if value is None:
         return one.arg + kind
     return f"{one.arg}{kind} = {module.written(value)}" if kind else f"{one.arg}={module.written(value)}"

@@ -3,14 +3,17 @@
 import contextlib
 import io
 import os
+from pathlib import Path
 
 from paceline import cli
+
+FILE = Path(cli.__file__)
 
 
 def text() -> str:
     parts = [
         "# The commands\n",
-        "What `--help` tells of each. [The command line](../watching/command-line.md) shows them at work.\n",
+        "What `--help` tells of each. [The command line](/watching/command-line.md) shows them at work.\n",
     ]
     parts.append(f"```text\n{_help()}\n```\n")
     parts += [f"## `paceline {name}`\n\n```text\n{_help(name)}\n```\n" for name in cli.COMMANDS]

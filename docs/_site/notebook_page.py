@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 
-def text(notebook: Path) -> str:
-    return "\n\n".join(_parts(json.loads(notebook.read_text()))) + "\n"
+def text(notebook: str) -> str:
+    return "\n\n".join(_parts(json.loads(notebook))) + "\n"
 
 
 def _parts(notebook: dict[str, Any]) -> Iterator[str]:

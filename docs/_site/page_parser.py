@@ -1,239 +1,137 @@
-"""Markdown as GitHub shows it, as Sphinx's nodes.
+"""Pages are read by MyST, and held to what GitHub shows in the same way.
 
-Headings get GitHub's anchors. A comment is dropped, but for `<!-- id: NAME -->`, which gives the block after it that
-anchor. Other HTML is a warning: it would not be the same in both places. Inline code that is a public name leads to the
-reference.
+Links lead to pages and their anchors, to files of the repository, or to the world; what leads nowhere is a warning.
+HTML and directives are warnings too: they would not be the same in both places. Inline code that is a public name leads
+to the reference.
 """
 
+import posixpath
 import re
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
 
-import page_links
 from docutils import nodes
-from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
-from page_list import SitePages
-from sphinx.parsers import Parser
+from myst_parser.mdit_to_docutils.sphinx_ import SphinxRenderer
+from myst_parser.parsers.mdit import create_md_parser
+from myst_parser.parsers.sphinx_ import MystParser
+from page_list import OUTSIDE, SitePages
+from sphinx import addnodes
+from sphinx.application import Sphinx
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
 _COMMENT = re.compile(r"\s*(<!--.*?-->\s*)+", re.DOTALL)
-_ID = re.compile(r"<!-- id: (\S+) -->")
-_NOT_IN_SLUGS = re.compile(r"[^\w\- ]")
-_INLINE = {"strong": nodes.strong, "em": nodes.emphasis}
+_ELSEWHERE = re.compile(r"(https?|mailto):")
+_LINE = re.compile(r"L(\d+)")
 
 
-def slug(heading: str) -> str:
-    """GitHub's anchor of a heading, before it is told apart from others of the page."""
-    return _NOT_IN_SLUGS.sub("", heading.strip().lower()).replace(" ", "-")
-
-
-class MarkdownParser(Parser):
+class PageParser(MystParser):
     supported = ("markdown",)
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
-        env = document.settings.env
-        page = _Page(env.project, env.docname, document)
-        page.read(inputstring)
-        env.site_anchors[env.docname] = page.anchors
-        env.site_files.update(page.files)
-        # Pages come from our own contents, not from toctrees.
-        env.metadata[env.docname]["orphan"] = ""
+        parser = create_md_parser(document.settings.env.myst_config, _Page)
+        parser.options["document"] = document
+        parser.render(inputstring)
 
 
-class _Page:
-    """One page while it is read."""
+class _Page(SphinxRenderer):
+    @property
+    def _pages(self) -> SitePages:
+        pages = self.sphinx_env.project
+        assert isinstance(pages, SitePages)
+        return pages
 
-    def __init__(self, pages: SitePages, docname: str, document: nodes.document) -> None:
-        self.pages = pages
-        self.docname = docname
-        self.place = pages.places[docname]
-        self.document = document
-        self._file = pages.files[docname]
-        self.anchors: set[str] = set()
-        self.files: dict[str, str] = {}
-        """Files of the repository that the page links to, each with the place of the link."""
-        self._sections: list[tuple[int, nodes.Element]] = [(0, document)]
-        self._next_id: str | None = None
-        self._line = 1
-        self._plain = 0
-        """Within how many headings and links: there, code is no link of its own."""
+    def _warn(self, token: SyntaxTreeNode, message: str) -> None:
+        line = next((one.map[0] for one in _upwards(token) if one.map), 1)
+        logger.warning(message, location=f"{self.document['source']}:{line}")
 
-    def read(self, text: str) -> None:
-        tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
-        for child in SyntaxTreeNode(tokens).children:
-            if child.type == "heading":
-                self._heading(child)
-            else:
-                self._sections[-1][1].extend(self._block(child))
-        if not any(isinstance(node, nodes.section) for node in self.document.children):
-            self.warn("the page has no title: begin it with `# Title`")
+    def render_link(self, token: SyntaxTreeNode) -> None:
+        href = unquote(str(token.attrs["href"]))
+        if _ELSEWHERE.match(href):
+            return self.render_link_url(token)
+        path, _, anchor = href.partition("#")
+        env = self.sphinx_env
+        file = Path(env.relfn2path(path)[1]) if path else Path(self.document["source"])
+        name = env.path2doc(file) if path else env.docname
+        if name is not None and self._pages.names.get(anchor) == (name, anchor):
+            return self._lead(token, name, anchor)
+        if name is not None:
+            token.attrs["href"] = href if path else f"/{posixpath.relpath(file, env.srcdir)}#{anchor}"
+            return self.render_link_project(token)
+        if not file.is_relative_to(self._pages.root) or not file.is_file():
+            self._warn(token, f"the link {href!r} leads to no page and no file of the repository")
+        elif b"\0" in (content := file.read_bytes())[:4096]:
+            self._warn(token, f"the link {href!r} leads to a file that is not text")
+        elif anchor and not ((line := _LINE.fullmatch(anchor)) and 1 <= int(line[1]) <= len(content.splitlines())):
+            self._warn(token, f"the link {href!r} leads to no line of the file")
+        else:
+            place = file.relative_to(self._pages.root).as_posix()
+            env.site_files.add(place)
+            return self._lead(token, OUTSIDE + place, anchor)
+        return self.render_children(token)
 
-    def warn(self, message: str) -> None:
-        logger.warning(message, location=f"{self.pages.told(self._file)}:{self._line}")
+    def _lead(self, token: SyntaxTreeNode, name: str, anchor: str, *inside: nodes.Node) -> None:
+        made = _reference(self.sphinx_env.docname, name, anchor, *inside)
+        with self.current_node_context(made, append=True):
+            self.render_children(token)
 
-    # -- blocks
+    def render_image(self, token: SyntaxTreeNode) -> None:
+        if _ELSEWHERE.match(str(token.attrs["src"])):
+            self._warn(token, f"the image {token.attrs['src']!r} is not of this repository")
+        super().render_image(token)
 
-    def _block(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        if node.map is not None:
-            self._line = node.map[0] + 1
-        made = getattr(self, f"_{node.type}", None)
-        if made is None:
-            self.warn(f"Markdown of the kind {node.type!r} is not shown on the site")
-            return []
-        found: list[nodes.Node] = made(node)
-        if self._next_id is not None and found and isinstance(found[0], nodes.Element):
-            found[0]["ids"].append(self._anchor(self._next_id))
-            self._next_id = None
-        return found
+    def render_code_inline(self, token: SyntaxTreeNode) -> None:
+        target = self._pages.names.get(token.content.removesuffix("()"))
+        if target is None or target[0] == self.sphinx_env.docname or _is_within(token, "heading", "link"):
+            return super().render_code_inline(token)
+        literal = nodes.literal(token.content, token.content, classes=["name"])
+        return self._lead(token, *target, literal)
 
-    def _blocks(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [made for child in node.children for made in self._block(child)]
+    def render_fence(self, token: SyntaxTreeNode) -> None:
+        assert token.token is not None
+        if not token.info and token.content.startswith("$ "):
+            token.token.info = "console"
+        super().render_fence(token)
 
-    def located(self, node: nodes.Element) -> Any:
-        node.source, node.line = str(self._file), self._line
-        return node
+    def render_table(self, token: SyntaxTreeNode) -> None:
+        super().render_table(token)
+        for head in list(self.current_node[-1].findall(nodes.thead)):
+            if not head.astext().strip():
+                head.parent.remove(head)
 
-    def _anchor(self, wanted: str) -> str:
-        anchor, number = wanted, 0
-        while anchor in self.anchors:
-            number += 1
-            anchor = f"{wanted}-{number}"
-        self.anchors.add(anchor)
-        return anchor
+    def render_html_block(self, token: SyntaxTreeNode) -> None:
+        if not _COMMENT.fullmatch(token.content):
+            self._warn(token, f"raw HTML: {token.content.strip().splitlines()[0]!r}")
 
-    def _heading(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        if node.map is not None:
-            self._line = node.map[0] + 1
-        self._plain += 1
-        title = self._inlines(node.children[0])
-        self._plain -= 1
-        text = "".join(made.astext() for made in title)
-        own, self._next_id = self._next_id, None
-        anchor = self._anchor(own or slug(text))
-        if node.level > 0:
-            return [nodes.rubric("", "", *title, ids=[anchor])]
-        section = self.located(nodes.section(ids=[anchor], names=[]))
-        self.document.ids[anchor] = section
-        section += self.located(nodes.title(text, "", *title))
-        level = int(node.tag[1])
-        while self._sections[-1][0] >= level:
-            self._sections.pop()
-        self._sections[-1][1].append(section)
-        self._sections.append((level, section))
-        return []
+    def render_directive(self, token: SyntaxTreeNode, name: str, *args: object, **options: object) -> None:
+        if name != "toctree" and self.sphinx_env.docname not in self._pages.made:
+            self._warn(token, f"a directive, which GitHub does not know: {name!r}")
+        super().render_directive(token, name, *args, **options)
 
-    def _paragraph(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        made = self._inlines(node.children[0])
-        return [self.located(nodes.paragraph("", "", *made))] if made else []
 
-    def _fence(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        told = node.info.split()
-        return [self._code(node.content, told[0] if told else None)]
+def lead_types(app: Sphinx, doctree: nodes.document) -> None:
+    """Types in signatures lead to their entries where they have one. Most are Python's or a framework's."""
+    pages = app.env.project
+    assert isinstance(pages, SitePages)
+    for found in list(doctree.findall(addnodes.pending_xref)):
+        if found["refdomain"] == "py":
+            target = pages.names.get(found["reftarget"])
+            found.replace_self(_reference(app.env.docname, *target, *found.children) if target else found.children)
 
-    def _code_block(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [self._code(node.content, None)]
 
-    def _code(self, text: str, language: str | None) -> nodes.Node:
-        if language is None:
-            language = "console" if text.startswith("$ ") else "text"
-        text = text.rstrip("\n")
-        return self.located(nodes.literal_block(text, text, language=language))
+def _reference(at: str, name: str, anchor: str, *inside: nodes.Node) -> nodes.reference:
+    uri = posixpath.relpath(f"{name}.html", posixpath.dirname(at)) + (anchor and f"#{anchor}")
+    return nodes.reference("", "", *inside, internal=True, refuri=uri)
 
-    def _blockquote(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [nodes.block_quote("", *self._blocks(node))]
 
-    def _bullet_list(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [nodes.bullet_list("", *self._blocks(node))]
+def _upwards(token: SyntaxTreeNode | None) -> Iterator[SyntaxTreeNode]:
+    while token is not None:
+        yield token
+        token = token.parent
 
-    def _ordered_list(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        made = nodes.enumerated_list("", *self._blocks(node), enumtype="arabic", prefix="", suffix=".")
-        made["start"] = int(node.attrs.get("start", 1))
-        return [made]
 
-    def _list_item(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [nodes.list_item("", *self._blocks(node))]
-
-    def _hr(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        # Docutils wants no transition at the end of a section, where Markdown allows a rule.
-        return [nodes.raw("", '<hr class="docutils" />\n', format="html")]
-
-    def _table(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        rows = {part.type: [self._row(row) for row in part.children] for part in node.children}
-        (head,) = rows["thead"]
-        group = nodes.tgroup(cols=len(head))
-        group += [nodes.colspec(colwidth=1) for _ in head]
-        if head.astext().strip():
-            group += nodes.thead("", head)
-        group += nodes.tbody("", *rows.get("tbody", []))
-        return [nodes.table("", group, classes=["colwidths-auto"])]
-
-    def _row(self, row: SyntaxTreeNode) -> nodes.row:
-        made = nodes.row()
-        if row.map is not None:
-            self._line = row.map[0] + 1
-        for cell in row.children:
-            aligned = str(cell.attrs.get("style", "")).removeprefix("text-align:")
-            entry = nodes.entry("", nodes.paragraph("", "", *self._inlines(cell.children[0])))
-            if aligned in ("right", "center"):
-                entry["classes"].append(f"text-{aligned}")
-            made += entry
-        return made
-
-    def _html_block(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        self._html(node.content)
-        if own := _ID.search(node.content):
-            self._next_id = own[1]
-        return []
-
-    def _html(self, text: str) -> None:
-        if not _COMMENT.fullmatch(text):
-            self.warn(f"raw HTML: {text.strip().splitlines()[0]!r}")
-
-    # -- inline
-
-    def _inlines(self, inline: SyntaxTreeNode) -> list[nodes.Node]:
-        if inline.map is not None:
-            self._line = inline.map[0] + 1
-        return self._inside(inline)
-
-    def _inside(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        return [made for child in node.children for made in self._inline(child)]
-
-    def _inline(self, node: SyntaxTreeNode) -> list[nodes.Node]:
-        match node.type:
-            case "text":
-                return [nodes.Text(node.content)] if node.content else []
-            case "softbreak":
-                self._line += 1
-                return [nodes.Text("\n")]
-            case "hardbreak":
-                self._line += 1
-                return [nodes.raw("", "<br />", format="html"), nodes.Text("\n")]
-            case "code_inline":
-                return [self._name(node.content)]
-            case "strong" | "em":
-                return [_INLINE[node.type]("", "", *self._inside(node))]
-            case "s":
-                return [nodes.inline("", "", *self._inside(node), classes=["struck"])]
-            case "link":
-                self._plain += 1
-                inside = self._inside(node)
-                self._plain -= 1
-                return [page_links.link(self, str(node.attrs["href"]), inside)]
-            case "image":
-                return page_links.image(self, str(node.attrs["src"]), node.content)
-            case "html_inline":
-                self._html(node.content)
-                return []
-        self.warn(f"Markdown of the kind {node.type!r} is not shown on the site")
-        return []
-
-    def _name(self, text: str) -> nodes.Node:
-        """Inline code, which leads to the reference if it is a public name."""
-        literal = nodes.literal(text, text)
-        target = None if self._plain else self.pages.names.get(text.removesuffix("()"))
-        if target is None or target[0] == self.docname:
-            return literal
-        return page_links.pending(self, *target, [literal], classes=["name"])
+def _is_within(token: SyntaxTreeNode, *kinds: str) -> bool:
+    return any(one.type in kinds for one in _upwards(token))
