@@ -211,6 +211,7 @@ Only MyST knows this.
 ```
 """,
     "README.md": "# Read me\n",
+    "../outside.md": "# It is there, and is not of the repository\n",
     "src/small.py": '"""Small."""\n\n\ndef bare():\n    return 1\n',
 }
 
