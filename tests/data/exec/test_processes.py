@@ -93,7 +93,11 @@ def test_a_stage_with_a_pool_runs_in_processes_of_its_own(service):
 def test_processes_stay_for_the_next_stream(service):
     executor = ProcessExecutor(service)
     run = pipeline(numbers(), Scaled(by=2, tell_process=True))
-    assert set(columns_of(executor.run(run), "pid")) == set(columns_of(executor.run(run), "pid")) == set(service.pids())
+    # One of them may have read all before another was there.
+    first, there = set(columns_of(executor.run(run), "pid")), set(service.pids())
+    assert first <= there
+    assert set(columns_of(executor.run(run), "pid")) <= set(service.pids())
+    assert there <= set(service.pids())
 
 
 def test_blocks_that_are_kept_stay_what_they_are(make_service):

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,10 @@ def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the
             def noticed(self, batch, batch_idx):
                 if (self.current_epoch, batch_idx, self.global_rank) == (1, 2, 0):
                     os.kill(os.getpid(), signal.SIGTERM)
+                    # Two steps further on is a report: the driver has to know by then.
+                    journal, until = tmp_path / "run" / "journal.jsonl", time.monotonic() + 60
+                    while b'"type":"PreemptionTold"' not in journal.read_bytes() and time.monotonic() < until:
+                        time.sleep(0.001)
                 return at_start(self, batch, batch_idx)
 
             pl.LightningModule.on_train_batch_start = noticed
