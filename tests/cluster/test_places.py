@@ -95,7 +95,7 @@ def take():
     for actor in actors:
         ray.kill(actor)
     for actor in actors:  # Ray kills a moment later, and the next test counts what is free
-        _until(lambda actor=actor: _is_gone(actor))
+        _until(lambda actor=actor: _is_gone(actor), timeout_s=60.0)
 
 
 def test_workers_get_the_devices_and_the_nodes_they_ask_for(cluster, told_by, monkeypatch):

@@ -1,5 +1,6 @@
 """The service that gives workers on a cluster their rows: asked by workers that are all in this process."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -49,25 +50,25 @@ def seen(address):
     return service.get(service.call("seen"))
 
 
+def seen_once(address, holds):
+    """What is seen as soon as it is so. A service that is not there is asked again."""
+    deadline, now = time.monotonic() + 60, None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(DataError):
+            if holds(now := seen(address)):
+                return now
+        time.sleep(0.01)
+    raise AssertionError(f"it never came to be: {now}")
+
+
 def settled(address):
     """No pass is under way any more: those who left are noticed a moment later."""
-    deadline = time.monotonic() + 30
-    while (now := seen(address))[2] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return now
+    return seen_once(address, lambda now: now[2] == 0)
 
 
 def begun_anew(address):
     """The service was killed, and is there again: Ray kills a moment after it is asked to."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if seen(address) == (0, 0, 0):
-                return
-        except DataError:
-            pass
-        time.sleep(0.01)
-    raise AssertionError("the service did not begin anew")
+    seen_once(address, lambda now: now == (0, 0, 0))
 
 
 def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine():

@@ -211,7 +211,7 @@ def _copy(values: np.ndarray[Any, Any], target: torch.Tensor) -> None:
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
-    """The memory of a tensor; None where NumPy has no such type."""
+    """The memory of a tensor; None where NumPy cannot show it: it has no such type, or the numbers are conjugated."""
     try:
         array: np.ndarray[Any, Any] = tensor.numpy()
     except (TypeError, RuntimeError):
