@@ -45,7 +45,7 @@ def together(how, values, weights):
     try:
         return float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def close(one, other):
@@ -70,6 +70,13 @@ def test_a_reduction_is_what_arithmetic_says(how, given_):
     assert close(found, together(how, values, weights))
     if how in ("sum", "max", "min"):
         assert close(reduced(reports[::-1])["x"], found), "not even the order of ranks matters"
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_beyond_the_range_of_a_float_the_answer_is_infinite(how, sign):
+    reports = [({"x": value}, (Mark(("x",), how, 1),)) for value in (sign * 10**400, 0.5)]
+    assert reduced(reports)["x"] == sign * math.inf
 
 
 def test_cancelling_values_lose_no_digit():
@@ -121,17 +128,14 @@ def put(tree, path, value):
 def test_what_is_no_number_is_refused_where_it_is_marked(value):
     with pytest.raises(TypeError, match=r"train\.mean\(.*number"):
         Reduced("mean", value)
+    with pytest.raises(TypeError, match=r"metrics\['x'\] has train.mean\(1\) in a list"):
+        apart({"x": [{"y": Reduced("mean", 1)}]})
 
 
 @pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 2**64])
 def test_a_weight_is_a_finite_number_of_0_or_more(weight):
     with pytest.raises(ValueError, match=r"weight=.* is not a finite number of 0 or more"):
         Reduced("mean", 1.0, weight)
-
-
-def test_within_a_list_nothing_can_be_reduced():
-    with pytest.raises(TypeError, match=r"metrics\['x'\] has train.mean\(1\) in a list"):
-        apart({"x": [{"y": Reduced("mean", 1)}]})
 
 
 # The reports of ranks in any order, against a model that has them all in a table
