@@ -18,31 +18,36 @@ NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
 NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray fresh lint types format docs frontend page-tools screenshots bench bench-peers \
+.PHONY: help demo test test-all fuzz mutation fresh lint types format docs frontend page-tools screenshots bench bench-peers \
   bench-results chaos reliability clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
-	@echo "  make test ARGS='-n 2 -k journal'  hand arguments to pytest"
+	@echo "  make test PART=data               run one part; the parts are in tests/run_parts.py"
+	@echo "  make test ARGS='-k journal'       hand arguments to pytest"
 	@echo "  make bench ARGS='--without ray'   leave a peer out; make bench PEERS='torchrun lightning' makes only theirs"
 	@echo "  make chaos ARGS='--chaos-scale 5' five times as many seeds"
 
 demo: $(READY)  ## run examples/demo.py
 	@$(RUN) examples/demo.py $(ARGS)
 
-# Hundreds of tests start processes of their own: those find the package compiled, where Python is told not to keep what
-# it compiles, too.
-test: $(DEV_READY)  ## run all tests but the long ones
+# Hundreds of tests start processes of their own: compile the package once, for all of them.
+test: $(DEV_READY)  ## run the tests that a change needs, in 8 minutes; PART=data runs one part
 	@$(RUN) -m compileall -q src
-	@$(RUN) -m pytest -n 3 -m "not chaos and not ray and not alone and not fresh" $(ARGS)
-	@$(RUN) -m pytest -m "alone and not chaos and not ray and not fresh" tests $(ARGS) || [ $$? = 5 ]
-	@$(MAKE) --no-print-directory test-ray
+	@$(RUN) tests/run_parts.py $(addprefix --part ,$(PART)) $(ARGS)
 
-# Two clusters side by side: most of the time of these tests is Ray starting and noticing things.
-test-ray: $(DEV_READY)  ## of these, the ones on a Ray cluster
-	@$(RUN) -m pytest -n 2 --dist loadfile -m "ray and not chaos" tests/cluster $(ARGS)
+test-all: $(DEV_READY)  ## run the rest: what is too slow for make test
+	@$(RUN) -m compileall -q src
+	@$(RUN) tests/run_parts.py --slow $(addprefix --part ,$(PART)) $(ARGS)
+
+fuzz: $(DEV_READY)  ## run the property tests with fresh seeds and more examples; failures are kept in .hypothesis
+	@$(RUN) -m pytest -q -n 2 -m "hypothesis and not ray" --hypothesis-profile=fuzz tests $(ARGS)
+
+mutation: $(DEV_READY)  ## plant small bugs, and count how many of them the tests notice
+	@$(PIP) -c constraints-dev.txt --group mutation
+	@$(RUN) tests/mutation.py $(ARGS)
 
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)

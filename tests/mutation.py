@@ -1,0 +1,285 @@
+"""Plant small bugs in the product, one at a time, and count how many of them the tests notice: `make mutation`.
+
+Mutations come from cosmic-ray. Only a seeded sample is tried, and each mutant is judged by the tests that execute its
+line, the quickest first. Annotations and lines that no test reaches in its own process are told apart: the former are
+left out, the latter count as survivors.
+"""
+
+import argparse
+import ast
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+TARGETS: dict[str, tuple[list[str], list[str]]] = {
+    "_control": (
+        ["_control"],
+        ["_control", "properties", "contracts", "testing", "control", "train/test_validation.py"],
+    ),
+    "_storage": (
+        ["_storage"],
+        ["_storage", "contracts", "properties", "train/torch/test_checkpoint.py"],
+    ),
+    "data": (
+        ["data/exec/schedule.py", "data/optimize.py", "data/order.py", "data/cutting.py", "data/ranges.py"],
+        ["data", "properties"],
+    ),
+    "tune": (
+        ["tune/schedulers", "tune/stoppers", "tune/drive/state.py"],
+        ["tune"],
+    ),
+}
+"""What is mutated, below src/paceline, and the tests that are to notice, below tests."""
+
+OPERATORS = (
+    "AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue",
+    "ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "NumberReplacer", "ZeroIterationForLoop",
+    "ReplaceUnaryOperator_Delete_Not", "ReplaceUnaryOperator_Delete_USub",
+    "ReplaceComparisonOperator_Eq_NotEq", "ReplaceComparisonOperator_NotEq_Eq",
+    "ReplaceComparisonOperator_Lt_LtE", "ReplaceComparisonOperator_LtE_Lt", "ReplaceComparisonOperator_Gt_GtE",
+    "ReplaceComparisonOperator_GtE_Gt", "ReplaceComparisonOperator_Is_IsNot", "ReplaceComparisonOperator_IsNot_Is",
+    "ReplaceBinaryOperator_Add_Sub", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOperator_Mul_Div",
+    "ReplaceBinaryOperator_Div_Mul", "ReplaceBinaryOperator_FloorDiv_Mul", "ReplaceBinaryOperator_Mod_Add",
+    "ReplaceBinaryOperator_BitOr_BitAnd", "ReplaceBinaryOperator_BitAnd_BitOr",
+)  # fmt: skip
+"""One replacement for each kind of place: further ones mostly repeat the first."""
+
+MARKER = "not chaos and not ray and not fresh and not alone"
+PLUGIN = """
+import json, os, time
+import coverage
+import pytest
+
+seconds = {}
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    coverage.Coverage.current().switch_context(item.nodeid)
+    began = time.monotonic()
+    yield
+    seconds[item.nodeid] = time.monotonic() - began
+    coverage.Coverage.current().switch_context("")
+
+def pytest_sessionfinish():
+    with open(os.environ["MUTATION_SECONDS"], "w") as file:
+        json.dump(seconds, file)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+
+
+def copy_tree(to: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+
+
+def find_mutants(path: Path, name: str) -> Iterator[Mutant]:
+    import cosmic_ray.plugins
+    from cosmic_ray.ast import ast_nodes, get_ast
+
+    source = path.read_text()
+    tree, outside = get_ast(source), _lines_to_leave_out(source)
+    for operator_name in OPERATORS:
+        operator = cosmic_ray.plugins.get_operator(f"core/{operator_name}")()
+        occurrence = 0
+        for node in ast_nodes(tree):
+            for (line, column), _ in operator.mutation_positions(node):
+                if not any(begin <= (line, column) <= end for begin, end in outside):
+                    yield Mutant(name, operator_name, occurrence, line)
+                occurrence += 1
+
+
+def _lines_to_leave_out(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Annotations, and blocks for type checkers: nothing of them runs."""
+    spans = []
+    for node in ast.walk(ast.parse(source)):
+        left_out: list[Any] = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            left_out.append(node)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.BitOr):
+            left_out += [node] if ast.unparse(node.targets[0])[:1].isupper() else []  # a union of types, by its name
+        spans += [
+            ((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset))
+            for each in left_out
+            if isinstance(each, ast.AST) and hasattr(each, "lineno")
+        ]
+    return spans
+
+
+def measure_coverage(tree: Path, sources: list[str], tests: list[str]) -> tuple[dict[str, dict[int, list[str]]], dict]:
+    """For each source file and line the tests that execute it, and the seconds that each test takes."""
+    import coverage
+
+    (tree / "mutation_plugin.py").write_text(PLUGIN)
+    (tree / ".coveragerc").write_text("[run]\ncore = ctrace\nsource =\n" + "".join(f"  {tree}/{s}\n" for s in sources))
+    environ = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}", "MUTATION_SECONDS": f"{tree}/seconds.json"}
+    command = [sys.executable, "-m", "coverage", "run", "-m", "pytest", "-q", "-p", "mutation_plugin", "-m", MARKER]
+    subprocess.run([*command, *tests], cwd=tree, env=environ, check=True)
+    data = coverage.CoverageData(str(tree / ".coverage"))
+    data.read()
+    covering = {
+        os.path.relpath(file, tree): {
+            line: [context for context in contexts if context]
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    return covering, json.loads((tree / "seconds.json").read_text())
+
+
+def judge(mutant: Mutant, tree: Path, tests: list[str], limit_s: float) -> str:
+    """Run the tests on the mutant in a fork of this process, which has their libraries imported already."""
+    import cosmic_ray.plugins
+    from cosmic_ray.mutating import mutate_code
+
+    path = tree / mutant.path
+    original = path.read_text()
+    operator = cosmic_ray.plugins.get_operator(f"core/{mutant.operator}")()
+    mutated = mutate_code(original, operator, mutant.occurrence)
+    if mutated is None or mutated == original:
+        return "same"
+    try:
+        ast.parse(mutated)
+    except SyntaxError:
+        return "same"
+    path.write_text(mutated)
+    (tree / "tests_of_mutant").write_text("\n".join(tests))
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _run_pytest(tree)
+        return "killed" if _wait(pid, limit_s) != 0 else "survived"
+    finally:
+        path.write_text(original)
+
+
+def _run_pytest(tree: Path) -> None:
+    import pytest
+
+    os.setsid()
+    os.chdir(tree)
+    sys.path[:0] = [f"{tree}/src"]
+    os.environ["PYTHONPATH"] = f"{tree}/src"
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    output = os.open(tree / "output", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    status = 3
+    try:
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests_of_mutant"]))
+    finally:
+        os._exit(status)
+
+
+def _wait(pid: int, limit_s: float) -> int:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.02)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return -1
+
+
+def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
+    sources, tests = TARGETS[name]
+    with tempfile.TemporaryDirectory(prefix="paceline-mutation-") as folder:
+        tree = Path(folder)
+        copy_tree(tree)
+        covering, seconds = measure_coverage(
+            tree, [f"src/paceline/{source}" for source in sources], [f"tests/{test}" for test in tests]
+        )
+        files = [
+            path
+            for source in sources
+            for path in sorted(
+                (tree / "src/paceline" / source).rglob("*.py")
+                if not source.endswith(".py")
+                else [tree / "src/paceline" / source]
+            )
+        ]
+        mutants = [mutant for path in files for mutant in find_mutants(path, str(path.relative_to(tree)))]
+        chosen = random.Random(seed).sample(mutants, min(sample, len(mutants)))
+        import hypothesis  # noqa: F401  loaded once, for all forks
+        import msgspec  # noqa: F401
+        import numpy  # noqa: F401
+        import psutil  # noqa: F401
+        import pyarrow  # noqa: F401
+        import pytest  # noqa: F401
+
+        verdicts: Counter[str] = Counter()
+        survivors = []
+        for number, mutant in enumerate(chosen, 1):
+            tests_of_line = sorted(
+                covering.get(mutant.path, {}).get(mutant.line, []), key=lambda test: seconds.get(test, 0)
+            )
+            if not tests_of_line:
+                verdict = "not covered"
+            else:
+                limit_s = 60 + 5 * sum(seconds.get(test, 0) for test in tests_of_line)
+                verdict = judge(mutant, tree, tests_of_line, limit_s)
+            verdicts[verdict] += 1
+            if verdict in ("survived", "not covered"):
+                survivors.append({**dataclasses.asdict(mutant), "verdict": verdict})
+                print(f"{verdict}: {mutant.path}:{mutant.line} {mutant.operator} #{mutant.occurrence}", flush=True)
+            if number % 20 == 0:
+                print(f"{name}: {number} of {len(chosen)}: {dict(verdicts)}", flush=True)
+    tried = verdicts["killed"] + verdicts["survived"] + verdicts["not covered"]
+    return {
+        "target": name,
+        "mutants": len(mutants),
+        "tried": tried,
+        "killed": verdicts["killed"],
+        "score": verdicts["killed"] / tried if tried else None,
+        "survivors": survivors,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", nargs="*", choices=[*TARGETS, []], help="what to mutate (all)")
+    parser.add_argument("--sample", type=int, default=200, help="how many mutants of each target to try (200)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
+    parser.add_argument("--output", type=Path, help="write the results to this file, as JSON")
+    options = parser.parse_args()
+    results = []
+    for name in options.target or TARGETS:
+        results.append(run_target(name, options.sample, options.seed))
+    for result in results:
+        print(
+            f"{result['target']}: {result['killed']} of {result['tried']} killed ({result['score']:.0%}), "
+            f"sampled from {result['mutants']}"
+        )
+    if options.output:
+        options.output.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

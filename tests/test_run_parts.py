@@ -1,0 +1,102 @@
+"""The runner of the suite: nothing hides, what fails and then passes is named, and CI refuses unexpected skips."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import run_parts
+
+HERE = Path(__file__).parent
+
+
+def test_every_test_file_belongs_to_a_part_and_every_part_to_files():
+    files = [path.relative_to(HERE).as_posix() for path in HERE.rglob("test_*.py") if "golden/0" not in str(path)]
+    assert {run_parts.find_part(f"tests/{file}::test") for file in files} == set(run_parts.PARTS)
+    assert run_parts.find_part("tests/train/test_fit.py") == "train"
+    assert run_parts.find_part("tests/train/torch/test_model.py") == "frameworks"
+    assert run_parts.find_part("tests/surface/test_snippets.py::test[a]") == "docs"
+    with pytest.raises(KeyError, match="add its folder to PARTS"):
+        run_parts.find_part("tests/elsewhere/test_a.py")
+
+
+def test_the_paths_of_a_part_leave_out_parts_inside_its_folders():
+    assert "--ignore=tests/train/torch" in run_parts.list_paths(["train"])
+    assert run_parts.list_paths(["data"]) == ("tests/data",)
+
+
+SUITE = {
+    "data/test_fine.py": "def test_fine(): pass",
+    "data/test_broken.py": "import does_not_exist",
+    "tune/test_wrong.py": "def test_wrong(): assert False",
+    "tune/test_lucky.py": """
+import pathlib
+def test_passes_the_second_time():
+    ran = pathlib.Path(__file__).with_suffix(".ran")
+    first = not ran.exists()
+    ran.touch()
+    assert not first
+""",
+    "cluster/test_exits.py": "import os\ndef test_exits(): os._exit(3)",
+    "view/test_skipped.py": "import pytest\ndef test_skipped(): pytest.skip('no browser')",
+    "view/test_gpu.py": "import pytest\n@pytest.mark.slow\ndef test_gpu(): pytest.skip('needs a GPU')",
+}
+
+
+@pytest.fixture
+def suite(tmp_path):
+    tests = tmp_path / "tests"
+    for part_paths in run_parts.PARTS.values():
+        for path in part_paths:
+            if not path.endswith(".py"):
+                (tests / path).mkdir(parents=True, exist_ok=True)
+            else:
+                (tests / path).parent.mkdir(parents=True, exist_ok=True)
+                (tests / path).touch()
+    for name in ("run_parts.py", "outcome_log.py"):
+        shutil.copy(HERE / name, tests / name)
+    (tests / "conftest.py").write_text("pytest_plugins = ('outcome_log',)")
+    markers = "\n".join(f"  {name}: -" for name in ("slow", "chaos", "fresh", "ray", "alone"))
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = tests\nmarkers =\n{markers}\n")
+
+    def run(files, *arguments, **environ):
+        for name in files:
+            (tests / name).write_text(SUITE[name])
+        base = {name: value for name, value in os.environ.items() if name != "CI"}
+        return subprocess.run(
+            [sys.executable, str(tests / "run_parts.py"), *arguments],
+            env={**base, "PYTHONPATH": str(tests), **environ},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def test_all_parts_run_whatever_fails_and_the_table_names_each_failure(suite):
+    ended = suite(SUITE, CI="true")
+    assert ended.returncode == 1
+    lines = ended.stdout.splitlines()
+    assert "failed: tests/data/test_broken.py" in lines
+    assert "failed: tests/tune/test_wrong.py::test_wrong" in lines
+    assert "flaky: tests/tune/test_lucky.py::test_passes_the_second_time" in lines
+    assert "session cluster: pytest ended with status 3" in lines
+    rows = {line.split()[0]: line.split()[1:5] for line in lines if line.startswith(("data ", "tune ", "views "))}
+    assert rows == {"data": ["1", "1", "0", "0"], "tune": ["0", "1", "1", "0"], "views": ["0", "0", "0", "1"]}
+    assert "skipped    1: no browser" in lines
+    assert "must not be skipped in CI: tests/view/test_skipped.py::test_skipped (no browser)" in lines
+    assert lines[-1] == "2 passed, 2 failed, 1 skipped"
+
+
+def test_ci_may_skip_what_needs_a_gpu_and_nothing_else():
+    skipped = [run_parts.Outcome("tests/view/test_a.py::a", "skipped", reason, 0) for reason in ("no GPU", "no node")]
+    assert [each.reason for each in run_parts.find_forbidden_skips(skipped)] == ["no node"]
+
+
+def test_a_run_without_tests_fails(suite):
+    ended = suite([], "--part", "cluster", "--slow")
+    assert ended.returncode == 1
+    assert "no test ran" in ended.stdout
