@@ -1,8 +1,7 @@
 """The table of faults: what was tried, how often it was survived, how long the run stood still, what was lost.
 
-A test takes the fixture `fault_table` and records each fault it plants. The table is printed at the end of `make
-chaos`, and written as Markdown to the file that `--fault-table` names, between its two marks where it has them. Rows
-travel with the reports of their tests, so they are complete also where tests run in several processes.
+A test records each fault it plants with the fixture `fault_table`. `make chaos` prints the table, and `--fault-table`
+names a file to write it to. Rows travel with the reports of their tests, also from other processes.
 """
 
 import contextlib
@@ -26,16 +25,11 @@ class Trial:
     """One fault, tried once."""
 
     fault: str
-    survived: bool | None = True
-    """None: it could not be tried, and `lost` says why."""
-    seconds: float | None = None
-    """From the fault to the next report of the run."""
-    lost: str = "nothing"
-    """What did not come back, in the words of a user."""
-    times: int = 1
-    """How often it struck in this one run."""
-    told_s: float | None = None
-    """From the fault to the sentence about it, where it has to be noticed first."""
+    survived: bool | None = True  # None: it could not be tried, and `lost` says why.
+    seconds: float | None = None  # From the fault to the next report of the run.
+    lost: str = "nothing"  # What did not come back, in the words of a user.
+    times: int = 1  # How often it struck in this one run.
+    told_s: float | None = None  # From the fault to the sentence about it, where it has to be noticed first.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A real HTTP proxy in front of a real server, which answers wrongly when it was told to.
+"""A real HTTP proxy in front of a real server, which answers wrongly on request.
 
 500, 503, 429         that status instead of an answer; the server hears nothing
 reset                 the connection is reset before the server hears anything
@@ -39,13 +39,7 @@ class FaultyProxy:
         # Protects the faults, which many connections take from.
         self._lock = threading.Lock()
         self._faults: list[list] = []
-        proxy = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.proxy = proxy
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02})
         self._thread.start()
 
@@ -113,9 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "lost reply":
             self._reset()
             return
-        cut = fault in ("cut", "short")
         if fault == "short":
-            reply, cut = reply[: len(reply) // 2], False
+            reply = reply[: len(reply) // 2]
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
@@ -123,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = next((int(value) for name, value in headers if name.lower() == "content-length"), len(reply))
         self.send_header("Content-Length", str(length if self.command == "HEAD" else len(reply)))
         self.end_headers()
-        if cut:
+        if fault == "cut":
             self.wfile.write(reply[: len(reply) // 2])
             self.close_connection = True
         elif fault == "slow":

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
@@ -23,8 +23,8 @@ def small_memory() -> Iterator[Path]:
         path.rmdir()
 
 
-def still_running(processes: list[psutil.Process] | set[psutil.Process], within_s: float = 2.0) -> list[psutil.Process]:
-    """Those that run after that time. One that has ended and is not yet collected by its parent does not run."""
+def still_running(processes: Collection[psutil.Process], within_s: float = 60.0) -> list[psutil.Process]:
+    """Those that still run after that time. One that has ended and waits for its parent does not run."""
     _, left = psutil.wait_procs(processes, timeout=within_s)
     return [process for process in left if _runs(process)]
 

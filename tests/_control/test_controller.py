@@ -3,103 +3,29 @@
 import msgspec
 import pytest
 
+from _control.driving import Watching, drive
 from paceline._control import journal
-from paceline._control.controller import Controller
-from paceline._control.events import (
-    CommitFailed,
-    DriverStarted,
-    HangPassed,
-    HangSuspected,
-    Reported,
-    StopRequested,
-    TimeTold,
-)
+from paceline._control.events import CommitFailed, HangPassed, HangSuspected, Reported, StopRequested, TimeTold
 from paceline._control.hangs import Watch
-from paceline._control.journal import Journal
-from paceline._control.run import Finished, Run
+from paceline._control.run import Finished
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import Condition
-from paceline._engine.base import Group, WorkerSpec
 from paceline._engine.messages import (
-    Begin,
     CheckpointStaged,
     Frame,
-    Hold,
     Joined,
     Sample,
     Sampled,
     Staged,
-    StopAt,
     WorkerFailed,
-    WorkerHeld,
     WorkerReturned,
 )
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
-from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
-from paceline._storage.lease import UNFENCED
-from paceline.testing import FakeClock, FakeEngine
-
-
-def drive(
-    tmp_path, worker, *, size=2, max_failures=0, observers=(), before=None, watch=None, conditions=(), fence=UNFENCED
-):
-    layout = Layout(tmp_path)
-    clock = FakeClock()
-    engine = FakeEngine(worker, clock)
-    engine.conditions.update(conditions)
-
-    def group(command, run):
-        begins = [
-            Begin("run", str(tmp_path), command.attempt, rank, size, rank, size, 0, run.num_reports, 1)
-            for rank in range(size)
-        ]
-        return Group(command.attempt, tuple(WorkerSpec(begin, tmp_path / "log") for begin in begins), b"")
-
-    book = Journal(layout.journal)
-    controller = Controller(
-        Run(),
-        journal=book,
-        engine=engine,
-        depot=DiskDepot(LocalFiles(), layout),
-        group=group,
-        clock=clock,
-        watch=watch,
-        observers=observers,
-        fence=fence,
-    )
-    if before is not None:
-        before(controller)
-    run = controller.drive(DriverStarted(size, max_failures))
-    book.close()
-    return run, journal.read(layout.journal), engine
 
 
 def reported(begin, seq, checkpoint=None):
     return Reported(begin.attempt, begin.rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1", checkpoint)
-
-
-def test_a_run_is_driven_to_its_end_and_every_event_is_in_the_journal(tmp_path):
-    def worker(begin):
-        for seq in (1, 2):
-            yield reported(begin, seq)
-        yield WorkerReturned(begin.attempt, begin.rank, 2)
-
-    run, events, engine = drive(tmp_path, worker)
-    assert run.phase == Finished("complete")
-    assert [(e.rank, e.seq) for e in events if isinstance(e, Reported)] == [(0, 1), (1, 1), (0, 2), (1, 2)]
-    assert len(engine.groups) == 1
-
-
-def test_a_message_that_comes_twice_is_written_once(tmp_path):
-    def worker(begin):
-        yield reported(begin, 1)
-        yield reported(begin, 1)
-        yield WorkerReturned(begin.attempt, begin.rank, 1)
-
-    _, events, _ = drive(tmp_path, worker)
-    assert sum(isinstance(e, Reported) for e in events) == 2
 
 
 def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_path):
@@ -121,86 +47,30 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
     assert run.checkpoints == ()
 
 
-def test_all_workers_are_stopped_at_one_report_after_the_highest_count(tmp_path):
-    stopped = {}
-
-    def worker(begin):
-        seq = 0
-        while True:
-            seq += 1
-            yield reported(begin, seq)
-            told = yield None
-            if isinstance(told, Hold):
-                yield WorkerHeld(begin.attempt, begin.rank, seq)
-                while not isinstance(told, StopAt):
-                    told = yield None
-                stopped[begin.rank] = told.seq
-                yield WorkerReturned(begin.attempt, begin.rank, told.seq, stopped=True)
-
-    run, _, _ = drive(tmp_path, worker, before=lambda c: c._inbox.append(StopRequested(1)))
-    assert run.phase.ending == "interrupted"
-    assert len(set(stopped.values())) == 1
-
-
 def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplog):
-    class Broken:
-        def saw(self, event, run):
-            raise ValueError("broken")
-
+    class Broken(Watching):
         def tick(self, run, now):
             raise ValueError("broken")
 
-    class Counting:
-        seen = 0
-
-        def saw(self, event, run):
-            self.seen += 1
-
-        def tick(self, run, now):
-            pass
-
-    class BrokenAtOnce(Broken):
+    class BrokenAtOnce(Watching):
         """With more to be told in the same moment."""
 
         def saw(self, event, run):
             if isinstance(event, Reported):
                 raise ValueError("broken")
 
-        def tick(self, run, now):
-            pass
-
     def worker(begin):
         for seq in range(1, 20):
             yield reported(begin, seq)
         yield WorkerReturned(begin.attempt, begin.rank, 19)
 
-    counting = Counting()
-    run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), counting])
+    watching = Watching()
+    run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), watching])
     assert run.phase == Finished("complete")
     # When it was is written for readers; observers have a clock of their own.
-    assert counting.seen == sum(not isinstance(event, TimeTold) for event in events)
+    assert watching.seen == [event for event in events if not isinstance(event, TimeTold)]
     assert caplog.text.count("Broken raised and is dropped") == 1
     assert caplog.text.count("BrokenAtOnce raised and is dropped") == 1
-
-
-def test_a_rank_that_never_comes_to_the_agreed_report_is_ended_after_a_while(tmp_path):
-    """Time is the fake clock's: nobody waits for it."""
-
-    def worker(begin):
-        told = None
-        while not isinstance(told, Hold):
-            told = yield None
-        yield WorkerHeld(begin.attempt, begin.rank, 0)
-        while not isinstance(told, StopAt):
-            told = yield None
-        if begin.rank == 0:
-            yield WorkerReturned(begin.attempt, begin.rank, 1, stopped=True)
-        while True:
-            yield None
-
-    run, events, _ = drive(tmp_path, worker, before=lambda c: c._inbox.append(StopRequested(1)))
-    assert run.phase.ending == "interrupted"
-    assert type(events[-2]).__name__ == "DeadlinePassed"
 
 
 def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monkeypatch):
@@ -262,17 +132,6 @@ def test_a_mismatch_at_a_barrier_is_told_once_and_not_tried_again(tmp_path):
     assert run.phase.ending == "failed"
     assert sum(isinstance(event, WorkerFailed) for event in events) == 1
     assert len(engine.groups) == 1
-
-
-@pytest.mark.parametrize("max_failures", [0, 2])
-def test_deaths_are_retried_within_the_budget(tmp_path, max_failures):
-    def worker(begin):
-        yield reported(begin, 1)
-        raise RuntimeError("SIGKILL")
-
-    run, _, engine = drive(tmp_path, worker, max_failures=max_failures)
-    assert run.phase.ending == "failed"
-    assert len(engine.groups) == max_failures + 1
 
 
 class Fence:
@@ -399,12 +258,3 @@ def test_a_hang_is_retried_within_the_budget_or_ends_the_run(tmp_path, action, n
     assert run.phase.failures[0].kind == "hang"
     assert "rank 1 is stopped by a signal" in run.phase.failures[0].message
     assert len(engine.groups) == num_groups
-
-
-def test_an_answer_of_an_older_attempt_is_dropped(tmp_path):
-    def worker(begin):
-        yield Sampled(begin.attempt - 1, 7, 1)
-        yield WorkerReturned(begin.attempt, begin.rank, 0)
-
-    run, _, _ = drive(tmp_path, worker, watch=Watch(None, "warn", "/storage"))
-    assert run.phase == Finished("complete")

@@ -9,103 +9,50 @@ import msgspec
 import pytest
 
 from paceline._control import events, journal
-from paceline._control.events import (
-    JOURNAL_VERSION,
-    CapacityChanged,
-    CheckpointBroken,
-    CheckpointsFound,
-    CheckpointVerified,
-    CommitFailed,
-    Committed,
-    DeadlinePassed,
-    Described,
-    DriverStarted,
-    Event,
-    FileMade,
-    HangPassed,
-    HangSuspected,
-    Measured,
-    PinsSet,
-    PreemptionTold,
-    ResizeDue,
-    Retention,
-    RetentionSet,
-    StageUse,
-    StopRequested,
-    TimeTold,
-    ValidationEnded,
-    WorkersStopped,
-)
+from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._control.journal import Journal, JournalVersionError
 from paceline._core.codec import sealed
-from paceline._engine.messages import (
-    CheckpointRecord,
-    CheckpointStaged,
-    Failure,
-    FileEntry,
-    GpuUse,
-    RankUse,
-    Reported,
-    Staged,
-    StagingFailed,
-    ValidationTask,
-    WorkerFailed,
-    WorkerHeld,
-    WorkerReady,
-    WorkerReturned,
-)
+from paceline._engine import messages
+from paceline._engine.messages import Failure, WorkerFailed, WorkerReturned
 from paceline._storage import files
 
-TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
-RECORD = CheckpointRecord(
+TASK = messages.ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
+RECORD = messages.CheckpointRecord(
     1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12, TASK, "PENDING_VALIDATION"
 )
 
+USE = messages.RankUse(1, 0.5, 1 << 20, (messages.GpuUse(3, 1, 2, 0.5),), 2.0, pid=100, host="node-a", device="cuda:0")
+RETENTION = events.Retention(2, "loss", "min")
+
 STORY: list[Event] = [
-    CheckpointsFound((RECORD,)),
-    DriverStarted(
-        2,
-        1,
-        Retention(2, "loss", "min"),
-        at=1.5,
-        pid=7,
-        host="node-a",
-        initial="/elsewhere",
-        validates=True,
-        pinned=(1,),
-    ),
-    CheckpointBroken(2, 1, "a.bin is missing\r\nand b.bin too\u2028"),
-    CheckpointVerified(2, 1),
-    WorkerReady(2, 0, 100),
-    Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
-    CheckpointStaged(2, 2, Staged(0, (FileEntry("a.bin", 3, "ff"),), in_place=True)),
-    StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
-    Committed(RECORD),
-    CommitFailed(2, 2, "OSError: no space left"),
-    RetentionSet(1, Retention(3, "loss", "min")),
-    PinsSet(2, (1, 2)),
-    ValidationEnded(1, 1, "checkpoint_000001", "VALIDATED", msgspec.Raw(b'{"accuracy":0.5}')),
-    StopRequested(2),
-    PreemptionTold(2, 30.0, (1,), whole=False),
-    CapacityChanged(2, 1),
-    WorkerHeld(2, 0, 2),
+    events.CheckpointsFound((RECORD,)),
+    DriverStarted(2, 1, RETENTION, at=1.5, pid=7, host="node-a", initial="/elsewhere", validates=True, pinned=(1,)),
+    events.CheckpointBroken(2, 1, "a.bin is missing\r\nand b.bin too\u2028"),
+    events.CheckpointVerified(2, 1),
+    messages.WorkerReady(2, 0, 100),
+    messages.Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
+    messages.CheckpointStaged(2, 2, messages.Staged(0, (messages.FileEntry("a.bin", 3, "ff"),), in_place=True)),
+    messages.StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
+    events.Committed(RECORD),
+    events.CommitFailed(2, 2, "OSError: no space left"),
+    events.RetentionSet(1, RETENTION),
+    events.PinsSet(2, (1, 2)),
+    events.ValidationEnded(1, 1, "checkpoint_000001", "VALIDATED", msgspec.Raw(b'{"accuracy":0.5}')),
+    events.StopRequested(2),
+    events.PreemptionTold(2, 30.0, (1,), whole=False),
+    events.CapacityChanged(2, 1),
+    messages.WorkerHeld(2, 0, 2),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
-    HangSuspected(2, Failure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
-    HangPassed(2, 1, 61.5),
-    DeadlinePassed(2),
-    ResizeDue(2),
+    events.HangSuspected(2, Failure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
+    events.HangPassed(2, 1, 61.5),
+    events.DeadlinePassed(2),
+    events.ResizeDue(2),
     WorkerFailed(2, 1, Failure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),
-    WorkersStopped(2),
-    Described(msgspec.Raw(b'{"config":{"lr":0.1}}')),
-    TimeTold(1.5),
-    Measured(
-        2,
-        2.5,
-        (RankUse(1, 0.5, 1 << 20, (GpuUse(3, 1, 2, 0.5),), 2.0, 0.25, 0.5, 0.125, 0.0, 7, 100, "node-a", "cuda:0"),),
-        (StageUse("train", "read", 10, 100, 0.5, 0.0, 0.25, limits=True),),
-        consumers_wait=True,
-    ),
-    FileMade("flame", "profiles/rank_0.svg", 0, 3.5, 10.0),
+    events.WorkersStopped(2),
+    events.Described(msgspec.Raw(b'{"config":{"lr":0.1}}')),
+    events.TimeTold(1.5),
+    events.Measured(2, 2.5, (USE,), (events.StageUse("train", "read", 10, limits=True),), consumers_wait=True),
+    events.FileMade("flame", "profiles/rank_0.svg", 0, 3.5, 10.0),
 ]
 
 
@@ -137,14 +84,12 @@ def reopened(path: Path) -> tuple[Journal, list[Event]]:
 
 
 def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
+    assert journal.read(path) == []
+    assert not path.exists()
     assert {type(event) for event in STORY} == set(Event.__args__)
     written(path, STORY)
     assert journal.read(path) == STORY
-
-
-def test_where_there_is_no_journal_there_are_no_events(path: Path) -> None:
-    assert journal.read(path) == []
-    assert not path.exists()
+    assert path.stat().st_mode & 0o077 == 0, "it is for its owner alone"
 
 
 def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, book: Journal) -> None:
@@ -163,30 +108,19 @@ def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> No
         assert found == STORY[:number]
         book.append(event)
         book.close()
+        book.close()
     assert journal.read(path) == STORY
 
 
-def test_closing_writes_what_was_appended_and_may_be_repeated(path: Path) -> None:
-    book = Journal(path)
-    book.append(STORY[0])
-    book.close()
-    book.close()
-    assert journal.read(path) == STORY[:1]
-
-
-def test_the_journal_is_for_its_owner_alone(path: Path, book: Journal) -> None:
-    assert path.stat().st_mode & 0o077 == 0
-
-
 def test_truncated_at_every_byte_it_yields_the_events_whose_lines_are_whole(path: Path) -> None:
-    data = written(path, STORY)
+    data = written(path, STORY[:8])
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])
         assert journal.read(path) == STORY[: data[:length].count(b"\n")]
 
 
 def test_every_byte_altered_it_yields_the_events_before_that_line(path: Path) -> None:
-    data = written(path, STORY)
+    data = written(path, STORY[:8])
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         assert journal.read(path) == STORY[: data[:at].count(b"\n")]
@@ -195,24 +129,17 @@ def test_every_byte_altered_it_yields_the_events_before_that_line(path: Path) ->
 def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(path: Path) -> None:
     data = written(path, STORY[:5])
     whole = written(path, STORY[5:6])[len(data) :]
+    aside = b""
     for length in range(1, len(whole)):
         path.write_bytes(data + whole[:length])
-        path.with_name("journal.jsonl.torn").unlink(missing_ok=True)
         book, found = reopened(path)
         assert found == STORY[:5]
         assert path.read_bytes() == data
-        assert path.with_name("journal.jsonl.torn").read_bytes() == whole[:length]
+        aside += whole[:length]
+        assert path.with_name("journal.jsonl.torn").read_bytes() == aside, "what was set aside before is kept"
         book.append(STORY[6])
         book.close()
         assert journal.read(path) == [*STORY[:5], STORY[6]]
-
-
-def test_what_was_set_aside_before_is_kept(path: Path) -> None:
-    for tail in (b"first", b"second"):
-        data = path.read_bytes() if path.exists() else b""
-        path.write_bytes(data + tail)
-        reopened(path)[0].close()
-    assert path.with_name("journal.jsonl.torn").read_bytes() == b"firstsecond"
 
 
 def test_a_whole_journal_is_reopened_without_a_trace(path: Path) -> None:
@@ -279,30 +206,20 @@ def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
     assert journal.read(path) == STORY[:4]
 
 
-def test_a_disk_that_is_full_for_a_moment_is_waited_for(
+def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
     path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, refusals = os.write, [errno.ENOSPC, errno.EDQUOT, errno.ENOSPC]
 
-    def full_for_a_moment(fd: int, data: bytes) -> int:
+    def write_seven_bytes(fd: int, data: bytes) -> int:
         if refusals:
             raise OSError(refusals.pop(), "No space left on device")
-        return write(fd, data)
+        return write(fd, bytes(data)[:7])
 
     for event in STORY:
         book.append(event)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full_for_a_moment)
+        patched.setattr(os, "write", write_seven_bytes)
         book.flush()
     assert not refusals
-    assert journal.read(path) == STORY
-
-
-def test_short_writes_lose_nothing(path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    for event in STORY:
-        book.append(event)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:7]))
-        book.flush()
     assert journal.read(path) == STORY

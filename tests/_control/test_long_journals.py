@@ -1,20 +1,16 @@
-"""Runs with many reports: the short ways by which they are played and read come to what the long ones do."""
+"""Runs with many reports: the short way by which they are read comes to what the long one does."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from paceline._control import step as stepping
 from paceline._control.events import DriverStarted, Event, Reported, encode
 from paceline._control.gathering import reports_of, that_count
 from paceline._control.recover import history_of, outline_of, recovered
-from paceline._control.run import Run
-from paceline._control.step import step
 from paceline._core.codec import sealed
 from paceline._core.reductions import Mark
 from paceline._engine.messages import Failure, WorkerFailed, WorkerReturned, WorkersStopped
@@ -32,42 +28,18 @@ def report(rank: int, seq: int, attempt: int = 1, reduce: tuple[Mark, ...] = (),
 MEAN = (Mark(("loss",), "mean"),)
 
 
-def test_a_report_that_only_tells_leaves_the_run_that_the_whole_rule_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(7)
-    events: list[Event] = [DriverStarted(3, 0)]
-    reached = [0, 0, 0]
-    for _ in range(400):
-        rank = chance.randrange(3)
-        seq = max(1, reached[rank] + chance.choice((1, 1, 1, 0)))
-        reached[rank] = max(reached[rank], seq)
-        events.append(report(rank, seq, checkpoint="checkpoint_000001" if seq == 20 else None))
-    short = _played(events)
-    monkeypatch.setattr(stepping, "_only_tells", lambda event: False)
-    assert _played(events) == short
-    assert short[-1][0].num_reports == reached[0] > 100
-
-
-def test_reports_of_a_group_that_stops_are_counted_by_the_short_way_too() -> None:
-    failure = Failure(1, "user", "ValueError: x")
-    events = [DriverStarted(2, 0), report(0, 1), WorkerFailed(1, 1, failure), report(0, 2), report(1, 2)]
-    run = _played(events)[-1][0]
-    assert run.num_reports == 2
-
-
-def _played(events: list[Event]) -> list[tuple[Run, Any]]:
-    run, played = Run(), []
-    for event in events:
-        run, commands = step(run, event)
-        played.append((run, commands))
-    return played
-
-
 def written(path: Path, events: list[Event]) -> DiskDepot:
     layout = Layout(path)
     layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events))
     return DiskDepot(LocalFiles(), layout)
 
 
+BEGUN_AGAIN: list[Event] = [
+    DriverStarted(1, 1),
+    *(report(0, seq) for seq in (1, 2, 3)),
+    WorkerFailed(1, 0, Failure(0, "user", "ValueError: x")),
+    WorkersStopped(1),
+]
 ENDED: dict[str, list[Event]] = {
     "of one rank": [DriverStarted(1, 0), report(0, 1), report(0, 2), WorkerReturned(1, 0, 2), WorkersStopped(1)],
     "reduced over two": [
@@ -78,19 +50,8 @@ ENDED: dict[str, list[Event]] = {
         DriverStarted(2, 0),
         *(report(rank, seq, reduce=MEAN if seq % 2 else ()) for seq in (1, 2, 3, 4) for rank in (0, 1)),
     ],
-    "begun again without a checkpoint": [
-        DriverStarted(1, 1),
-        *(report(0, seq) for seq in (1, 2, 3)),
-        WorkerFailed(1, 0, Failure(0, "user", "ValueError: x")),
-        WorkersStopped(1),
-    ],
-    "begun again and reported": [
-        DriverStarted(1, 1),
-        *(report(0, seq) for seq in (1, 2, 3)),
-        WorkerFailed(1, 0, Failure(0, "user", "ValueError: x")),
-        WorkersStopped(1),
-        report(0, 1, attempt=2),
-    ],
+    "begun again without a checkpoint": BEGUN_AGAIN,
+    "begun again and reported": [*BEGUN_AGAIN, report(0, 1, attempt=2)],
 }
 
 

@@ -11,7 +11,6 @@ from paceline import train
 from paceline._control import journal
 from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode
 from paceline._control.recover import history_of, recovered
-from paceline._control.run import Finished
 from paceline._control.step import step
 from paceline._core.codec import sealed
 from paceline._storage import commit
@@ -61,6 +60,10 @@ def found_again(layout):
     return found
 
 
+def read_run(layout):
+    return history_of(DiskDepot(LocalFiles(), layout))[0]
+
+
 def on_disk(layout):
     return {manifest.record.name for manifest in commit.manifests(layout)}
 
@@ -77,7 +80,7 @@ def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(lay
         assert run.latest.seq == 5
         run, commands = step(run, DriverStarted(2, 0))
         assert commands, "the run can be started again"
-        assert history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 5, "a reader sees the same"
+        assert read_run(layout).latest.seq == 5, "a reader sees the same"
 
 
 def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path):
@@ -86,34 +89,26 @@ def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout
         count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
     ).fit()
     assert result.metrics == {"i": 6, "start": 5}
-    kinds = [type(event) for event in journal.read(layout.journal)]
-    assert kinds[0] is CheckpointsFound
+    assert isinstance(journal.read(layout.journal)[0], CheckpointsFound)
 
 
-def test_a_commit_that_was_asked_for_but_not_done_is_finished(layout):
+@pytest.mark.parametrize("staged_files_are_there", [True, False])
+def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_there(layout, staged_files_are_there):
     """The driver died between the last rank's word and the rename."""
     events = journal.read(layout.journal)
     last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
-    seq = events[last].record.seq
+    seq, name = events[last].record.seq, events[last].record.name
     # As it was a moment before: the files staged, the word given, no manifest.
-    name = events[last].record.name
     staged = layout.staged(1, seq)
     staged.mkdir(parents=True)
     layout.checkpoint(name).rename(staged / "gathered")
     (staged / "gathered" / ".manifest.json").unlink()
+    if not staged_files_are_there:
+        shutil.rmtree(staged)
     layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[:last]))
     run = found_again(layout).run
-    assert run.latest.seq == seq
-    assert commit.problem_with(layout.checkpoint(name)) is None
-
-
-def test_staged_files_that_are_gone_cost_that_checkpoint_only(layout):
-    events = journal.read(layout.journal)
-    last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
-    shutil.rmtree(layout.checkpoint(events[last].record.name))
-    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[:last]))
-    run = found_again(layout).run
-    assert run.latest.seq == events[last].record.seq - 1
+    assert run.latest.seq == (seq if staged_files_are_there else seq - 1)
+    assert commit.problem_with(layout.checkpoint(run.latest.name)) is None
 
 
 def test_reports_in_a_workers_file_are_taken_in_once(layout):
@@ -145,13 +140,18 @@ def test_a_journal_is_played_without_holding_all_of_it_in_memory(tmp_path):
     assert peak < layout.journal.stat().st_size / 2
 
 
-def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_died_before(layout):
-    source = layout.checkpoint("checkpoint_000004")
+def copy_checkpoint(layout, seq, *, lease=0):
+    """The newest, as another: in the journal there is no word of it."""
+    source = layout.checkpoint("checkpoint_000005")
     manifest = commit.read_manifest(source)
-    old = manifest.record.__class__(2, "checkpoint_000002", 1, manifest.record.metrics)
-    shutil.copytree(source, layout.checkpoint(old.name))
-    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=old))
-    (layout.checkpoint(old.name) / ".manifest.json").write_bytes(data)
+    record = msgspec.structs.replace(manifest.record, seq=seq, name=f"checkpoint_{seq:06d}")
+    shutil.copytree(source, layout.checkpoint(record.name))
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=record, lease=lease))
+    (layout.checkpoint(record.name) / ".manifest.json").write_bytes(data)
+
+
+def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_died_before(layout):
+    copy_checkpoint(layout, 2)
     found_again(layout)
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
 
@@ -169,54 +169,42 @@ def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(lay
     assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
 
 
-def commit_late(layout, lease):
-    """As a driver that was paused until now would: in the journal there is no word of it."""
-    source = layout.checkpoint("checkpoint_000005")
-    manifest = commit.read_manifest(source)
-    late = msgspec.structs.replace(manifest.record, seq=6, name="checkpoint_000006")
-    shutil.copytree(source, layout.checkpoint(late.name))
-    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=late, lease=lease))
-    (layout.checkpoint(late.name) / ".manifest.json").write_bytes(data)
+@pytest.fixture
+def followed(layout):
+    """Its driver was followed by another, of lease 7: whoever commits with an older one was paused until now."""
+    with layout.journal.open("ab") as file:
+        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
+    return layout
 
 
 @pytest.mark.parametrize(("lease", "counts"), [(0, True), (6, False), (7, True), (8, True)])
 def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver_had_been_followed(
-    layout, lease, counts
+    followed, lease, counts
 ):
-    with layout.journal.open("ab") as file:
-        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
-    commit_late(layout, lease)
-    assert (history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 6) == counts, "for a reader"
-    assert (found_again(layout).run.latest.seq == 6) == counts, "for the next driver"
-    assert ("checkpoint_000006" in on_disk(layout)) == counts
-    assert "checkpoint_000005" in on_disk(layout) or counts
+    copy_checkpoint(followed, 6, lease=lease)
+    assert (read_run(followed).latest.seq == 6) == counts, "for a reader"
+    assert (found_again(followed).run.latest.seq == 6) == counts, "for the next driver"
+    assert ("checkpoint_000006" in on_disk(followed)) == counts
+    assert "checkpoint_000005" in on_disk(followed) or counts
 
 
-def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(layout):
-    with layout.journal.open("ab") as file:
-        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
-    commit_late(layout, 6)
-    shutil.rmtree(layout.checkpoint("checkpoint_000005"))
-    layout.checkpoint("checkpoint_000006").rename(layout.checkpoint("checkpoint_000005"))
-    manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
+def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(followed):
+    copy_checkpoint(followed, 6, lease=6)
+    shutil.rmtree(followed.checkpoint("checkpoint_000005"))
+    followed.checkpoint("checkpoint_000006").rename(followed.checkpoint("checkpoint_000005"))
+    manifest = followed.checkpoint("checkpoint_000005") / ".manifest.json"
     manifest.write_text(manifest.read_text().replace("checkpoint_000006", "checkpoint_000005"))
-    assert history_of(DiskDepot(LocalFiles(), layout))[0].latest.seq == 4
-    assert found_again(layout).run.latest.seq == 4
-    assert on_disk(layout) == {"checkpoint_000004"}
+    assert read_run(followed).latest.seq == 4
+    assert found_again(followed).run.latest.seq == 4
+    assert on_disk(followed) == {"checkpoint_000004"}
 
 
-def test_a_reader_changes_nothing(layout):
+def test_a_reader_of_a_run_that_failed_changes_nothing(layout):
     def contents():
         return {str(p): p.stat().st_mtime_ns for p in layout.root.rglob("*")}
 
+    assert read_run(layout).phase.ending == "failed"
     layout.journal.write_bytes(layout.journal.read_bytes()[:-3])
     before = contents()
-    Result.from_path(layout.root)
-    assert contents() == before
-
-
-def test_a_run_that_failed_is_finished_and_can_be_read(layout):
-    run, _ = history_of(DiskDepot(LocalFiles(), layout))
-    assert isinstance(run.phase, Finished)
-    assert run.phase.ending == "failed"
     assert Result.from_path(layout.root).metrics == {"i": 4, "start": 0}
+    assert contents() == before

@@ -1,7 +1,9 @@
 """What the controller does for one event does not grow with the number of workers: whatever all of them say at once."""
 
-import time
+import sys
+import tracemalloc
 from collections.abc import Callable
+from types import FrameType
 
 import msgspec
 import pytest
@@ -29,19 +31,20 @@ from paceline.train.failures import CallbackObserver, Collector
 
 FEW, MANY = 100, 3_000
 ALLOWED = 4.0
-"""A tree of thirty times as many entries has a level more; what looks at all of them takes thirty times as long."""
+"""A tree of thirty times as many entries has a level more; what looks at all of them costs thirty times as much."""
 
 RAW = msgspec.Raw(b'{"loss":0.5}')
 MARKS = (Mark(("loss",), "mean"),)
-FILES = (FileEntry("model.pt", 1, "0"),)
+CURSOR = (("train", Cursor(row=8, chunk=8, world=2)),)
 
 
 def reported(rank: int, seq: int = 1, **also: object) -> Reported:
     return Reported(1, rank, seq, RAW, 0.0, "train.py:40", **also)  # type: ignore[arg-type]
 
 
-def cursor(rank: int) -> tuple[tuple[str, Cursor], ...]:
-    return (("train", Cursor(row=8, chunk=8, world=2)),)
+def save(rank: int, **also: object) -> list[Event]:
+    files = Staged(rank, (FileEntry("model.pt", 1, "0"),))
+    return [reported(rank, checkpoint="checkpoint_000001", **also), CheckpointStaged(1, 1, files)]
 
 
 def echo(rank: int) -> WorkerFailed:
@@ -51,24 +54,13 @@ def echo(rank: int) -> WorkerFailed:
 STORMS: dict[str, Callable[[int], list[Event]]] = {
     "are ready": lambda n: [WorkerReady(1, rank, 1) for rank in range(n)],
     "report": lambda n: [reported(rank) for rank in range(n)],
-    "report ahead of one": lambda n: [reported(rank, seq) for seq in (1, 2) for rank in range(1, n)],
-    "tell where their datasets stand": lambda n: [reported(rank, data=cursor(rank)) for rank in range(n)],
-    "tell it ahead of one": lambda n: [reported(r, seq, data=cursor(r)) for seq in (1, 2) for r in range(1, n)],
+    "tell where their datasets stand": lambda n: [reported(rank, data=CURSOR) for rank in range(n)],
     "report what is reduced": lambda n: [reported(rank, reduce=MARKS) for rank in range(n)],
+    "report ahead of one": lambda n: [reported(rank, seq) for seq in (1, 2) for rank in range(1, n)],
+    "tell it ahead of one": lambda n: [reported(r, seq, data=CURSOR) for seq in (1, 2) for r in range(1, n)],
     "report it ahead of one": lambda n: [reported(r, seq, reduce=MARKS) for seq in (1, 2) for r in range(1, n)],
-    "save what is reduced": lambda n: [
-        event
-        for rank in range(n)
-        for event in (
-            reported(rank, checkpoint="checkpoint_000001", reduce=MARKS),
-            CheckpointStaged(1, 1, Staged(rank, FILES)),
-        )
-    ],
-    "save": lambda n: [
-        event
-        for rank in range(n)
-        for event in (reported(rank, checkpoint="checkpoint_000001"), CheckpointStaged(1, 1, Staged(rank, FILES)))
-    ],
+    "save": lambda n: [event for rank in range(n) for event in save(rank)],
+    "save what is reduced": lambda n: [event for rank in range(n) for event in save(rank, reduce=MARKS)],
     "lose their connections": lambda n: [echo(rank) for rank in range(n - 1)],
     "lose them to one that died": lambda n: [
         WorkerFailed(1, 0, Failure(0, "killed", "killed by SIGKILL")),
@@ -85,23 +77,46 @@ STORMS: dict[str, Callable[[int], list[Event]]] = {
 }
 
 
-def least_s(work: Callable[[], object]) -> float:
-    """Processor time of this thread: other processes do not count, and of three tries the quickest does."""
-    took = []
-    for _ in range(3):
-        before = time.thread_time()
+def count_instructions(work: Callable[[], object]) -> int:
+    """Of the interpreter: unlike times, they are the same in every run."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         work()
-        took.append(time.thread_time() - before)
-    return min(took)
+    finally:
+        sys.settrace(before)
+    return count
 
 
-def heard(run: Run, events: list[Event]) -> Run:
+def cost_of_each(hear: Callable[[Event], object], events: list[Event]) -> float:
+    """Instructions for one event, from about fifty of them; the first and the last, which may do more, are not."""
+    stride = len(events) // 50
+    counts = []
+    for at, event in enumerate(events):
+        if at % stride == stride // 2:
+            counts.append(count_instructions(lambda event=event: hear(event)))
+        else:
+            hear(event)
+    return sum(counts) / len(counts)
+
+
+def hear_all(run: Run, events: list[Event]) -> list[Run]:
+    """Every version of the run on the way."""
+    versions = [run]
     for event in events:
-        run, _ = step(run, event)
-    return run
+        versions.append(step(versions[-1], event)[0])
+    return versions
 
 
-def opened(size: int) -> Run:
+def open_run(size: int) -> Run:
     run, _ = step(Run(), DriverStarted(size, 1))
     assert isinstance(run.phase, Running)
     return run
@@ -109,36 +124,38 @@ def opened(size: int) -> Run:
 
 @pytest.mark.parametrize("what", STORMS)
 def test_what_all_workers_say_costs_the_same_for_each(what: str) -> None:
-    costs = {}
+    """In instructions, and in memory that one version of the run does not share with the one before."""
+    instructions, num_bytes = {}, {}
     for size in (FEW, MANY):
         events = STORMS[what](size)
-        run = opened(size)
-        assert isinstance(heard(run, events).phase, Running | Stopping)
-        costs[size] = least_s(lambda run=run, events=events: heard(run, events)) / len(events)
-    assert costs[MANY] < ALLOWED * costs[FEW], f"{1e6 * costs[FEW]:.1f} us, then {1e6 * costs[MANY]:.1f} us"
+        versions = [open_run(size)]
+        instructions[size] = cost_of_each(lambda event, v=versions: v.append(step(v[-1], event)[0]), events)
+        assert isinstance(versions[-1].phase, Running | Stopping)
+        tracemalloc.start()
+        versions = hear_all(versions[0], events)
+        num_bytes[size] = tracemalloc.get_traced_memory()[0] / len(events)
+        tracemalloc.stop()
+    assert instructions[MANY] < ALLOWED * instructions[FEW]
+    assert num_bytes[MANY] < ALLOWED * num_bytes[FEW]
 
 
 def test_a_watch_over_ranks_that_report_does_not_look_at_all_of_them_all_the_time() -> None:
-    def ticks(size: int) -> float:
-        run = opened(size)
-        watches = []
-        for _ in range(3):
-            watch = Watch(None, "warn", "")
-            watch.began(size, 1000.0)
-            for seq in (1, 2):
-                for rank in range(size):
-                    watch.saw(reported(rank, seq), 1000.0 + seq)
-            assert watch.tick(run, 1002.0, 0.0) is None, "that time it does look"
-            watches.append(watch)
+    def count_ticks(size: int) -> int:
+        run = open_run(size)
+        watch = Watch(None, "warn", "")
+        watch.began(size, 1000.0)
+        for seq in (1, 2):
+            for rank in range(size):
+                watch.saw(reported(rank, seq), 1000.0 + seq)
+        assert watch.tick(run, 1002.0, 0.0) is None, "that time it does look"
 
         def tick() -> None:
-            watch = watches.pop()
             for tenth in range(21, 250):
                 assert watch.tick(run, 1000.0 + tenth / 10, 0.0) is None
 
-        return least_s(tick)
+        return count_instructions(tick)
 
-    assert ticks(MANY) < ALLOWED * ticks(FEW)
+    assert count_ticks(MANY) < ALLOWED * count_ticks(FEW)
 
 
 class Watching(UserCallback):
@@ -150,38 +167,28 @@ class Watching(UserCallback):
 
 
 def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
-    def told(size: int) -> float:
-        run = opened(size)
-        heard_by = Watching()
+    def cost(size: int) -> float:
+        run = open_run(size)
+        watching = Watching()
         about = TrainRunContext("run", None, None, None, None)
-        observer = CallbackObserver(heard_by, about, None)  # type: ignore[arg-type]
+        observer = CallbackObserver(watching, about, None)  # type: ignore[arg-type]
         events = [reported(rank, seq) for seq in (1, 2) for rank in range(size)]
-        took = least_s(lambda: [observer.saw(event, run) for event in events])
-        assert heard_by.num_heard == 3 * len(events)
-        return took / len(events)
+        found = cost_of_each(lambda event: observer.saw(event, run), events)
+        assert watching.num_heard == len(events)
+        return found
 
-    assert told(MANY) < ALLOWED * told(FEW)
+    assert cost(MANY) < ALLOWED * cost(FEW)
 
 
 @pytest.mark.parametrize("marks", [(), MARKS], ids=["plain", "reduced"])
 def test_reports_are_gathered_at_the_same_cost_for_each(marks: tuple[Mark, ...]) -> None:
-    def gathered(size: int) -> float:
-        run = opened(size)
+    def cost(size: int) -> float:
+        run = open_run(size)
+        collector = Collector((), run)
         # The last ones first, so that rank 0 completes each report.
         events = [reported(rank, seq, reduce=marks) for seq in (1, 2) for rank in reversed(range(size))]
+        found = cost_of_each(lambda event: collector.saw(event, run), events)
+        assert collector.metrics == {"loss": 0.5}
+        return found
 
-        def gather() -> None:
-            collector = Collector((), run)
-            for event in events:
-                collector.saw(event, run)
-            assert collector.metrics == {"loss": 0.5}
-
-        return least_s(gather) / len(events)
-
-    assert gathered(MANY) < ALLOWED * gathered(FEW)
-
-
-def test_of_reports_that_all_ranks_have_made_nothing_is_kept() -> None:
-    run = heard(opened(FEW), [reported(rank, seq, reduce=MARKS) for seq in (1, 2) for rank in range(FEW)])
-    assert isinstance(run.phase, Running)
-    assert len(run.phase.reducing) == 0
+    assert cost(MANY) < ALLOWED * cost(FEW)

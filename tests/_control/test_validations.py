@@ -35,6 +35,9 @@ class Beside:
                 return news
         return []
 
+    def news_of_two_looks(self):
+        return [*self.validations.news(), *self.validations.news()]
+
     @property
     def num_tries(self):
         return len(self.engine.groups)
@@ -82,34 +85,20 @@ def test_what_it_returned_is_told_once_and_the_next_may_start():
     assert [group.attempt for group in beside.engine.groups] == [1, 2]
 
 
-def test_a_failure_is_told_with_the_line_of_the_users_own():
-    assert Beside(raises).told() == [ended("VALIDATION_FAILED", problem="ValueError: no, at mine.py:7 in validate")]
-    assert Beside(dies).told() == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
+RAISED = ended("VALIDATION_FAILED", problem="ValueError: no, at mine.py:7 in validate")
+KILLED = ended("VALIDATION_FAILED", problem="killed by SIGKILL")
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_failure_is_tried_again_up_to_the_limit(limit):
-    beside = Beside(dies, max_retries=limit)
-    assert beside.told(within=50) == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
-    assert beside.num_tries == limit + 1
-
-
-def test_a_failure_of_another_kind_is_not_tried_again():
-    beside = Beside(raises, max_retries=3, is_retried=lambda failed: failed.failure.kind == "killed")
-    assert beside.told()[0].status == "VALIDATION_FAILED"
-    assert beside.num_tries == 1
-
-
-def test_without_a_limit_it_is_tried_until_it_is_done():
-    tries = []
-
-    def worker(begin):
-        tries.append(begin.attempt)
-        yield from returns(begin) if len(tries) == 20 else dies(begin)
-
-    beside = Beside(worker, max_retries=-1)
-    assert beside.told(within=200) == [ended("VALIDATED", FOUND)]
-    assert tries == list(range(1, 21))
+@pytest.mark.parametrize(
+    ("worker", "max_retries", "told", "num_tries"),
+    [(raises, 0, RAISED, 1), (dies, 0, KILLED, 1), (dies, 3, KILLED, 4), (raises, 3, RAISED, 1)],
+)
+def test_a_failure_is_told_with_the_users_line_and_tried_again_if_it_is_of_that_kind(
+    worker, max_retries, told, num_tries
+):
+    beside = Beside(worker, max_retries=max_retries, is_retried=lambda failed: failed.failure.kind == "killed")
+    assert beside.told(within=50) == [told]
+    assert beside.num_tries == num_tries
 
 
 def test_time_counts_from_when_the_function_begins():
@@ -119,16 +108,15 @@ def test_time_counts_from_when_the_function_begins():
     beside.clock.advance(4.9)
     assert beside.validations.news() == []
     beside.clock.advance(0.1)
-    news = [*beside.validations.news(), *beside.validations.news()]
-    assert news == [ended("VALIDATION_TIMEOUT", problem="it took longer than 5 s and was ended")]
+    problem = "it took longer than 5 s and was ended"
+    assert beside.news_of_two_looks() == [ended("VALIDATION_TIMEOUT", problem=problem)]
 
 
 def test_one_that_never_begins_is_ended_too():
     beside = Beside(never_starts, timeout_s=5)
     assert beside.told() == []
     beside.clock.advance(START_S + 5)
-    news = [*beside.validations.news(), *beside.validations.news()]
-    assert [event.status for event in news] == ["VALIDATION_TIMEOUT"]
+    assert [event.status for event in beside.news_of_two_looks()] == ["VALIDATION_TIMEOUT"]
 
 
 def test_all_tries_together_have_the_time_of_one():
@@ -138,35 +126,24 @@ def test_all_tries_together_have_the_time_of_one():
         raise RuntimeError("SIGKILL")
 
     beside = Beside(worker, timeout_s=5, max_retries=-1)
-    assert beside.told(within=50) == [ended("VALIDATION_FAILED", problem="killed by SIGKILL")]
+    assert beside.told(within=50) == [KILLED]
     assert beside.num_tries == 3, "the third ended after six seconds"
 
 
 def test_one_that_returned_and_does_not_leave_is_ended_and_what_it_returned_counts():
-    def worker(begin):
-        yield WorkerReturned(begin.attempt, 0, 0, value=FOUND)
-        while True:
-            yield None
+    beside = Beside(returns)
+    stop, asked = beside.engine.stop, []
 
-    beside = Beside(worker)
-    beside.engine.stop = stop = Stubborn(beside.engine.stop)
+    def stop_only_by_killing(*, kill):
+        asked.append(kill)
+        if kill:
+            stop(kill=True)
+
+    beside.engine.stop = stop_only_by_killing
     assert beside.told() == []
     beside.clock.advance(LEAVE_S)
-    assert [*beside.validations.news(), *beside.validations.news()] == [ended("VALIDATED", FOUND)]
-    assert stop.asked == [False, True]
-
-
-class Stubborn:
-    """An engine whose worker leaves only when it is killed."""
-
-    def __init__(self, stop):
-        self._stop = stop
-        self.asked = []
-
-    def __call__(self, *, kill):
-        self.asked.append(kill)
-        if kill:
-            self._stop(kill=True)
+    assert beside.news_of_two_looks() == [ended("VALIDATED", FOUND)]
+    assert asked == [False, True]
 
 
 def test_one_that_cannot_be_started_is_a_failure_of_its_own_and_not_of_the_run():

@@ -10,6 +10,7 @@ from paceline._engine.messages import Frame, Sampled
 
 OWN = Frame("__main__", "train_fn", "train.py:41", own=True)
 ABOUT = Surroundings("/storage/run")
+REPORT = "paceline.train.session.report"
 
 
 def library(*names):
@@ -35,19 +36,9 @@ def seen(below, called=""):
         (("paceline.data.epochs._batches", "paceline.data.exec.wire.hear", "socket.recv_fds"), "", "rows", ""),
         ((), "loss.item", "gpu", "loss.item"),
         (("torch.cuda.synchronize",), "", "gpu", "torch.cuda.synchronize"),
-        (
-            ("paceline.train.session.report", "paceline._worker.context.report", "threading.wait"),
-            "",
-            "report",
-            "",
-        ),
-        (
-            ("paceline.train.session.report", "paceline._worker.context.report", "paceline._storage.commit.copy"),
-            "",
-            "storage",
-            "",
-        ),
-        (("paceline.train.session.report", "paceline._worker.upload.wait", "threading.join"), "", "storage", ""),
+        ((REPORT, "paceline._worker.context.report", "threading.wait"), "", "report", ""),
+        ((REPORT, "paceline._worker.context.report", "paceline._storage.commit.copy"), "", "storage", ""),
+        ((REPORT, "paceline._worker.upload.wait", "threading.join"), "", "storage", ""),
         (("paceline.train.collective.barrier", "paceline._worker.context.join", "threading.wait"), "", "barrier", ""),
     ],
 )

@@ -22,13 +22,10 @@ def ray_in_use(monkeypatch, *, initialised=True):
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: initialised))
 
 
-def test_without_a_word_it_is_this_machine():
+def test_without_a_word_it_is_this_machine_though_ray_is_imported(monkeypatch):
     assert chosen() == Choice("local", "it is the default")
-
-
-def test_ray_that_is_only_imported_changes_nothing(monkeypatch):
     ray_in_use(monkeypatch, initialised=False)
-    assert chosen().engine == "local"
+    assert chosen() == Choice("local", "it is the default")
 
 
 def test_ray_is_taken_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
@@ -49,9 +46,13 @@ def test_what_is_asked_for_goes_before_what_is_found(monkeypatch):
     assert chosen("local").reason == "RunConfig(engine='local') says so"
 
 
-def test_an_address_alone_asks_for_ray():
+def test_what_init_is_given_is_remembered():
     choice.remember(None, "auto", str)
-    assert chosen() == Choice("ray", "paceline.init() says so", "auto")
+    assert chosen() == Choice("ray", "paceline.init() says so", "auto"), "an address alone asks for Ray"
+    paceline.init(engine="local")
+    assert chosen() == Choice("local", "paceline.init() says so")
+    paceline.init()
+    assert chosen() == Choice()
 
 
 def test_a_run_inside_a_worker_stays_there(monkeypatch):
@@ -73,13 +74,6 @@ def test_what_makes_no_sense_is_refused_and_not_remembered(arguments, message):
     with pytest.raises(ValueError, match=message):
         paceline.init(**arguments)
     assert chosen().engine == "local"
-
-
-def test_init_of_this_machine_needs_nothing():
-    paceline.init(engine="local")
-    assert chosen() == Choice("local", "paceline.init() says so")
-    paceline.init()
-    assert chosen() == Choice()
 
 
 def test_a_wrong_variable_is_refused_by_name(monkeypatch):

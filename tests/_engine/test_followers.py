@@ -50,7 +50,7 @@ def test_nothing_said_while_followers_take_is_lost_or_doubled():
     with followers.waking(woken.set):
         talking.start()
         while len(heard) < 5000:
-            assert woken.wait(10)
+            assert woken.wait(60)
             woken.clear()
             said = followers.since(number)
             number = said.until

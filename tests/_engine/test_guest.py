@@ -44,13 +44,10 @@ def _by_value(thing):
         ([ray.ObjectRef.nil()], True),
         ({"task": task}, True),
         ([ray.exceptions.RayError], True),
-        ([ray, ray.data], True),
         (_imports_ray, False),
-        ("ray", False),
         (["ray", "ray.util", "ObjectRef"], False),
         ({"text": "import ray; ray.init()", "ray": "ray.get"}, False),
         (lambda: "ray.get", False),
-        ([1.5] * 100, False),
     ],
 )
 def test_a_job_leads_to_ray_by_what_it_names_not_by_what_it_says(thing, mentioned: bool) -> None:

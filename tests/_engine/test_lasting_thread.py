@@ -20,7 +20,7 @@ time.sleep(1000)
 """
 
 
-def _started() -> subprocess.Popen[bytes]:
+def start_bound() -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", BOUND], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -29,14 +29,14 @@ def _started() -> subprocess.Popen[bytes]:
 
 @pytest.mark.skipif(not on_linux(), reason="elsewhere no system tells a process of its parent's end")
 @pytest.mark.parametrize("lasting", [False, True])
-def test_a_process_does_not_end_with_the_thread_that_asked_for_it(lasting: bool) -> None:
+def test_a_process_does_not_end_with_the_thread_that_started_it(lasting: bool) -> None:
     started: list[subprocess.Popen[bytes]] = []
     task = 0
 
     def work() -> None:
         nonlocal task
         task = threading.get_native_id()
-        started.append(from_lasting_thread(_started) if lasting else _started())
+        started.append(from_lasting_thread(start_bound) if lasting else start_bound())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -44,20 +44,16 @@ def test_a_process_does_not_end_with_the_thread_that_asked_for_it(lasting: bool)
     while Path(f"/proc/self/task/{task}").exists():
         os.sched_yield()
     (process,) = started
-    try:
+    with process:
         if lasting:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.5)
+            process.kill()
         else:  # What is feared does happen.
-            assert process.wait(10) == -9
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+            assert process.wait(60) == -9
 
 
-def test_what_it_raises_is_raised_where_it_was_asked_for() -> None:
+def test_an_error_is_raised_in_the_calling_thread_and_the_main_thread_starts_processes_itself() -> None:
     raised: list[BaseException] = []
 
     def work() -> None:
@@ -71,7 +67,4 @@ def test_what_it_raises_is_raised_where_it_was_asked_for() -> None:
         thread.start()
         thread.join()
     assert len(raised) == 2
-
-
-def test_the_main_thread_starts_processes_itself() -> None:
     assert from_lasting_thread(threading.current_thread) is threading.main_thread()

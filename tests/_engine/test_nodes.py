@@ -19,11 +19,8 @@ def test_a_drained_node_is_told_once_to_those_it_concerns():
         ("c1", 30.0, (), True),
     ]
     assert notices(found, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
-
-
-def test_a_deadline_that_has_passed_leaves_no_time():
-    (notice,) = notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
-    assert (notice.grace_s, notice.whole) == (0.0, True)
+    (late,) = notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
+    assert (late.grace_s, late.whole) == (0.0, True), "a deadline that has passed leaves no time"
 
 
 OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceeded threshold of 50B (2.0% of 99B)\n"

@@ -41,7 +41,7 @@ def test_a_module_and_a_whole_package_of_the_script_travel(tmp_path: Path) -> No
     assert _names(found) == {"project": ["alone.py", *(f"package/{name}" for name in expected)]}
 
 
-def test_whatis_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> None:
+def test_what_is_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> None:
     project = tmp_path / "project"
     modules = {
         "elsewhere": _module("elsewhere", tmp_path / "other" / "elsewhere.py"),
@@ -57,10 +57,10 @@ def test_whatis_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> Non
     assert own_modules(modules, [project]) == []
 
 
-def test_of_what_this_process_has_imported_nothing_of_paceline_or_a_library_travels() -> None:
+def test_of_paceline_and_of_libraries_nothing_travels_and_nothing_is_no_parcel(tmp_path: Path) -> None:
     source = Path(parcel.__file__).parents[3]
-    found = own_modules(sys.modules, [source, Path(pytest.__file__).parents[1]])
-    assert found == []
+    assert own_modules(sys.modules, [source, Path(pytest.__file__).parents[1]]) == []
+    assert packed(own_modules(sys.modules, [tmp_path])).data == b""
 
 
 def test_parts_of_a_namespace_package_travel_from_each_home(tmp_path: Path) -> None:
@@ -104,10 +104,6 @@ def test_the_same_files_make_the_same_parcel_and_a_change_another(tmp_path: Path
     assert zipfile.ZipFile(io.BytesIO(changed.data)).read("0/alone.py") == b"x = 2"
 
 
-def test_nothing_of_the_users_own_is_no_parcel(tmp_path: Path) -> None:
-    assert packed(own_modules(sys.modules, [tmp_path])).data == b""
-
-
 def test_a_working_dir_of_this_machine_travels_whole_but_for_what_is_excluded(tmp_path: Path) -> None:
     for name in ("train.py", "data/large.bin", "data/small.txt", "notes.log", "deep/er/x.txt", ".git/config"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +136,6 @@ def test_addresses_are_left_to_ray_and_packages_of_this_machine_travel(tmp_path:
         ({"working_dir": __file__}, "is a file"),
         ({"working_dir": 3}, "no path"),
         ({"py_modules": "package"}, "is not a list"),
-        ({"py_modules": ["/nowhere/at/all"]}, "does not exist"),
     ],
 )
 def test_what_cannot_travel_is_refused_by_name(given: dict, said: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from paceline._engine.messages import Failure, WorkerFailed, WorkersStopped
 from paceline._engine.ray.presence import Anchored, ClusterLostError, Presence
 
+FAILED = WorkerFailed(1, 0, Failure(0, "killed", "its node was lost"))
+
 
 @pytest.fixture
 def head():
@@ -20,18 +22,11 @@ def head():
 @pytest.fixture
 def presence(head):
     host, port = head.getsockname()
-    with contextlib.closing(Presence(f"{host}:{port}", 0.3)) as presence:
+    with contextlib.closing(Presence(f"{host}:{port}", 600)) as presence:
         yield presence
 
 
-def lost(presence):
-    deadline = time.monotonic() + 10
-    while not presence.lost:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-class Heard:
+class ScriptedEngine:
     """An engine that says what it is given to say."""
 
     def __init__(self, *said):
@@ -49,19 +44,26 @@ class Heard:
         self.closed = True
 
 
-FAILED = WorkerFailed(1, 0, Failure(0, "killed", "its node was lost"))
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not (answer := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return answer
 
 
-def test_a_head_that_takes_connections_is_there(presence):
+def test_a_head_that_takes_connections_is_there_and_a_lost_worker_is_told_at_once(presence):
     assert presence.answers()
     presence.raise_if_lost()
     assert presence.asked(lambda: 7) == 7
     with pytest.raises(KeyError):
         presence.asked(lambda: {}[1])
+    assert Anchored(ScriptedEngine(FAILED), presence).wait(0) == [FAILED]
 
 
 def test_one_that_does_not_for_a_while_is_lost_and_nothing_waits_for_it(head, presence):
-    engine = Anchored(Heard(), presence)
+    engine = Anchored(ScriptedEngine(), presence)
+    presence._patience_s = 0.3
     head.close()
     with pytest.raises(ClusterLostError, match=r"127\.0\.0\.1:\d+ is gone: its head has not answered for 0\.3 s"):
         engine.capacity(None, 1, 1)
@@ -71,31 +73,19 @@ def test_one_that_does_not_for_a_while_is_lost_and_nothing_waits_for_it(head, pr
     assert not engine._engine.closed, "its own end would wait for the head"
 
 
-def test_a_lost_worker_is_told_at_once_while_the_head_answers(presence):
-    assert Anchored(Heard(FAILED), presence).wait(0) == [FAILED]
-
-
-def test_a_lost_worker_is_not_told_where_the_cluster_is_lost(head, presence):
-    engine = Anchored(Heard(FAILED), presence)
+def test_a_lost_worker_is_held_back_until_the_head_is_back_or_lost(head, presence):
+    inner = ScriptedEngine(FAILED)
+    engine = Anchored(inner, presence)
+    address = head.getsockname()
     head.close()
     assert engine.wait(0) == []
-    lost(presence)
+    inner.said = [WorkersStopped(1)]
+    assert engine.wait(0) == []
+    with socket.create_server(address):
+        assert wait_until(lambda: engine.wait(0)) == [FAILED, WorkersStopped(1)]
+    inner.said = [FAILED]
+    assert engine.wait(0) == []
+    presence._patience_s = 0.3
+    wait_until(lambda: presence.lost)
     with pytest.raises(ClusterLostError):
         engine.wait(0)
-
-
-def test_a_head_that_comes_back_gives_free_what_was_held_back(head):
-    host, port = head.getsockname()
-    with contextlib.closing(Presence(f"{host}:{port}", 60)) as presence:
-        inner = Heard(FAILED)
-        engine = Anchored(inner, presence)
-        head.close()
-        assert engine.wait(0) == []
-        inner.said = [WorkersStopped(1)]
-        assert engine.wait(0) == []
-        with socket.create_server((host, port)):
-            deadline = time.monotonic() + 10
-            while not (said := engine.wait(0)):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-        assert said == [FAILED, WorkersStopped(1)]

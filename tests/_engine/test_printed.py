@@ -56,7 +56,9 @@ def _reported(seq: int) -> Reported:
     return Reported(1, 2, seq, Raw(b"{}"), 0.0, "x.py:1")
 
 
-def test_reports_after_the_last_that_was_heard_are_found_in_the_workers_file(begin: Begin, tmp_path: Path) -> None:
+def test_reports_after_the_last_that_was_heard_are_found_at_the_end_of_the_workers_file(
+    begin: Begin, tmp_path: Path, monkeypatch
+) -> None:
     assert unheard.unheard(begin, 0) == []
     staged = CheckpointStaged(1, 2, Staged(2, ()))
     path = Layout(tmp_path).reports(1, 2)
@@ -65,11 +67,6 @@ def test_reports_after_the_last_that_was_heard_are_found_in_the_workers_file(beg
     path.write_bytes(b"".join(lines) + lines[0][:20])
     assert unheard.unheard(begin, 1) == [_reported(2), staged, _reported(3)]
     assert unheard.unheard(begin, 3) == [staged]
-
-
-def test_of_a_long_file_the_end_is_read(begin: Begin, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(unheard, "_TAIL", 1000)
-    path = Layout(tmp_path).reports(1, 2)
-    path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(sealed(encode(_reported(seq))) for seq in range(1, 101)))
     assert unheard.unheard(begin, 97) == [_reported(seq) for seq in (98, 99, 100)]

@@ -27,9 +27,6 @@ TWO = cluster(node("a", CPU=2.0), node("b", CPU=2.0))
 MIXED = cluster(node("a", {"zone": "a"}, CPU=4.0), node("b", {"zone": "b"}, CPU=4.0, GPU=2.0))
 
 
-# Against a search through all placements
-
-
 amounts = st.fixed_dictionaries({"CPU": st.sampled_from([1.0, 2.0, 3.0]), "GPU": st.sampled_from([0.0, 1.0, 2.0])})
 zones = st.sampled_from([{}, {"zone": "a"}, {"zone": "b"}])
 asked_zones = st.sampled_from([{}, {"zone": "a"}, {"zone": "!a"}, {"zone": "in(a,b)"}, {"zone": "c"}])
@@ -97,7 +94,6 @@ def _hold(free, bundle, count):
 @pytest.mark.parametrize(
     ("free", "bundle", "fit"),
     [
-        ({"CPU": 2}, {"CPU": 1}, 2),
         ({"CPU": 2}, {"CPU": 0.1}, 20),
         ({"GPU": 2}, {"GPU": 0.3}, 6),
         ({"GPU": 1.5}, {"GPU": 0.3}, 4),
@@ -112,28 +108,20 @@ def test_what_fits_on_one_node(free, bundle, fit):
     assert num_on(free, bundle) == fit
 
 
-def test_places_of_our_own_count_as_room_and_those_of_others_do_not():
-    taken = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
+def test_room_is_what_is_free_and_what_is_ours_each_counted_once():
     wanted = Wanted({"CPU": 1})
+    taken = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
     assert capacity(wanted, taken, {}, 1, 8) == 1
     assert capacity(wanted, taken, {"a": 2}, 1, 8) == 3
     assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 8) == 4
     assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 3) == 3
-
-
-def test_places_that_are_ours_are_not_counted_twice_while_the_cluster_has_yet_to_tell():
-    assert capacity(Wanted({"CPU": 1}), TWO, {"a": 2, "b": 2}, 1, 8) == 4
+    # Our places are counted though the cluster has yet to tell, and not on a node that is gone.
+    assert capacity(wanted, TWO, {"a": 2, "b": 2}, 1, 8) == 4
     assert capacity(Wanted({"GPU": 0.3}), cluster(node("a", GPU=1.0)), {"a": 3}, 1, 8) == 3
-
-
-def test_places_on_a_node_that_is_gone_are_no_room():
-    assert capacity(Wanted({"CPU": 1}), cluster(node("a", CPU=2.0)), {"b": 2}, 1, 8) == 2
-
-
-def test_where_nodes_are_brought_the_fewest_that_are_needed_have_room():
-    full = cluster(node("a", free={}, CPU=2.0), grows=True)
-    assert capacity(Wanted({"CPU": 1}), full, {}, 2, 8) == 2
-    assert capacity(Wanted({"CPU": 1}), cluster(node("a", free={}, CPU=2.0)), {}, 2, 8) == 0
+    assert capacity(wanted, cluster(node("a", CPU=2.0)), {"b": 2}, 1, 8) == 2
+    # An autoscaler brings room for the fewest that are needed.
+    assert capacity(wanted, cluster(node("a", free={}, CPU=2.0), grows=True), {}, 2, 8) == 2
+    assert capacity(wanted, cluster(node("a", free={}, CPU=2.0)), {}, 2, 8) == 0
 
 
 @pytest.mark.parametrize(
@@ -143,17 +131,12 @@ def test_where_nodes_are_brought_the_fewest_that_are_needed_have_room():
         (
             Wanted({"GPU": 1}),
             1,
-            ["1 worker with 1 GPU can", "none of them", "2 nodes with 1 CPU each\n", "hint: lower"],
+            ["1 worker with 1 GPU can", "none of", "2 nodes with 1 CPU each\n", "hint: lower"],
         ),
         (Wanted({"CPU": 1}, "STRICT_PACK"), 2, ["STRICT_PACK", "room for 1", "with placement_strategy='PACK'"]),
         (Wanted({"CPU": 0.5}, "STRICT_SPREAD"), 3, ["STRICT_SPREAD", "with placement_strategy='SPREAD'"]),
         (Wanted({"CPU": 1}, label_selector={"zone": "b"}), 2, ["on nodes with zone=b", "(zone=a)", "without label"]),
-        (
-            Wanted({"CPU": 1}, label_selector=[{"zone": "b"}, {"zone": "b"}]),
-            2,
-            ["labels of label_selector", "(zone=b)"],
-        ),
-        (Wanted({"special": 1}), 1, ["1 special", "none of them"]),
+        (Wanted({"CPU": 1}, label_selector=[{"zone": "b"}] * 2), 2, ["labels of label_selector", "(zone=b)"]),
         (Wanted({"GPU": 1, "accelerator_type:A100": 0.001}), 1, ["1 GPU, type A100"]),
         (Wanted({"memory": 5e9}), 1, ["5e+09 memory", "1e+09 memory"]),
     ],
@@ -223,7 +206,7 @@ def test_nodes_are_chosen_by_labels(selector, labels, is_match):
     assert matches(selector, labels) is is_match
 
 
-@pytest.mark.parametrize("value", ["", "!", "a b", "in()", "in(a", "in(a,)", "!!a", "! a", "a,b", "IN(a)", "x" * 64, 3])
+@pytest.mark.parametrize("value", ["", "!", "a b", "in()", "in(a", "!!a", "a,b", "IN(a)", "x" * 64, 3])
 def test_what_is_no_selector_is_refused(value):
     assert "zone" in (label_problem({"zone": value}) or "")
 

@@ -23,12 +23,9 @@ def _elsewhere(asked: Asked, tmp_path: Path) -> Asked:
     return replace(asked, run_path=str(tmp_path / "elsewhere"))
 
 
-def test_one_directory_is_shared(probe: Probe) -> None:
-    assert probe.problem("n1", answered(probe.asked, "n1")) == ""
-    assert probe.problem("n2", answered(probe.asked, "n2")) == ""
-
-
-def test_a_directory_of_the_same_name_that_is_another_is_found(probe: Probe, tmp_path: Path) -> None:
+def test_one_directory_is_shared_and_another_of_the_same_name_is_found(probe: Probe, tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        assert probe.problem(node, answered(probe.asked, node)) == ""
     asked = _elsewhere(probe.asked, tmp_path)
     assert "not to be seen" in answered(asked, "n1")
     (tmp_path / "elsewhere").mkdir()

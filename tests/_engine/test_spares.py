@@ -29,7 +29,7 @@ def spares_are_kept_from_the_start(monkeypatch):
     spares._spares.close()
 
 
-def waiting():
+def list_waiting():
     return {found.process.pid for found in spares._spares._waiting}
 
 
@@ -45,45 +45,36 @@ def fit(tmp_path, name, function=None, num_workers=2, **config):
     ).fit()
 
 
-def test_the_next_run_gets_the_interpreters_that_wait_and_each_serves_once(tmp_path):
+def test_the_next_run_gets_the_interpreters_that_wait_and_each_serves_once(tmp_path, monkeypatch):
     first = fit(tmp_path, "a").metrics
-    there = waiting()
+    there = list_waiting()
     assert len(there) == 2
     assert not there & set(first["pids"])
     second = fit(tmp_path, "b").metrics
     assert set(second["pids"]) == there
     assert second["imported"]
-    assert len(waiting()) == 2
-    assert not waiting() & there
-
-
-def test_a_run_too_short_to_have_others_started_leaves_as_many_waiting_as_it_took(tmp_path, monkeypatch):
-    fit(tmp_path, "a")
-    there = waiting()
+    there, before = list_waiting(), there
+    assert len(there) == 2
+    assert not there & before
+    # A run too short to have others started leaves as many waiting as it took.
     monkeypatch.setattr(engine, "_RIPEN_AFTER_S", 1000.0)
-    assert set(fit(tmp_path, "b").metrics["pids"]) == there
-    assert len(waiting()) == 2
+    assert set(fit(tmp_path, "c").metrics["pids"]) == there
+    assert len(list_waiting()) == 2
     spares._spares.close()
-    fit(tmp_path, "c")
-    assert not waiting()
+    fit(tmp_path, "d")
+    assert not list_waiting()
 
 
-def test_another_environment_gets_interpreters_of_its_own(tmp_path, monkeypatch):
+def test_another_environment_gets_interpreters_of_its_own_and_the_oldest_of_other_kinds_go_first(tmp_path, monkeypatch):
     fit(tmp_path, "a")
-    there = waiting()
+    old = [psutil.Process(pid) for pid in list_waiting()]
     monkeypatch.setenv("FRAMEWORK_FLAGS", "read when it is imported")
-    assert not there & set(fit(tmp_path, "b").metrics["pids"])
-    assert len(waiting()) == 4
-
-
-def test_no_more_wait_than_may_and_the_oldest_of_other_kinds_go_first(tmp_path, monkeypatch):
-    fit(tmp_path, "a")
-    old = [psutil.Process(pid) for pid in waiting()]
-    for number in range(2):
-        monkeypatch.setenv("FRAMEWORK_FLAGS", str(number))
-        fit(tmp_path, f"b{number}")
-    assert len(waiting()) == 4
-    gone, _ = psutil.wait_procs(old, timeout=10)
+    assert not {process.pid for process in old} & set(fit(tmp_path, "b").metrics["pids"])
+    assert len(list_waiting()) == 4
+    monkeypatch.setenv("FRAMEWORK_FLAGS", "others")
+    fit(tmp_path, "c")
+    assert len(list_waiting()) == 4
+    gone, _ = psutil.wait_procs(old, timeout=60)
     assert len(gone) == 2
 
 
@@ -103,9 +94,8 @@ def test_a_restart_has_its_workers_from_those_that_wait(tmp_path):
 
 def test_one_that_was_killed_while_it_waited_is_not_used(tmp_path):
     fit(tmp_path, "a")
-    there = sorted(waiting())
-    process = psutil.Process(there[0])
-    process.kill()
+    there = sorted(list_waiting())
+    psutil.Process(there[0]).kill()
     spares._spares._waiting[0].process.wait()
     pids = fit(tmp_path, "b").metrics["pids"]
     assert there[0] not in pids
@@ -155,7 +145,7 @@ def test_those_that_wait_end_with_their_driver(run_script, tmp_path, how, proces
     pids = [int(word) for word in ended.stdout.split()[-1:]]
     assert pids
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs(left, timeout=10)
+    _, alive = psutil.wait_procs(left, timeout=60)
     for process in processes_in(Path(tmp_path)):
         process.kill()
     # One that nobody has collected yet has ended all the same.

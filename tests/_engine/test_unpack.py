@@ -3,9 +3,10 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import types
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paceline._engine.ray.parcel import Packed, own_modules, packed
@@ -25,8 +26,6 @@ sys.stdin.read()
 
 @pytest.fixture
 def parcel(tmp_path: Path) -> Packed:
-    import types
-
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "alone.py").write_text("x = 1")
     module = types.ModuleType("alone")
@@ -36,8 +35,6 @@ def parcel(tmp_path: Path) -> Packed:
 
 @pytest.fixture
 def hold(tmp_path: Path, parcel: Packed):
-    import msgspec
-
     (tmp_path / "parcel").write_bytes(msgspec.json.encode(parcel.parcel))
     (tmp_path / "data").write_bytes(parcel.data)
     holders = []
@@ -52,13 +49,6 @@ def hold(tmp_path: Path, parcel: Packed):
     for holder in holders:
         holder.kill()
         holder.communicate()
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_it_is_there_until_the_last_that_holds_it_was_killed(tmp_path: Path, hold) -> None:
@@ -77,7 +67,10 @@ def test_it_is_there_until_the_last_that_holds_it_was_killed(tmp_path: Path, hol
     assert (place / "0" / "alone.py").exists()
     late.kill()
     late.wait()
-    _until(lambda: [*(tmp_path / "node").iterdir()] == [])
+    deadline = time.monotonic() + 60
+    while [*(tmp_path / "node").iterdir()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_what_one_that_was_killed_over_it_left_half_is_not_used(tmp_path: Path, hold, parcel: Packed) -> None:

@@ -20,56 +20,49 @@ def a_zygote_of_its_own():
     close_shared_zygote()
 
 
-def imported(tmp_path, name, backend=None):
+def fit_and_list_imports(tmp_path, name, backend=None):
+    """Whether `this`, which nothing imports, and the worker's own module were there when the function began."""
     config = RunConfig(storage_path=tmp_path, name=name)
     names = ["this", "paceline._worker.main"]
     trainer = DataParallelTrainer(lambda: [n in sys.modules for n in names], run_config=config, backend_config=backend)
     return trainer.fit().return_value
 
 
-def test_one_zygote_serves_all_runs(tmp_path):
-    imported(tmp_path, "a")
-    pid = shared_zygote().pid
-    imported(tmp_path, "b")
-    assert shared_zygote().pid == pid
-
-
-def test_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
-    assert imported(tmp_path, "a") == [False, True]
-    zygote = shared_zygote()
-    zygote.ripen(("this",))
+def ripen(zygote, modules):
+    zygote.ripen(modules)
     zygote._heir.recv(1, socket.MSG_PEEK)  # waits until it is ready
-    assert imported(tmp_path, "b") == [True, True]
-    assert imported(tmp_path, "c") == [True, True]
+
+
+def test_one_zygote_serves_all_runs_and_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
+    assert fit_and_list_imports(tmp_path, "a") == [False, True]
+    zygote = shared_zygote()
+    pid = zygote.pid
+    assert fit_and_list_imports(tmp_path, "b") == [False, True]
+    assert shared_zygote().pid == pid
+    ripen(zygote, ("this",))
+    assert fit_and_list_imports(tmp_path, "c") == [True, True]
+    assert fit_and_list_imports(tmp_path, "d") == [True, True]
     assert shared_zygote() is zygote
 
 
-def test_what_is_asked_for_after_an_heir_was_forked_is_imported_in_it_too(tmp_path):
-    imported(tmp_path, "a")
-    zygote = shared_zygote()
-    zygote.ripen(("antigravity_is_not_there",))
-    zygote._heir.recv(1, socket.MSG_PEEK)
+def test_modules_that_are_named_after_an_heir_was_forked_are_imported_in_it_too(tmp_path):
+    fit_and_list_imports(tmp_path, "a")
+    ripen(shared_zygote(), ("antigravity_is_not_there",))
 
     class Backend(BackendConfig):
         preload = ("this",)
 
-    assert imported(tmp_path, "b", Backend()) == [True, True]
+    assert fit_and_list_imports(tmp_path, "b", Backend()) == [True, True]
 
 
 def test_an_heir_that_died_leaves_the_zygote_serving(tmp_path):
-    import os
-    import signal
-
-    import psutil
-
-    imported(tmp_path, "a")
+    fit_and_list_imports(tmp_path, "a")
     zygote = shared_zygote()
-    zygote.ripen(("this",))
-    zygote._heir.recv(1, socket.MSG_PEEK)
+    ripen(zygote, ("this",))
     (heir,) = psutil.Process(zygote.pid).children()
-    os.kill(heir.pid, signal.SIGKILL)
-    psutil.wait_procs([heir], timeout=5)
-    assert imported(tmp_path, "b") == [False, True]
+    heir.kill()
+    psutil.wait_procs([heir], timeout=60)
+    assert fit_and_list_imports(tmp_path, "b") == [False, True]
 
 
 def test_a_module_that_cannot_be_imported_ahead_is_left_to_the_worker(tmp_path, monkeypatch):
@@ -79,40 +72,31 @@ def test_a_module_that_cannot_be_imported_ahead_is_left_to_the_worker(tmp_path, 
     class Backend(BackendConfig):
         preload = ("broken_module", "no_such_module_anywhere")
 
-    assert imported(tmp_path, "a", Backend()) == [False, True]
+    assert fit_and_list_imports(tmp_path, "a", Backend()) == [False, True]
 
 
-def test_a_worker_starts_no_zygote_of_its_own(tmp_path):
-    def function():
-        import paceline.train.torch
-
-        return [launch._shared is None, paceline.train.torch.__name__ in sys.modules]
-
-    assert DataParallelTrainer(function, run_config=RunConfig(storage_path=tmp_path)).fit().return_value == [True, True]
-
-
-def test_a_fit_inside_a_worker_works_and_leaves_nothing(tmp_path):
+def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(tmp_path):
     """A train function may train something small of its own; its processes go with it."""
 
     def function():
+        import paceline.train.torch
+
+        known = [launch._shared is None, paceline.train.torch.__name__ in sys.modules]
         inner = DataParallelTrainer(lambda: 42, run_config=RunConfig(name="inner", storage_path=tmp_path))
-        return inner.fit().return_value
+        return [*known, inner.fit().return_value]
 
     result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
-    assert result.return_value == 42
+    assert result.return_value == [True, True, 42]
     assert train.Result.from_path(tmp_path / "inner").return_value == 42
 
 
 def test_the_zygote_and_its_heir_have_one_thread_each(tmp_path):
     """A fork copies one thread only: a lock that another one held would stay locked in the worker for ever."""
-    import psutil
-
     from paceline.train.torch import TorchConfig
 
-    imported(tmp_path, "a", TorchConfig())
+    fit_and_list_imports(tmp_path, "a", TorchConfig())
     zygote = shared_zygote()
-    zygote.ripen(TorchConfig.preload_later)
-    zygote._heir.recv(1, socket.MSG_PEEK)
+    ripen(zygote, TorchConfig.preload_later)
     process = psutil.Process(zygote.pid)
     assert [process.num_threads(), *(heir.num_threads() for heir in process.children())] == [1, 1]
 
@@ -135,4 +119,4 @@ def test_what_a_worker_left_in_a_session_of_its_own_goes_when_the_driver_ends(ru
     ended = run_script(LEAVES)
     assert ended.returncode == 0, ended.stderr
     pid = int(ended.stdout)
-    assert still_running([psutil.Process(pid)] if psutil.pid_exists(pid) else []) == []
+    assert still_running([psutil.Process(pid)] if psutil.pid_exists(pid) else [], within_s=60) == []

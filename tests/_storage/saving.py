@@ -7,12 +7,36 @@ import msgspec
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.depot import DiskDepot
+from paceline._storage.files import LocalFiles
 from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
+CALLS = ("make_dir", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
 
 
-def source_of(kind, layout, uploader, name, rank, text):
+class HookedFiles(LocalFiles):
+    """Calls `before` with the name and the arguments of everything that is done to files, and `after` behind it."""
+
+    def __init__(self, before, after=lambda: None):
+        self.before, self.after = before, after
+
+
+def _hook(name):
+    def method(self, *args):
+        self.before(name, args)
+        try:
+            return getattr(LocalFiles, name)(self, *args)
+        finally:
+            self.after()
+
+    return method
+
+
+for _name in CALLS:
+    setattr(HookedFiles, _name, _hook(_name))
+
+
+def write_source(kind, layout, uploader, name, rank, text):
     if kind == "state":
         return State({"text": text, "rank": rank, "bytes": b"x" * 300})
     if kind == "in place":
@@ -30,13 +54,13 @@ def source_of(kind, layout, uploader, name, rank, text):
 
 
 def save(files, layout, kind, seq, name, ranks=(0, 1)):
-    """Both ranks stage and the driver commits, as they do in a run; whether it came to be a checkpoint."""
+    """Stage on both ranks and commit on the driver, as in a run; return the error that prevented it, if any."""
     record = CheckpointRecord(seq, name, 1, msgspec.Raw(b'{"loss":1.0}'))
     parts = []
     for rank in ranks:
         uploader = Uploader(files, DiskDepot(files, layout), 1, rank)
         try:
-            parts.append(uploader.upload(seq, name, source_of(kind, layout, uploader, name, rank, f"text {seq}")))
+            parts.append(uploader.upload(seq, name, write_source(kind, layout, uploader, name, rank, f"text {seq}")))
         except OSError as error:
             for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
                 Uploader(files, DiskDepot(files, layout), 1, other).discard(seq)
@@ -49,8 +73,8 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
     return None
 
 
-def seen(layout):
-    """What a reader sees, each checkpoint checked."""
+def list_committed(layout):
+    """The checkpoints that a reader sees, by name, each checked against its manifest."""
     found = {}
     for manifest in commit.manifests(layout):
         assert commit.problem_with(layout.checkpoint(manifest.record.name)) is None, "half of one is visible"

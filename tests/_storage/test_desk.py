@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from paceline._storage.arrow_store import ArrowStore
@@ -31,22 +32,18 @@ def test_a_token_is_for_the_owner_alone_and_made_once_by_whoever_comes(tmp_path)
     assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_note_is_what_was_left_last(tmp_path):
-    desk = Home(str(tmp_path), "run").desk()
-    assert (desk.token(), desk.note()) == (None, None)
-    desk.made_token()
-    for note in (Note("10.0.0.1:6379"), Note("10.0.0.1:6379", Ended(1, "rank 0 failed"))):
-        desk.leave(note)
-        assert Home(str(tmp_path), "run").desk().note() == note
+@pytest.mark.parametrize("kind", ["disk", "store"])
+def test_token_and_note_are_read_by_others_as_they_were_left_last(tmp_path, kind):
+    def open_desk():
+        if kind == "disk":
+            return Home(str(tmp_path), "run").desk()
+        return StoreDesk(ArrowStore(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), "run", "s3://runs/run"))
 
-
-def test_in_a_store_they_are_objects(tmp_path):
-    (tmp_path / "bucket").mkdir()
-    store = ArrowStore(SubTreeFileSystem(str(tmp_path / "bucket"), LocalFileSystem()), "runs/run", "s3://runs/run")
-    desk = StoreDesk(store)
+    desk = open_desk()
     assert (desk.token(), desk.note()) == (None, None)
     token = desk.made_token()
-    assert StoreDesk(store).made_token() == token
-    desk.leave(Note("10.0.0.1:6379", Ended(0, "")))
-    assert StoreDesk(store).note() == Note("10.0.0.1:6379", Ended(0, ""))
-    assert (tmp_path / "bucket" / "runs" / "run" / ".controller" / "token").read_text() == token
+    assert (open_desk().token(), open_desk().made_token()) == (token, token)
+    assert (tmp_path / "run" / ".controller" / "token").read_text() == token
+    for note in (Note("10.0.0.1:6379"), Note("10.0.0.1:6379", Ended(1, "rank 0 failed"))):
+        desk.leave(note)
+        assert open_desk().note() == note

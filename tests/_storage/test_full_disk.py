@@ -11,71 +11,42 @@ import shutil
 
 import msgspec
 import pytest
-from saving import KINDS, save, seen
+from saving import KINDS, HookedFiles, list_committed, save
 
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
 from paceline._worker.upload import Directory, Uploader
 
-CALLS = ("make_dir", "write", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
+pytestmark = pytest.mark.usefixtures("without_fsync")
 
 
-class FailingFiles(LocalFiles):
+class FailingFiles(HookedFiles):
     """Fails at call number `at`; with `on`, at every later one too."""
 
     def __init__(self, at, code, on=False):
-        self.left = at
-        self.code = code
-        self.on = on
+        super().__init__(self.fail)
+        self.left, self.code, self.on = at, code, on
 
-    def fails_now(self):
+    def fail(self, name, args):
         self.left -= 1
-        return self.left == -1 or (self.on and self.left < 0)
-
-
-def _failing(name):
-    def method(self, *args):
-        if name != "write" and self.fails_now():  # `write` is a `write_parts`, and one fault
+        if self.left == -1 or (self.on and self.left < 0):
             raise OSError(self.code, os.strerror(self.code), str(args[0]))
-        return getattr(LocalFiles, name)(self, *args)
-
-    return method
 
 
-for _name in CALLS:
-    setattr(FailingFiles, _name, _failing(_name))
-
-
-@pytest.fixture
-def layout(tmp_path):
-    root = tmp_path / "run"
-    root.mkdir()
-    return Layout(root)
-
-
-@pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda fd: None)
-
-
-def staged_files(layout, seq):
+def list_staged(layout, seq):
     return [path for path in layout.staged(1, seq).rglob("*") if path.is_file()]
 
 
-def names(reused, kind):
-    return ("best", "best", "best") if reused and kind != "in place" else ("first", "second", "third")
-
-
-@pytest.mark.parametrize("reused", [False, True], ids=["new name", "same name"])
+@pytest.mark.parametrize(
+    ("kind", "reused"),
+    # Files in place have a name of their own.
+    [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS if kind != "in place")],
+)
 @pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_one_through(
-    layout, kind, on, reused, caplog
-):
-    first, second, third = names(reused, kind)
+def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_one_through(layout, kind, on, reused):
+    first, second, third = ("best",) * 3 if reused else ("first", "second", "third")
     for at in itertools.count():
         shutil.rmtree(layout.root)
         layout.root.mkdir()
@@ -86,18 +57,18 @@ def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_o
         reached = failing.left < 0
         if on:
             commit.recover(healthy, layout)  # Where nothing can be put back any more, the next driver does it.
-        now = seen(layout)
+        now = list_committed(layout)
         assert now in ({first: 1}, {first: 1} | {second: 2}), f"after a fault at call {at}"
         if problem is None:
             assert now == {first: 1} | {second: 2}, "what was not refused is there"
         elif not on:
-            assert staged_files(layout, 2) == [], "what failed still fills the disk"
+            assert list_staged(layout, 2) == [], "what failed still fills the disk"
         assert save(healthy, layout, kind, 3, third) is None, "the next save works"
-        assert seen(layout)[third] == 3
+        assert list_committed(layout)[third] == 3
         for record in (CheckpointRecord(seq, name, 1, msgspec.Raw(b"{}")) for name, seq in now.items()):
             if record.name != third:
                 commit.delete(healthy, layout, record)
-        assert seen(layout) == {third: 3}
+        assert list_committed(layout) == {third: 3}
         if not reached:
             break
     assert at > 5, "the fault did not get to where it hurts"
@@ -125,14 +96,14 @@ def test_a_disk_that_runs_full_at_any_byte_leaves_the_one_before_and_says_what_i
             problem = save(LocalFiles(), layout, kind, 2, "second")
         if problem is None:
             break
-        assert seen(layout) == {"first": 1}
-        assert staged_files(layout, 2) == []
+        assert list_committed(layout) == {"first": 1}
+        assert list_staged(layout, 2) == []
         assert problem.errno == errno.ENOSPC
         assert str(layout.root) in problem.filename
         assert "No space left on device: " in problem.strerror
         assert " bytes were to be written, " in problem.strerror
         assert problem.strerror.endswith(" are free")
-    assert seen(layout) == {"first": 1, "second": 2}
+    assert list_committed(layout) == {"first": 1, "second": 2}
     assert room > 500, "the disk never ran full"
 
 
@@ -155,7 +126,7 @@ def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp
     record = CheckpointRecord(1, "first", 1, msgspec.Raw(b"{}"))
     commit.commit(LocalFiles(), layout, record, [staged], world_size=1, created_at=0.0)
     shutil.rmtree(outside)
-    assert seen(layout) == {"first": 1}
+    assert list_committed(layout) == {"first": 1}
     assert (layout.root / "first" / "weights").read_text() == "as they were"
     assert (layout.root / "first" / "more" / "weights").read_text() == "as they were"
     assert not scratch.exists()

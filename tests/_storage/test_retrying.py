@@ -60,16 +60,13 @@ def test_a_pause_is_scattered_and_bounded(num_failed: int, chance: float) -> Non
     assert whole / 2 <= patience.pause_s(num_failed, chance) <= whole <= patience.longest_pause_s
 
 
-def test_after_the_last_try_it_is_told_how_many_there_were_and_what_the_last_one_said() -> None:
+def test_the_error_tells_how_many_tries_there_were_and_what_the_last_one_said() -> None:
     pauses: list[float] = []
     store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), pauses, Patience(num_tries=3))
     with pytest.raises(StorageError, match=r"memory://failing/key could not be written: 3 tries in .*on fire"):
         store.write("key", b"x")
     assert len(pauses) == 2
-
-
-def test_tries_that_move_nothing_end_with_the_deadline_though_some_were_left() -> None:
-    pauses: list[float] = []
+    # The deadline ends tries that move nothing, though some were left.
     patience = Patience(num_tries=99, first_pause_s=10, longest_pause_s=10, no_progress_s=35)
     with pytest.raises(StorageError, match="5 tries in 40 s"):
         _retrying(Failing(*[TimeoutError("late")] * 99), pauses, patience).write("key", b"x")
@@ -98,7 +95,6 @@ def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_pa
         OSError("AWS Error NO_SUCH_BUCKET during PutObject operation"),
         OSError("Server returned non-2xx status code: 412 Precondition Failed"),
         OSError("google::cloud::Status(PERMISSION_DENIED: Permanent error)"),
-        OSError("Failed to list blobs: b/r: http://h/a/b Azure Error: [AuthorizationFailure] 403 Server failed to"),
         OSError("UploadFrom failed for 'http://h/a/b'. Azure Error: [ContainerNotFound] 404 The specified container"),
     ],
     ids=lambda failure: str(failure)[:30],
@@ -133,7 +129,7 @@ def test_what_may_pass_is_tried_again(failure: BaseException) -> None:
     assert may_pass(failure)
 
 
-def test_a_status_is_found_where_libraries_put_it() -> None:
+def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_what_a_person_can_use() -> None:
     class WithResponse(Exception):
         response = {"ResponseMetadata": {"HTTPStatusCode": 503}}  # noqa: RUF012
 
@@ -144,20 +140,17 @@ def test_a_status_is_found_where_libraries_put_it() -> None:
     assert http_status(WithStatus()) == 429
     assert http_status(OSError("Received HTTP status code: 404")) == 404
     assert http_status(OSError("took 500 ms")) is None
-
-
-def test_an_error_is_shortened_to_what_a_person_can_use() -> None:
     text = (
         "Error performing PUT http://h/b/x in 1ms - Server returned non-2xx status code: 404 Not Found: "
         '<?xml version="1.0"?>\n<Error><Code>NoSuchBucket</Code><Message>It does not exist</Message></Error>'
         "\n\nDebug source:\nNotFound { ... }"
     )
-    said = in_short(OSError(text))
-    assert said.endswith("404 Not Found: NoSuchBucket: It does not exist")
-    assert "\n" not in said
+    shortened = in_short(OSError(text))
+    assert shortened.endswith("404 Not Found: NoSuchBucket: It does not exist")
+    assert "\n" not in shortened
 
 
-def test_a_few_are_under_way_at_once_and_answers_keep_their_order() -> None:
+def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failure_nothing_more_begins() -> None:
     running, most = 0, 0
     lock = threading.Lock()
     full = threading.Barrier(4)
@@ -167,7 +160,7 @@ def test_a_few_are_under_way_at_once_and_answers_keep_their_order() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        full.wait(timeout=20)
+        full.wait(timeout=60)
         with lock:
             running -= 1
         return index
@@ -175,16 +168,14 @@ def test_a_few_are_under_way_at_once_and_answers_keep_their_order() -> None:
     assert in_parallel([lambda i=i: call(i) for i in range(12)], num_at_once=4) == list(range(12))
     assert most == 4
 
-
-def test_after_a_failure_nothing_more_is_begun_and_it_is_raised() -> None:
     begun: list[int] = []
 
-    def call(index: int) -> None:
+    def fail(index: int) -> None:
         begun.append(index)
         raise OSError(f"number {index}")
 
     with pytest.raises(OSError, match="number 0"):
-        in_parallel([lambda i=i: call(i) for i in range(50)], num_at_once=1)
+        in_parallel([lambda i=i: fail(i) for i in range(50)], num_at_once=1)
     assert begun == [0]
 
 
@@ -214,18 +205,12 @@ def test_options_stay_behind_the_path_and_out_of_what_people_see() -> None:
     assert store_at(whole).uri == "s3://bucket/runs/alpha"
 
 
-def test_an_option_that_is_not_known_is_refused_without_telling_secrets() -> None:
+def test_what_leads_to_no_store_is_refused_by_name_without_secrets() -> None:
     with pytest.raises(ValueError, match="has the option 'regoin'") as raised:
         store_at("s3://key:secret@bucket/runs?regoin=eu")
     assert "secret" not in str(raised.value)
-
-
-def test_a_filesystem_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="neither a pyarrow"):
         store_at("/x", object())
-
-
-def test_a_scheme_that_nobody_knows_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="nosuch"):
         store_at("nosuch://x/y")
 

@@ -21,14 +21,23 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.jsonl"
 
 
-def test_slices_make_up_the_journal_and_hold_whole_lines_only(store: Store, path: Path) -> None:
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_slices_make_up_the_journal_hold_whole_lines_only_and_are_continued_by_the_next_driver(
+    store: Store, path: Path
+) -> None:
     segments = Segments(store, path)
     for text, stored in ((b"one\ntw", b"one\n"), (b"o\nthree\n", b"one\ntwo\nthree\n"), (b"", b"one\ntwo\nthree\n")):
-        with path.open("ab") as file:
-            file.write(text)
+        append(path, text)
         segments.put_new()
         assert stored_journal(store) == stored
     assert [entry.key for entry in store.entries()] == ["journal/0000000000000000", "journal/0000000000000004"]
+    append(path, b"four\n")
+    Segments(store, path, len(stored_journal(store))).put_new()
+    assert stored_journal(store) == b"one\ntwo\nthree\nfour\n"
 
 
 def test_of_two_drivers_that_write_on_one_is_told_that_the_run_was_taken_over(store: Store, path: Path) -> None:
@@ -42,8 +51,7 @@ def test_of_two_drivers_that_write_on_one_is_told_that_the_run_was_taken_over(st
 def test_a_slice_that_is_missing_is_an_error_and_not_a_shorter_journal(store: Store, path: Path) -> None:
     segments = Segments(store, path)
     for text in (b"one\n", b"two\n", b"three\n"):
-        with path.open("ab") as file:
-            file.write(text)
+        append(path, text)
         segments.put_new()
     store.delete("journal/0000000000000004")
     with pytest.raises(StorageError, match="ends at byte 4, and goes on with journal/0000000000000008"):
@@ -70,12 +78,3 @@ def test_the_local_journal_counts_if_it_continues_the_stored_one(
     assert path.read_bytes() == believed
     if local == b"other\n":
         assert path.with_name("journal.jsonl.other").read_bytes() == local
-
-
-def test_it_is_continued_where_the_stored_one_ends(store: Store, path: Path) -> None:
-    path.write_bytes(b"one\n")
-    Segments(store, path).put_new()
-    with path.open("ab") as file:
-        file.write(b"two\n")
-    Segments(store, path, len(stored_journal(store))).put_new()
-    assert stored_journal(store) == b"one\ntwo\n"

@@ -1,6 +1,5 @@
 """The format of a saved state: what survives it, what is refused, and what a reader does not fall for."""
 
-import copy
 import enum
 import json
 import math
@@ -107,18 +106,6 @@ def test_an_integer_of_any_size_survives(saved: Callable[..., Any]) -> None:
     assert saved([10**5000, -(10**5000)]) == [10**5000, -(10**5000)]
 
 
-def test_nan_and_the_sign_of_zero_survive(saved: Callable[..., Any]) -> None:
-    nan, zero, key = saved([math.nan, -0.0, {math.nan: 1}])
-    assert math.isnan(nan)
-    assert math.copysign(1, zero) == -1
-    assert [math.isnan(key) for key in key] == [True]
-
-
-def test_the_order_of_keys_survives(saved: Callable[..., Any]) -> None:
-    keys = ["b", "a", "c", 3, 1, 2]
-    assert list(saved(dict.fromkeys(keys))) == keys
-
-
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
 def test_a_tensor_of_every_dtype_survives(saved: Callable[..., Any], dtype: torch.dtype) -> None:
@@ -161,18 +148,6 @@ def test_a_numpy_scalar_keeps_its_type_and_bits(saved: Callable[..., Any], scala
     assert restored.dtype == scalar.dtype
 
 
-def test_numpy_scalars_may_be_keys(saved: Callable[..., Any]) -> None:
-    restored = saved({np.int64(3): "a", (np.float32(0.5), 1): "b"})
-    assert restored == {3: "a", (0.5, 1): "b"}
-    assert type(next(iter(restored))) is np.int64
-
-
-def test_sizes_and_dtypes_of_torch_survive(saved: Callable[..., Any]) -> None:
-    restored = saved({"size": torch.Size([2, 3]), "dtypes": {torch.bfloat16: torch.qint8}})
-    assert restored == {"size": torch.Size([2, 3]), "dtypes": {torch.bfloat16: torch.qint8}}
-    assert type(restored["size"]) is torch.Size
-
-
 def test_a_bfloat16_array_of_ml_dtypes_survives(saved: Callable[..., Any]) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with jax: its arrays were not checked")
     array = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
@@ -188,7 +163,7 @@ def test_training_resumes_from_real_state_dicts(
     # The first optimizer of a process imports the compiler, which sets this variable.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
-    def parts() -> tuple[Any, ...]:
+    def make_parts() -> tuple[Any, ...]:
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True)
         return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3])
@@ -199,18 +174,15 @@ def test_training_resumes_from_real_state_dicts(
         optimizer.step()
         scheduler.step()
 
-    first, second = parts(), parts()
+    first, second = make_parts(), make_parts()
     step(*first)
-    state = {
-        "parts": [part.state_dict() for part in first],
-        "python": random.getstate(),
-        "torch": torch.get_rng_state(),
-    }
-    restored = saved({**state, "numpy": np.random.get_state()})
-    assert restored["parts"][0]._metadata == state["parts"][0]._metadata
-    assert restored["python"] == random.getstate()
-    torch.set_rng_state(restored["torch"])
-    for part, saved_part in zip(second, restored["parts"], strict=True):
+    parts = [part.state_dict() for part in first]
+    generators = [random.getstate(), torch.get_rng_state(), np.random.get_state()]
+    restored, (python, of_torch, _) = saved([parts, generators])
+    assert restored[0]._metadata == parts[0]._metadata
+    assert python == random.getstate()
+    torch.set_rng_state(of_torch)
+    for part, saved_part in zip(second, restored, strict=True):
         part.load_state_dict(saved_part)
     step(*first)
     step(*second)
@@ -218,69 +190,49 @@ def test_training_resumes_from_real_state_dicts(
         assert torch.equal(ours, theirs)
 
 
-def test_a_parameter_comes_back_as_a_tensor_without_grad(saved: Callable[..., Any]) -> None:
+def test_parameters_and_views_are_stored_as_plain_tensors_in_order(saved: Callable[..., Any]) -> None:
     restored = saved(torch.nn.Parameter(torch.ones(2)))
     assert type(restored) is torch.Tensor
     assert not restored.requires_grad
-
-
-def test_what_is_not_contiguous_is_stored_in_order(saved: Callable[..., Any]) -> None:
     base = torch.arange(1200, dtype=torch.float32).view(3, 400)
+    z = torch.tensor([1 + 2j, 3 - 4j])
     views = [base.t(), base[:, ::3], base[:, 1], base[:1].expand(5, 400), base.requires_grad_()[1:]]
+    views += [z, z.conj(), z.conj().imag]
     for restored, view in zip(saved(views), views, strict=True):
-        assert torch.equal(restored, view)
+        assert torch.equal(restored, view.resolve_conj().resolve_neg())
         assert restored.is_contiguous()
     array = base.detach().numpy()
     for restored, view in zip(saved([array.T, array[::-1, ::2]]), [array.T, array[::-1, ::2]], strict=True):
         assert np.array_equal(restored, view)
 
 
-def test_lazy_conjugates_and_negatives_are_stored_resolved(saved: Callable[..., Any]) -> None:
-    z = torch.tensor([1 + 2j, 3 - 4j])
-    values = [z, z.conj(), z.conj().imag]
-    for restored, value in zip(saved(values), values, strict=True):
-        assert torch.equal(restored, value.resolve_conj().resolve_neg())
-
-
-def test_tied_tensors_are_stored_once_and_come_back_as_one(saved: Callable[..., Any], tmp_path: Path) -> None:
+def test_values_that_share_all_memory_are_stored_once_and_come_back_as_one(
+    saved: Callable[..., Any], tmp_path: Path
+) -> None:
     weight = torch.nn.Parameter(torch.ones(32, 32))
-    tied = {"a": weight, "b": weight, "c": weight.data, "d": weight.detach().view(32, 32)}
-    restored = saved(tied)
-    assert restored["a"] is restored["b"] is restored["c"] is restored["d"]
+    restored = saved([weight, weight, weight.data, weight.detach().view(32, 32)])
+    assert len({id(each) for each in restored}) == 1
     assert (tmp_path / "state.bin").stat().st_size == weight.nbytes
-
-
-def test_an_array_that_stands_twice_comes_back_as_one(saved: Callable[..., Any]) -> None:
     array = np.ones(3)
-    restored = saved([array, array, array.copy()])
+    restored = saved([array, array, array.copy(), torch.empty(0), torch.empty(0)])
     assert restored[0] is restored[1]
     assert restored[0] is not restored[2]
-
-
-def test_different_views_of_one_storage_are_not_taken_for_one(saved: Callable[..., Any]) -> None:
+    assert restored[3] is not restored[4]
     square = torch.arange(9.0).view(3, 3)
     views = [square, square.t(), square.view(9), square.view(torch.int32), square[:2]]
     for restored, view in zip(saved(views), views, strict=True):
         assert torch.equal(restored, view)
 
 
-def test_empty_tensors_are_not_tied(saved: Callable[..., Any]) -> None:
-    restored = saved([torch.empty(0), torch.empty(0)])
-    assert restored[0] is not restored[1]
-
-
 REFUSED = {
     "a function": (a_function, " is a function: a state is made of numbers", "plain values"),
-    "a lambda": (lambda: None, " is a function:", "plain values"),
     "a class": (Colour, " is an EnumType:", "plain"),
-    "an object": (object(), " is an object:", "plain values"),
     "a module": (torch.nn.Linear(1, 1), " is a Linear:", "state_dict()"),
     "an enum": (Colour.RED, " is a Colour:", "x.value"),
     "an int enum": (Level.HIGH, " is a Level:", "x.value"),
     "a named tuple": (Point(1, 2), " is a Point:", "tuple(x)"),
     "a defaultdict": (defaultdict(list), " is a defaultdict:", "dict(x)"),
     "a bytearray": (bytearray(b"x"), " is a bytearray:", "bytes(x)"),
-    "a path": (Path("x"), " is a PosixPath:", "plain values"),
     "a device": (torch.device("cpu"), " is a device:", "plain values"),
     "an object array": (np.array([None, "x"]), " has dtype object:", "tolist"),
     "strings of any size": (np.array(["x"], np.dtypes.StringDType()), " has dtype StringDType", "tolist"),
@@ -317,54 +269,40 @@ def test_what_has_no_place_in_a_state_is_refused_with_its_path(
 
 
 @pytest.mark.filterwarnings("ignore:.*quantiz.*")
-def test_a_quantized_tensor_is_refused_with_its_path(tmp_path: Path) -> None:
-    tensor = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+def test_more_that_is_refused_with_its_path(tmp_path: Path) -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
     with pytest.raises(TypeError, match=r"^state\['q'\] is a quantized tensor\n"):
-        write_state({"q": tensor}, tmp_path)
-
-
-def test_the_path_tells_the_root_that_it_was_given() -> None:
+        write_state({"q": quantized}, tmp_path)
     with pytest.raises(TypeError, match=r"^optimizer\[\(1, 'a'\)\] is a function"):
         snapshot({(1, "a"): a_function}, Arena(), path="optimizer")
-
-
-def test_an_attribute_of_an_ordered_dict_is_refused_with_its_path(tmp_path: Path) -> None:
     state = torch.nn.Linear(1, 1).state_dict()
     state.note = 1  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"^state\['m'\]\.note is an attribute"):
         write_state({"m": state}, tmp_path)
-
-
-def test_a_tensor_whose_memory_was_freed_is_refused(tmp_path: Path) -> None:
     flat = torch.ones(8)
     view = flat[4:]
     flat.untyped_storage().resize_(0)
     with pytest.raises(TypeError, match=r"^state\[0\] is a tensor whose memory has been freed"):
         write_state([view], tmp_path)
+    with (tmp_path / "file").open("w") as file, pytest.raises(TypeError, match=r"^state\['f'\] cannot be pickled: "):
+        write_state({"f": file}, tmp_path, allow_pickle=True)
 
 
-def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
+def test_a_value_that_contains_itself_is_refused_and_one_that_stands_twice_is_not(
+    saved: Callable[..., Any], tmp_path: Path
+) -> None:
     circle: list[Any] = [1]
     circle.append({"again": circle})
     for allow_pickle in (False, True):
         with pytest.raises(TypeError, match=r"^state\[1\]\['again'\] contains itself\n"):
             write_state(circle, tmp_path, allow_pickle=allow_pickle)
-
-
-def test_a_list_that_stands_twice_is_no_circle(saved: Callable[..., Any]) -> None:
     shared = [1]
     assert saved([shared, shared, (shared,)]) == [[1], [1], ([1],)]
 
 
 @pytest.mark.parametrize(
     "around",
-    [
-        lambda x: [x],
-        lambda x: (x,),
-        lambda x: {"a": x},
-        lambda x: {1: x},
-        lambda x: OrderedDict(a=x),
-    ],
+    [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, lambda x: {1: x}, lambda x: OrderedDict(a=x)],
     ids=["list", "tuple", "dict", "pairs", "ordered"],
 )
 def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(
@@ -391,19 +329,12 @@ def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path: Pa
     assert restored["key"] == {Colour.RED: 1}
     assert restored["point"] == Point(1, 2)
     assert restored["n"].tolist() == [None]
-
-
-def test_allow_pickle_pickles_nothing_that_has_a_plain_form(tmp_path: Path) -> None:
+    # Nothing is pickled that has a plain form.
     write_state({"w": torch.ones(2), "a": np.ones(2), "t": (1, {2})}, tmp_path, allow_pickle=True)
     assert read_state(tmp_path)["t"] == (1, {2})
 
 
-def test_what_cannot_be_pickled_either_is_refused_with_its_path(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file, pytest.raises(TypeError, match=r"^state\['f'\] cannot be pickled: "):
-        write_state({"f": file}, tmp_path, allow_pickle=True)
-
-
-def test_restored_values_are_writable_views_that_leave_the_file_alone(tmp_path: Path) -> None:
+def test_restored_values_are_writable_views_that_leave_the_file_alone_and_let_it_go(tmp_path: Path) -> None:
     write_state({"t": torch.ones(1000), "a": np.ones(1000)}, tmp_path)
     before = (tmp_path / "state.bin").read_bytes()
     restored = read_state(tmp_path)
@@ -417,25 +348,17 @@ def test_restored_values_are_writable_views_that_leave_the_file_alone(tmp_path: 
     ]
     assert start <= restored["t"].data_ptr() < end
     assert start <= restored["a"].ctypes.data < end
-
-
-def test_the_file_is_let_go_with_the_last_value_read_from_it(tmp_path: Path) -> None:
-    write_state({"t": torch.ones(10)}, tmp_path)
-    kept = read_state(tmp_path)["t"]
+    kept = restored["t"]
+    del restored
     assert f"{tmp_path}/state.bin" in Path("/proc/self/maps").read_text()
     del kept
     assert f"{tmp_path}/state.bin" not in Path("/proc/self/maps").read_text()
 
 
-def test_map_location_says_where_tensors_go(tmp_path: Path) -> None:
-    write_state({"t": torch.ones(2), "a": np.ones(2)}, tmp_path)
-    assert read_state(tmp_path)["t"].device.type == "cpu"
-    restored = read_state(tmp_path, map_location="meta")
+def test_map_location_says_where_tensors_go_and_the_default_device_does_not_matter(saved: Callable[..., Any]) -> None:
+    restored = saved({"t": torch.ones(2), "a": np.ones(2)}, map_location="meta")
     assert restored["t"].device.type == "meta"
     assert type(restored["a"]) is np.ndarray
-
-
-def test_the_default_device_of_torch_does_not_matter(saved: Callable[..., Any]) -> None:
     tensors = [torch.ones(3, 2).t(), torch.empty(0)]
     torch.set_default_device("meta")
     try:
@@ -453,27 +376,19 @@ def test_every_buffer_is_aligned_to_64_bytes(tmp_path: Path) -> None:
     assert all(tensor.data_ptr() % 64 == 0 for tensor in read_state(tmp_path) if isinstance(tensor, torch.Tensor))
 
 
-def test_the_entries_tell_size_and_hash_of_both_files(tmp_path: Path) -> None:
-    entries = write_state({"t": torch.randn(5 << 20), "n": 1}, tmp_path)
+def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_writes_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, synced = os.write, []
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: 1 << 20]))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    tensor = torch.randn(5 << 20)
+    entries = write_state(tensor, tmp_path)
+    assert synced == [f"{tmp_path}/state.bin", f"{tmp_path}/state.json"]
     assert [entry.path for entry in entries] == ["state.bin", "state.json"]
     assert list(entries) == [hash_file(tmp_path / entry.path, entry.path) for entry in entries]
     assert entries[0].size == 20 << 20
-
-
-def test_both_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    snapshot([1], Arena()).write(tmp_path)
-    assert synced == [f"{tmp_path}/state.bin", f"{tmp_path}/state.json"]
-
-
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:1000]))
-    tensor = torch.randn(3000)
-    entries = write_state(tensor, tmp_path)
     assert torch.equal(read_state(tmp_path), tensor)
-    assert list(entries) == [hash_file(tmp_path / entry.path, entry.path) for entry in entries]
 
 
 def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
@@ -499,16 +414,12 @@ def test_the_arena_is_reused_and_grows() -> None:
     assert len(arena.reserve(0)) == 0
 
 
-def test_equal_states_have_equal_bytes_whatever_the_arena_held_before(tmp_path: Path) -> None:
+def test_equal_states_have_equal_bytes_whatever_the_order_of_a_set(tmp_path: Path) -> None:
     one, other = {0, 8}, {8, 0}
     assert list(one) != list(other)
-    state = {"t": torch.ones(3), "set": one, "e": torch.empty(0), "b": b"xyz"}
-    shuffled = {**state, "set": other}
-    arena = Arena()
-    expected = snapshot(state, arena).write(tmp_path)
-    snapshot(np.full(1000, 255, np.uint8), arena)
-    assert snapshot(shuffled, arena).write(tmp_path) == expected
-    assert snapshot(copy.deepcopy(state), Arena()).write(tmp_path) == expected
+    assert write_state({"t": torch.ones(3), "set": one}, tmp_path) == write_state(
+        {"t": torch.ones(3), "set": other}, tmp_path
+    )
 
 
 def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(
@@ -535,36 +446,24 @@ def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> 
     assert not holds_state(tmp_path)
 
 
-def test_a_state_of_a_later_format_is_refused_by_number(tmp_path: Path) -> None:
+def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
     write_state([1], tmp_path)
     _alter(tmp_path, lambda document: document.update(version=7))
-    with pytest.raises(
-        ValueError, match=r"state\.json has the format 7, and this version of Paceline reads the format 1"
-    ):
+    with pytest.raises(ValueError, match=r"json has the format 7, and this version of Paceline reads the format 1"):
         read_state(tmp_path)
-
-
-def test_a_file_cut_short_is_refused_by_name(tmp_path: Path) -> None:
     write_state(torch.ones(100), tmp_path)
     os.truncate(tmp_path / "state.bin", 384)
     with pytest.raises(ValueError, match=r"state\.bin has 384 bytes where state\.json speaks of 448"):
+        read_state(tmp_path)
+    write_state([b"x" * 64, b"y" * 64], tmp_path)
+    _alter(tmp_path, lambda document: document["buffers"].append(document["buffers"][0]))
+    with pytest.raises(ValueError, match="overlap"):
         read_state(tmp_path)
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        b"",
-        b"\xff\xfe",
-        b"{",
-        b"[]",
-        b"null",
-        b"3",
-        b'{"version": 1}',
-        b'{"version": true}',
-        b"[" * 100_000,
-        b"1" * 9000,
-    ],
+    [b"", b"\xff\xfe", b"{", b"[]", b"3", b'{"version": 1}', b'{"version": true}', b"[" * 100_000, b"1" * 9000],
     ids=lambda text: repr(text)[:20],
 )
 def test_what_is_not_a_document_is_refused_by_name(tmp_path: Path, text: bytes) -> None:
@@ -609,13 +508,6 @@ def test_a_hostile_buffer_is_refused(tmp_path: Path, change: dict[str, Any], mes
     write_state({"t": torch.ones(16)}, tmp_path)
     _alter(tmp_path, lambda document: document["buffers"][0].update(change))
     with pytest.raises(ValueError, match=rf"state\.json(:| does not describe a state:) (.|\n)*({message})"):
-        read_state(tmp_path)
-
-
-def test_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
-    write_state([b"x" * 64, b"y" * 64], tmp_path)
-    _alter(tmp_path, lambda document: document["buffers"].append(document["buffers"][0]))
-    with pytest.raises(ValueError, match="overlap"):
         read_state(tmp_path)
 
 
@@ -689,14 +581,12 @@ class TestOnTheGpu:
             assert torch.equal(restored["mixed"][1], values["mixed"][1].detach().cpu())
         assert read_state(tmp_path, map_location="cuda")["views"][0].is_cuda
 
-    def test_equal_states_have_equal_bytes(self, tmp_path: Path) -> None:
+    def test_equal_states_have_equal_bytes_and_tied_tensors_are_stored_once(self, tmp_path: Path) -> None:
         state = [torch.ones(3, device="cuda"), torch.ones(5, device="cuda", dtype=torch.int8), torch.ones(2)]
         arena = Arena()
         expected = snapshot(state, arena).write(tmp_path)
         snapshot([torch.full((1000,), 255, dtype=torch.uint8, device="cuda")], arena).write(tmp_path)
         assert snapshot(state, arena).write(tmp_path) == expected
-
-    def test_tied_tensors_are_stored_once(self, tmp_path: Path) -> None:
         weight = torch.nn.Parameter(torch.ones(16, 16, device="cuda"))
         write_state([weight, weight.data], tmp_path)
         first, second = read_state(tmp_path)

@@ -1,23 +1,27 @@
 """What a worker says of its own threads."""
 
+import dis
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from paceline._core.frames import is_library
+from paceline._worker import stacks
 from paceline._worker.stacks import called, sampled
 
 
 class Looked:
-    """Looks at the main thread from another one, while that is inside a call; the outcome is there afterwards."""
+    """Looks at the main thread from another one, once that is inside a call of this name."""
 
-    def __init__(self, num_looks=1):
+    def __init__(self, name, num_looks=1):
         self.samples = []
-        self.begun = threading.Event()
         self.over = threading.Event()
-        self._thread = threading.Thread(target=self._look, args=(num_looks,))
+        self._thread = threading.Thread(target=self._look, args=(name, num_looks))
 
     def __enter__(self):
         self._thread.start()
@@ -27,30 +31,30 @@ class Looked:
         self.over.set()
         self._thread.join()
 
-    def _look(self, num_looks):
-        self.begun.wait()
-        for number in range(num_looks):
-            self.samples.append(sampled(1, 0, number))
+    def _look(self, name, num_looks):
+        while self._called_by_test() != name and not self.over.is_set():
+            time.sleep(0.001)
+        self.samples += [sampled(1, 0, number) for number in range(num_looks)]
         self.over.set()
 
-
-def stood(looked, wait):
-    """Like a function of a library: it returns when it has been looked at."""
-    looked.begun.set()
-    wait()
+    def _called_by_test(self):
+        frame, callee = sys._current_frames()[threading.main_thread().ident], None
+        while frame.f_code.co_filename != __file__:
+            frame, callee = frame.f_back, frame
+        return callee.f_code.co_name if callee is not None else called(frame.f_code, frame.f_lasti)
 
 
 def test_the_users_line_and_what_it_calls_are_told():
     lock = threading.Lock()
     lock.acquire()
-    with Looked() as looked:
+    with Looked("waiting.acquire") as looked:
         release = threading.Thread(target=lambda: (looked.over.wait(), lock.release()))
         release.start()
-        looked.begun.set()
-        lock.acquire()
+        waiting = lock
+        waiting.acquire()
         release.join()
     (sample,) = looked.samples
-    assert sample.called == "lock.acquire"
+    assert sample.called == "waiting.acquire"
     assert sample.main[-1].own
     assert sample.main[-1].function == "test_the_users_line_and_what_it_calls_are_told"
     assert not sample.moved
@@ -61,18 +65,26 @@ def test_the_users_line_and_what_it_calls_are_told():
 def test_a_call_that_lasts_is_fresh_once_and_another_of_the_same_line_is_fresh_again():
     fresh = []
     for _ in range(2):
-        with Looked(3) as looked:
-            looked.begun.set()
+        with Looked("wait", 3) as looked:
             looked.over.wait()
         fresh += [sample.fresh for sample in looked.samples]
     assert fresh == [True, False, False] * 2
 
 
-def test_a_loop_has_moved_though_it_is_always_in_the_same_call():
-    with Looked() as looked:
-        looked.begun.set()
+def test_a_loop_has_moved_though_it_is_always_in_the_same_call(monkeypatch):
+    num_turns = 0
+
+    def sleep_until_the_loop_has_turned(_):
+        before = num_turns
+        while num_turns == before:
+            time.sleep(0.001)
+
+    patched = SimpleNamespace(sleep=sleep_until_the_loop_has_turned, process_time=time.process_time)
+    monkeypatch.setattr(stacks, "time", patched)
+    with Looked("wait") as looked:
         while not looked.over.is_set():
-            looked.over.wait(0.015)
+            num_turns += 1
+            looked.over.wait(0.005)
     assert looked.samples[0].moved
 
 
@@ -85,8 +97,6 @@ def calls():
     ("line", "names"), [(1, ["time.sleep"]), (2, ["Path", "Path.joinpath", "Path.joinpath.name.upper"])]
 )
 def test_the_name_of_what_is_called_is_read_from_the_bytecode(line, names):
-    import dis
-
     code = calls.__code__
     found = [
         called(code, i.offset)
@@ -94,15 +104,10 @@ def test_the_name_of_what_is_called_is_read_from_the_bytecode(line, names):
         if i.opname.startswith("CALL") and i.positions.lineno == code.co_firstlineno + line
     ]
     assert found == names
-
-
-def test_what_is_not_a_call_has_no_name():
-    assert called(calls.__code__, 0) == ""
+    assert called(code, 0) == "", "what is not a call has no name"
 
 
 def test_files_of_the_user_are_told_from_libraries():
-    import msgspec
-
     assert is_library(threading.__file__)
     assert is_library(msgspec.__file__)
     assert is_library("<frozen importlib._bootstrap>")

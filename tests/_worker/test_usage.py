@@ -26,12 +26,8 @@ def test_it_tells_who_it_is_and_what_it_holds():
     assert (found.rank, found.num_reports, found.pid, found.device, found.gpus) == (3, 7, os.getpid(), "cpu", ())
     assert found.rss_bytes > 10_000_000
     assert found.cpu_s > 0
-
-
-def test_what_the_process_did_before_counts_only_where_it_is_the_workers_own():
-    since_start = Usage(context()).now().cpu_s
-    shared = Usage(context(), shared=True).now().cpu_s
-    assert shared < since_start
+    shared = Usage(context(), shared=True).now()
+    assert shared.cpu_s < found.cpu_s, "what the process did before counts only where it is the worker's own"
 
 
 def test_processes_that_it_started_count_with_it():
@@ -40,14 +36,11 @@ def test_processes_that_it_started_count_with_it():
     with subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) as child:
         try:
             child.stdout.readline()
-            deadline = time.monotonic() + 20
-            while Usage(context()).now().cpu_s < alone.cpu_s + 0.2 and time.monotonic() < deadline:
-                pass
-            found = Usage(context()).now()
+            while (found := Usage(context()).now()).cpu_s < alone.cpu_s + 0.2:
+                time.sleep(0.01)
         finally:
             child.kill()
     assert found.rss_bytes > alone.rss_bytes + 70_000_000
-    assert found.cpu_s >= alone.cpu_s + 0.2
 
 
 def test_parts_never_sum_to_more_than_the_whole_after_rounding():
@@ -67,33 +60,27 @@ def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
 
     monkeypatch.setattr(usage.Nvml, "opened", lambda: Stuck())
     made = Usage(context(devices=(0,)))
-    began = time.monotonic()
-    assert made.now().gpus == ()
-    assert made.now().gpus == ()
-    assert time.monotonic() - began < 5
+    for _ in range(2):
+        assert made.now().gpus == (), "it returns at all"
     made.close()
     answers.set()
 
 
-def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_for_them(monkeypatch):
-    class Driver:
-        def use(self, name):
-            return GpuUse(int(name), 10, 100, 0.5)
+class Driver:
+    def use(self, name):
+        return GpuUse(int(name), 10, 100, 0.5)
 
-    monkeypatch.setattr(usage.Nvml, "opened", lambda: Driver())
+
+@pytest.mark.parametrize("driver", [Driver(), None])
+def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_for_them(monkeypatch, driver):
+    """Without a driver nothing is said of them, and no framework is begun."""
+    monkeypatch.setattr(usage.Nvml, "opened", lambda: driver)
     monkeypatch.setattr(usage, "this_machine", lambda: SimpleNamespace(gpus=("4", "6", "7")))
-    monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
+    monkeypatch.setattr(usage, "_ANSWER_S", 60.0)
     with closing(Usage(context(devices=(1, 2)))) as made:
         found = made.now()
-    assert [gpu.index for gpu in found.gpus] == [6, 7]
+    assert [gpu.index for gpu in found.gpus] == ([6, 7] if driver else [])
     assert found.device == "cuda:1"
-
-
-def test_without_a_driver_nothing_is_said_of_gpus_and_no_framework_is_begun(monkeypatch):
-    monkeypatch.setattr(usage.Nvml, "opened", lambda: None)
-    monkeypatch.setattr(usage, "_ANSWER_S", 10.0)
-    with closing(Usage(context(devices=(0,)))) as made:
-        assert made.now().gpus == ()
 
 
 @pytest.mark.skipif(usage.Nvml.opened() is None, reason="there is no NVIDIA driver here")

@@ -1,7 +1,7 @@
 """A real browser that looks at a real dashboard of real runs.
 
-`browser` and `shown` (a dashboard of finished runs) serve all tests of a module; `serve`, `look` and `going` are each
-test's own. Whatever a page says on its console, an error or a breach of its policy, fails the test that looked at it.
+`browser` and `shown` (a dashboard of finished runs) serve all tests of a module; `serve`, `look` and `going` each test.
+Any error or warning on a page's console, such as a breach of its policy, fails the test that looked at it.
 """
 
 import contextlib
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_browser import make_runs
+from browser_runs import Going, make_curves, start
+
+collect_ignore = [] if os.environ.get("PACELINE_SCREENSHOTS") else ["test_screenshots.py"]
 
 TOKEN = "a-token-for-tests-0123456789"
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -82,96 +84,52 @@ def _served(root: Path, *options: str) -> Iterator[Shown]:
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(20)
+                process.wait(60)
             finally:
                 process.kill()
 
 
-@pytest.fixture
-def serve(request: pytest.FixtureRequest) -> Iterator[Callable[..., Shown]]:
+def _serving() -> Iterator[Callable[..., Shown]]:
     with contextlib.ExitStack() as stack:
         yield lambda root, *options: stack.enter_context(_served(root, *options))
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Callable[..., Shown]]:
-    """As `serve`, until the last test of a module."""
-    with contextlib.ExitStack() as stack:
-        yield lambda root, *options: stack.enter_context(_served(root, *options))
+serve = pytest.fixture(_serving)
+serving = pytest.fixture(_serving, scope="module")
+"""As `serve`, until the last test of a module."""
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """Of three runs: `short`, `long` and `broken`, which failed in its second report."""
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of three runs: `short`, `long` and `broken`, which failed in its second report."""
     root = tmp_path_factory.mktemp("runs")
-    make_runs(root)
-    with _served(root) as shown:
-        yield shown
+    make_curves(root)
+    return root
 
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from paceline import train
-
-root, gate = sys.argv[1:]
-
-def work():
-    for step in range(1, 1000):
-        while not Path(gate, str(step)).exists():
-            if Path(gate, "end").exists():
-                return
-            time.sleep(0.01)
-        train.report({"loss": 1 / step, "eval": {"loss": 2 / step}})
-
-train.DataParallelTrainer(
-    work, scaling_config=train.ScalingConfig(1),
-    run_config=train.RunConfig(name="live", storage_path=root),
-).fit()
-"""
-
-
-@dataclass
-class Going:
-    """A run that goes on in a process of its own, step by step as it is told."""
-
-    process: subprocess.Popen[bytes]
-    gate: Path
-    steps: int = 0
-
-    def step(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.steps += 1
-            (self.gate / str(self.steps)).touch()
-
-    def end(self) -> None:
-        (self.gate / "end").touch()
-        assert self.process.wait(30) == 0
+@pytest.fixture(scope="module")
+def shown(finished_runs: Path, serving: Callable[..., Shown]) -> Shown:
+    return serving(finished_runs)
 
 
 @pytest.fixture
-def going(tmp_path: Path) -> Iterator[Callable[[Path], Going]]:
-    """Starts a run called `live` in a directory."""
+def going(tmp_path: Path) -> Iterator[Callable[..., Going]]:
+    """Starts a run in a directory: `live`, `working` or `searching`."""
     started: list[Going] = []
 
-    def start(root: Path) -> Going:
-        gate = tmp_path / "gate"
-        gate.mkdir()
-        script = tmp_path / "live.py"
-        script.write_text(SCRIPT)
-        run = Going(subprocess.Popen([sys.executable, str(script), str(root), str(gate)], cwd=tmp_path), gate)
-        started.append(run)
-        return run
+    def begin(root: Path, name: str = "live") -> Going:
+        started.append(start(name, root, tmp_path))
+        return started[-1]
 
-    yield start
+    yield begin
     for run in started:
-        if run.process.poll() is None:
-            (run.gate / "end").touch()
-            try:
-                run.process.wait(20)
-            finally:
-                run.process.kill()
-                run.process.wait(20)
+        (run.gate / "end").touch()
+        if run.process.poll() is None and "working" in run.gate.name:
+            run.process.terminate()
+        try:
+            run.process.wait(60)
+        finally:
+            run.process.kill()
 
 
 @dataclass
@@ -183,20 +141,12 @@ class Looks:
     complaints: list[str] = field(default_factory=list)
 
     def __call__(
-        self,
-        url: str,
-        width: int = 1280,
-        height: int = 800,
-        *,
-        dark: bool = False,
-        touch: bool = False,
-        scale: float = 1,
+        self, url: str, width: int = 1280, height: int = 800, *, dark: bool = False, touch: bool = False
     ) -> Any:
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             has_touch=touch,
-            device_scale_factor=scale,
             accept_downloads=True,
             reduced_motion="reduce",
         )

@@ -1,55 +1,6 @@
-"""Runs to look at, and what tests ask of a page."""
+"""What tests ask of a page."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
-
-import pytest
-
-from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
-
-HOSTILE = "<img src=x onerror=\"document.title='taken over'\">"
-"""A metric's name, as somebody might choose it who means no good."""
-
-
-def make_runs(root: Path) -> None:
-    fit(root, "short", {"lr": 0.1, "steps": 40})
-    fit(root, "long", {"lr": 0.01, "steps": 120})
-    with pytest.raises(train.TrainingFailedError):
-        fit(root, "broken", {"lr": 9.0, "steps": 5, "breaks": True})
-
-
-def fit(root: Path, name: str, config: dict[str, Any], num_workers: int = 2) -> Any:
-    scratch = root.parent / f"scratch-{root.name}"
-    scratch.mkdir(exist_ok=True)
-    return DataParallelTrainer(
-        _train,
-        train_loop_config={**config, "scratch": str(scratch)},
-        scaling_config=ScalingConfig(num_workers),
-        run_config=RunConfig(name=name, storage_path=root, failure_config=FailureConfig(max_failures=0)),
-    ).fit()
-
-
-def _train(config: dict[str, Any]) -> None:
-    rank = train.get_context().get_world_rank()
-    for step in range(1, config["steps"] + 1):
-        print(f"rank {rank} is at step {step}")
-        loss = 2.0 / (1 + config["lr"] * step) + (0.05 if step % 7 == 0 else 0.0)
-        metrics = {
-            "loss": loss,
-            "train": {"accuracy": 1 - loss / 2.1, "lr": config["lr"] * 0.99**step},
-            "eval": {"loss": float("nan") if step == 5 else loss * 1.1, "zero or less": 3.0 - step},
-            HOSTILE: float(step),
-        }
-        if config.get("breaks") and step == 2:
-            raise RuntimeError("the loss is <b>nan</b>")
-        if step % 20 == 0 and rank == 0:
-            with tempfile.TemporaryDirectory(dir=config["scratch"]) as folder:
-                Path(folder, "weights.bin").write_bytes(bytes(1000))
-                train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
-        else:
-            train.report(metrics)
 
 
 def described(page: Any, title: str) -> str:

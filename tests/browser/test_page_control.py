@@ -3,18 +3,13 @@
 import re
 
 import pytest
-from seen_runs import HOSTILE, searching, working
+from browser_runs import HOSTILE
 
 
 @pytest.fixture
-def run(tmp_path):
-    root, scratch = tmp_path / "runs", tmp_path / "scratch"
-    root.mkdir()
-    scratch.mkdir()
-    process = working(root, scratch)
-    yield process
-    process.terminate()
-    process.wait(20)
+def run(tmp_path, going):
+    (tmp_path / "runs").mkdir()
+    return going(tmp_path / "runs", "working").process
 
 
 def opened(look, shown, name):
@@ -24,6 +19,7 @@ def opened(look, shown, name):
     return page
 
 
+@pytest.mark.slow
 def test_without_being_allowed_to_the_page_only_looks_on_while_a_log_grows(serve, look, run, tmp_path):
     page = opened(look, serve(tmp_path / "runs"), "working")
     page.locator("#tab-logs").click()
@@ -72,29 +68,24 @@ def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, ru
     page.get_by_role("button", name="Stop at the next report").click()
     page.locator(".head .badge", has_text="stopped").wait_for()
     assert page.get_by_role("group", name="Control of this run").count() == 0
-    run.wait(20)
+    run.wait(60)
 
 
-def test_a_search_that_goes_on_is_shown_as_it_does(serve, look, tmp_path):
-    root, gate, scratch = (tmp_path / name for name in ("runs", "gate", "scratch"))
-    for folder in (root, gate, scratch):
-        folder.mkdir()
-    process = searching(root, gate, scratch)
-    try:
-        (gate / "1").touch()
-        page = opened(look, serve(root), "searching")
-        rows = page.locator("table.trials tbody tr")
-        best = "(value) => document.querySelector('table.trials tbody tr:first-child td.num')?.textContent === value"
-        page.wait_for_function(best, arg="0.6")
-        assert rows.count() == 2
-        page.evaluate("() => { window.same = true; }")
-        (gate / "2").touch()
-        page.wait_for_function(best, arg="0.3")
-        (gate / "3").touch()
-        page.wait_for_function(best, arg="0.2")
-        page.locator(".counts", has_text="2 complete").wait_for()
-        assert page.evaluate("() => window.same") is True
-    finally:
-        for step in range(1, 4):
-            (gate / str(step)).touch()
-        process.wait(30)
+@pytest.mark.slow
+def test_a_search_that_goes_on_is_shown_as_it_does(serve, look, going, tmp_path):
+    root = tmp_path / "runs"
+    root.mkdir()
+    search = going(root, "searching")
+    search.step()
+    page = opened(look, serve(root), "searching")
+    rows = page.locator("table.trials tbody tr")
+    best = "(value) => document.querySelector('table.trials tbody tr:first-child td.num')?.textContent === value"
+    page.wait_for_function(best, arg="0.6")
+    assert rows.count() == 2
+    page.evaluate("() => { window.same = true; }")
+    search.step()
+    page.wait_for_function(best, arg="0.3")
+    search.step()
+    page.wait_for_function(best, arg="0.2")
+    page.locator(".counts", has_text="2 complete").wait_for()
+    assert page.evaluate("() => window.same") is True

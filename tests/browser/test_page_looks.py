@@ -9,7 +9,7 @@ from in_browser import described, wait_described, wait_rows
 PLACES = ["#/", "#/run/long/metrics", "#/run/broken/metrics", "#/compare?run=short&run=long"]
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 400])
 def test_nothing_is_wider_than_the_window(shown, look, width):
     page = look(shown.at(), width)
     wait_rows(page, 3)
@@ -29,6 +29,7 @@ def paper(page):
     return page.evaluate("() => getComputedStyle(document.querySelector('.card')).backgroundColor")
 
 
+@pytest.mark.slow
 def test_dark_as_the_system_has_it_or_as_a_person_says_which_is_remembered(shown, look):
     page = look(shown.at(), dark=True)
     wait_rows(page, 3)
@@ -45,6 +46,7 @@ def test_dark_as_the_system_has_it_or_as_a_person_says_which_is_remembered(shown
     assert page.evaluate("() => localStorage.length") == 0
 
 
+@pytest.mark.slow
 def test_plots_change_their_colours_with_the_theme(shown, look):
     page = look(shown.at("#/run/long/metrics?f=accuracy"))
     wait_described(page, "train/accuracy", "at 120.")
@@ -99,7 +101,8 @@ def test_all_of_it_can_be_reached_by_keys(shown, look):
     wait_rows(page, 3)
 
 
-def test_what_has_the_focus_is_seen(shown, look):
+@pytest.mark.slow
+def test_what_has_the_focus_is_seen_and_every_control_has_a_name(shown, look):
     page = look(shown.at())
     wait_rows(page, 3)
     seen = set()
@@ -112,10 +115,7 @@ def test_what_has_the_focus_is_seen(shown, look):
         assert outline != "none", name
         seen.add(name)
     assert len(seen) > 8
-
-
-def test_every_control_has_a_name(shown, look):
-    page = look(shown.at("#/run/long/metrics"))
+    page.goto(shown.at("#/run/long/metrics"))
     wait_described(page, "loss", "at 120.")
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("button, a, input, select, [role=tab], [tabindex='0']")].filter((each) =>

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from seen_runs import HOSTILE, NEEDLE, make, picture
+from browser_runs import HOSTILE, NEEDLE, make_events
 
 
 @pytest.fixture(scope="module")
 def shown(serving, tmp_path_factory):
     root = tmp_path_factory.mktemp("seen")
-    make(root)
+    make_events(root)
     return serving(root)
 
 
@@ -28,7 +28,6 @@ def test_a_worker_that_was_killed_shows_as_such_with_its_cause(shown, look):
     # Whoever failed stands first.
     assert page.locator("table.ranks tbody tr").first.get_attribute("data-rank") == "1"
     page.get_by_role("heading", name="What they use").wait_for()
-    picture(page, "workers", "#tab-panel")
     page.get_by_label("Attempt").select_option("2")
     page.locator('tr[data-rank="1"]').get_by_text("returned").wait_for()
     assert page.get_by_text("killed by SIGKILL").count() == 0
@@ -50,7 +49,6 @@ def test_the_timeline_shows_attempts_with_what_ended_them(shown, look):
     assert second["x"] >= first["x"] + first["width"] - 2
     lanes.nth(0).locator(".mark-place").last.hover()
     page.locator(".timeline-told", has_text=re.compile("rank 1|SIGKILL")).wait_for()
-    picture(page, "timeline", "#tab-panel")
     page.get_by_text("All that happened").click()
     page.locator(".event-failure").wait_for()  # Exactly one, or this raises.
 
@@ -74,6 +72,7 @@ def test_logs_are_found_by_search_and_shown_with_what_is_around_them(shown, look
     page.get_by_text("nothing has “no such text” in it").wait_for()
 
 
+@pytest.mark.slow
 def test_going_up_a_log_brings_its_beginning(shown, look):
     page = look(shown.at("#/run/killed/logs?attempt=1&rank=0"))
     page.locator(".log-line").first.wait_for()
@@ -102,7 +101,6 @@ def test_the_parts_of_the_time_sum_to_the_wall_time(shown, look):
     widths = page.locator(".time-part").evaluate_all("all => all.map((part) => part.getBoundingClientRect().width)")
     longest = max(range(len(parts)), key=parts.__getitem__)
     assert widths[longest] / sum(widths) == pytest.approx(parts[longest] / sum(parts), abs=0.03)
-    picture(page, "time", "#tab-panel")
     assert re.match("(starting|data|compute|report|checkpoint|between): ", page.locator(".time-said").inner_text())
 
 
@@ -141,7 +139,6 @@ def test_the_difference_of_two_runs_has_what_changed_and_the_metrics(shown, look
     row = page.get_by_label("What differs: Configuration").locator("tr", has_text="lr")
     row.wait_for()
     assert row.locator("td").all_inner_texts() == ["0.1", "0.2"]
-    picture(page, "difference", ".diff")
     # What is the same in both is left out, but of metrics, where it stands last.
     assert page.get_by_label("What differs: Configuration").locator("tr", has_text="note").count() == 0
     metrics = page.get_by_label("Metrics side by side").locator("tbody tr")
@@ -160,7 +157,6 @@ def test_a_search_is_shown_with_its_trials(shown, look):
     assert axes == ["lr", "act", "loss"]
     assert page.locator("[data-parameter]").first.get_attribute("data-parameter") == "lr"
     page.locator("[data-plot=loss] .plot-area").wait_for()
-    picture(page, "search", ".search-view")
     # The best stands first, until one sorts by something else.
     assert "best" in rows.first.inner_text()
     assert "0.03" in rows.first.inner_text()
@@ -176,6 +172,7 @@ def test_a_search_is_shown_with_its_trials(shown, look):
     page.locator("[data-plot=loss]").wait_for()
 
 
+@pytest.mark.slow
 def test_dragging_along_an_axis_keeps_the_trials_that_cross_it_there(shown, look):
     page = look(shown.at("#/run/sweep"))
     rows = page.locator("table.trials tbody tr")
@@ -199,6 +196,7 @@ def test_dragging_along_an_axis_keeps_the_trials_that_cross_it_there(shown, look
     page.wait_for_function("() => document.querySelectorAll('table.trials tbody tr').length === 12")
 
 
+@pytest.mark.slow
 def test_no_view_is_wider_than_the_window(shown, look):
     page = look(shown.at("#/"), dark=True)
     for place in ("#/run/killed/workers?attempt=1", "#/run/killed/timeline", "#/run/sweep"):

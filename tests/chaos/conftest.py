@@ -1,27 +1,30 @@
 """Runs of one's own: temporary files are looked for in a directory that only this test uses.
 
-`@pytest.mark.seeds(60, few=2)` runs a test with 60 seeds in `make chaos`, times `--chaos-scale`, and with 2 others in
-`make test`. The seed is in the name of the test.
+`@pytest.mark.seeds(60)` runs a test with 60 seeds in `make chaos`, times `--chaos-scale`, and with `few` others, one by
+default, elsewhere. The seed is in the name of the test.
 """
 
+import contextlib
 import tempfile
 
 import cloudpickle
 import oracle
 import pytest
 
+from paceline.train import DataParallelTrainer
+from paceline.train.drive import Seams
+
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "seeds(many, few=1): how many in `make chaos`, and in `make test`")
+    config.addinivalue_line("markers", "seeds(many, few=1): how many in `make chaos`, and elsewhere")
 
 
 def pytest_generate_tests(metafunc):
     mark = metafunc.definition.get_closest_marker("seeds")
     if mark is not None:
-        few = mark.kwargs.get("few", 1)
         many = max(1, round(mark.args[0] * metafunc.config.getoption("--chaos-scale")))
         seeds = [pytest.param(seed, marks=pytest.mark.chaos) for seed in range(100, 100 + many)]
-        metafunc.parametrize("seed", [*range(few), *seeds])
+        metafunc.parametrize("seed", [*range(mark.kwargs.get("few", 1)), *seeds])
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,3 +57,41 @@ def undisturbed(tmp_path_factory):
         return known[key]
 
     return get
+
+
+@pytest.fixture
+def survive(tmp_path, temporary, undisturbed, fault_table):
+    """Trains with faults, and compares what it comes to with an undisturbed run of `clean`.
+
+    Its block gets the run's path and the trial that is recorded; what fails there is no survival either.
+    """
+
+    @contextlib.contextmanager
+    def survive(
+        name,
+        faults,
+        function=oracle.small,
+        *,
+        kind=DataParallelTrainer,
+        clean=oracle.small,
+        steps=oracle.STEPS,
+        clock=None,
+        ranks=(0, 1),
+        broken=False,
+        **options,
+    ):
+        expected = undisturbed(kind, clean, steps)
+        surroundings = oracle.Surroundings()
+        with fault_table.trying(name) as trial:
+            trainer = oracle.trainer_of(kind, function, tmp_path, steps, **options)
+            if clock is not None:
+                trainer._seams = Seams(clock=clock)
+            result = faults.applied_to(trainer).fit()
+            lasting = [fault for fault in faults.all if getattr(fault, "times", 1) is None]
+            assert set(faults.unfired(result.path)) <= set(lasting), str(faults)
+            surroundings.assert_nothing_is_left()
+            oracle.assert_same(result.path, expected, ranks=ranks, broken=broken)
+            trial.seconds = oracle.worst_stand(result.path, faults)
+            yield result.path, trial
+
+    return survive

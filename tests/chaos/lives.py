@@ -6,10 +6,14 @@ of its lives.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from paceline._control import journal
 from paceline._control.events import Reported, WorkerReady
@@ -42,43 +46,67 @@ class Script:
         (directory / "script.py").write_text(SCRIPT)
         self._command = [sys.executable, "script.py", function, json.dumps(options), faults]
 
-    def started(self):
+    def start(self):
         with (self._directory / "err").open("ab") as err:
             return subprocess.Popen(
                 self._command, cwd=self._directory, env=self._env, stdout=subprocess.DEVNULL, stderr=err
             )
 
-    def lived(self, timeout=100):
-        """Run it to its end, and return its exit code."""
-        return self.started().wait(timeout)
+    def run(self, killed_after_s=None):
+        """Run it to its end, or to its kill, and return its exit code."""
+        process = self.start()
+        if killed_after_s is None:
+            return process.wait(100)
+        killer = threading.Timer(killed_after_s, process.kill)
+        killer.start()
+        code = process.wait(100)
+        killer.cancel()
+        killer.join()
+        return code
+
+    def run_until_it_ends(self, max_lost, after_kill=lambda: None):
+        """Run it again and again while its driver is killed; return how often that was."""
+        num_lost = 0
+        while (code := self.run()) != 0:
+            assert code == -signal.SIGKILL, self.stderr
+            after_kill()
+            num_lost += 1
+            assert num_lost <= max_lost
+        return num_lost
 
     @property
-    def said(self):
+    def stderr(self):
         return (self._directory / "err").read_text()[-3000:]
 
     def await_lines(self, num, process):
         """Until the journal has so many lines, while the process lives."""
         deadline = time.monotonic() + 60
-        while num_lines(self.path) < num:
-            assert process.poll() is None, f"it ended before line {num}: {self.said}"
-            assert time.monotonic() < deadline, f"line {num} never came: {self.said}"
+        while count_lines(self.path) < num:
+            assert process.poll() is None, f"it ended before line {num}: {self.stderr}"
+            assert time.monotonic() < deadline, f"line {num} never came: {self.stderr}"
             time.sleep(0.0005)
 
     def await_pid(self, rank, process):
         """The process of a rank, once it is known."""
-        while (pid := pids(self.path).get(rank)) is None:
-            self.await_lines(num_lines(self.path) + 1, process)
+        while (pid := read_pids(self.path).get(rank)) is None:
+            self.await_lines(count_lines(self.path) + 1, process)
         return pid
 
 
-def num_lines(path):
+def sweep(every, few):
+    """Cases of a parametrised test: all of them in `make chaos`, these few elsewhere."""
+    few = [pytest.param(*case, id=f"few-{case[-1]}") for case in few]
+    return [*few, *(pytest.param(*case, marks=pytest.mark.chaos) for case in every)]
+
+
+def count_lines(path):
     try:
         return (path / "journal.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
 
 
-def pids(path):
+def read_pids(path):
     """The workers of the last attempt that are known, by rank."""
     ready = [event for event in journal.read(path / "journal.jsonl") if isinstance(event, WorkerReady)]
     return {event.rank: event.pid for event in ready if event.attempt == ready[-1].attempt}

@@ -2,7 +2,7 @@
 
 `small` is the function that the sweeps train: two ranks, a tiny model in float64 with momentum, a checkpoint in every
 second report, one kept. It needs numpy only; `paced` and `returning` are the same descent with other checkpoints, and
-`small_torch` has such steps on a process group and a data loader.
+`batched` has steps of a DDP model on a data loader.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from paceline._control.recover import history_of
 from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
 from paceline._storage.layout import Layout
+from paceline._worker.context import current
 from paceline.train import (
     Checkpoint,
     CheckpointConfig,
@@ -33,6 +34,8 @@ from paceline.train import (
 )
 
 STEPS = 8
+GONE_WITHIN_S = 60.0
+"""How long what a run leaves may take to go: any machine is quicker."""
 
 
 class Descent:
@@ -75,19 +78,25 @@ def small(config):
 
 
 def paced(config):
-    """The same at a pace, with a checkpoint in every `every`-th report and in the last, and when it is told to stop."""
+    """The same at a pace, with a checkpoint in every `every`-th report, in the last, and where the run is stopped.
+
+    Before its last eight steps it waits for the file `gate`, or until the run is stopped: a fault that a test plants
+    from outside is never too late. Alone it is slow from step 14 on: a second worker is never too late.
+    """
     model = Descent(config)
-    pace_s = config["pace_s"] if train.get_context().get_world_size() > 1 else config["pace_alone_s"]
+    alone, gate = train.get_context().get_world_size() == 1, config.get("gate")
     while model.step < config["steps"]:
         loss = model.advance()
-        time.sleep(pace_s)
+        time.sleep(1.0 if alone and model.step > 14 else config["pace_s"])
+        if gate and model.step == config["steps"] - 8:
+            while not Path(gate).exists() and current()._stop is None:
+                time.sleep(0.005)
         state = model.state
         due = model.step % config["every"] == 0 or model.step == config["steps"]
         train.report(
             {"step": model.step, "loss": loss},
             checkpoint=Checkpoint.from_dict(state) if due else None,
             checkpoint_on_stop=lambda state=state: Checkpoint.from_dict(state),
-            checkpoint_upload_mode=CheckpointUploadMode(config.get("mode", "SYNC")),
         )
     return model.weights
 
@@ -107,62 +116,44 @@ def returning(config):
     return model.weights
 
 
-def small_torch(config):
+def batched(config):
+    """A checkpoint in every report. With a global batch the steps are the same whatever the number of workers."""
     import torch
-    import torch.distributed as dist
     from torch.utils.data import DataLoader, TensorDataset
 
-    from paceline.train.torch import prepare_data_loader
+    from paceline.train.torch import prepare_data_loader, prepare_model
 
-    rows = torch.randn(config["steps"] * 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    loader = prepare_data_loader(DataLoader(TensorDataset(rows), batch_size=4))
-    weights, momentum, step = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
-    last = train.get_checkpoint()
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    data = TensorDataset(torch.randn(52, 5), torch.randn(52, 1))
+    loader = prepare_data_loader(DataLoader(data, shuffle=True))
+    model = prepare_model(torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
+    inner = getattr(model, "module", model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    parts = {"model": inner, "optimizer": optimizer, "loader": loader}
+    step, last = 0, train.get_checkpoint()
     if last is not None:
         state = last.to_dict()
-        weights, momentum, step = state["weights"].clone(), state["momentum"].clone(), state["step"]
-    for number, (batch,) in enumerate(loader):
-        if number < step:
-            continue
-        error = batch @ weights - batch.sum(dim=1)
-        gradient = batch.T @ error / len(batch)
-        dist.all_reduce(gradient)
-        momentum = 0.9 * momentum + gradient / 2
-        weights = weights - 0.1 * momentum
-        step += 1
-        loss = (error**2).mean()
-        dist.all_reduce(loss)
-        report(step, float(loss), {"weights": weights, "momentum": momentum, "step": step})
-    return weights.tolist()
-
-
-def small_ddp(config):
-    import torch
-
-    from paceline.train.torch import prepare_model
-
-    rows = torch.randn(config["steps"], 8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    model = torch.nn.Linear(3, 1, bias=False, dtype=torch.float64)
-    torch.nn.init.zeros_(model.weight)
-    model = prepare_model(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = 0
-    last = train.get_checkpoint()
-    if last is not None:
-        state = last.to_dict()
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
-    rank = train.get_context().get_world_rank()
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    size = train.get_context().get_world_size()
     while step < config["steps"]:
-        batch = rows[step, rank * 4 : rank * 4 + 4]
-        loss = ((model(batch).squeeze(1) - batch.sum(dim=1)) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        report(step, step, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
-    return model.state_dict()["module.weight"].flatten().tolist()
+        for x, y in loader:
+            config.get("before_step", lambda step, size: None)(step, size)
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total = loss.detach().clone()
+            torch.distributed.all_reduce(total)
+            step += 1
+            state = {"step": step, **{name: part.state_dict() for name, part in parts.items()}}
+            metrics = {"step": step, "loss": total.item() / size, "size": size}
+            train.report(metrics, checkpoint=Checkpoint.from_dict(state))
+            if step == config["steps"]:
+                break
+    return [parameter.flatten().tolist() for parameter in inner.parameters()]
 
 
 def report(step, loss, state):
@@ -262,7 +253,7 @@ def seconds_to_next_report(path, at):
 
 
 class Surroundings:
-    """G5: what was there before a run, to be compared with what is there two seconds after its end."""
+    """G5: what was there before a run, to be compared with what is there after its end."""
 
     def __init__(self):
         self.shared_memory = set(os.listdir("/dev/shm"))
@@ -270,16 +261,16 @@ class Surroundings:
         self.workers = set(_workers())
 
     def assert_nothing_is_left(self):
-        deadline = time.monotonic() + 2
         from processes import still_running  # not at the top: scripts that import this module lack it
 
-        alive = still_running(set(_workers()) - self.workers)
-        assert alive == [], "processes two seconds later"
+        alive = still_running(set(_workers()) - self.workers, within_s=GONE_WITHIN_S)
+        assert alive == [], "processes are left"
+        deadline = time.monotonic() + GONE_WITHIN_S
         while (left := set(os.listdir(tempfile.gettempdir())) - self.temporary) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert left == set(), "temporary files two seconds later"
+        assert left == set(), "temporary files are left"
         ours = {name for name in set(os.listdir("/dev/shm")) - self.shared_memory if "paceline" in name}
-        assert ours == set(), "shared memory two seconds later"
+        assert ours == set(), "shared memory is left"
 
 
 def _workers():

@@ -1,9 +1,11 @@
 """What a dead attempt had written of a checkpoint is no part of the one that a later attempt makes under that name."""
 
 import os
+import pathlib
 
 import oracle
 import pytest
+from lives import sweep
 
 from paceline import train
 from paceline.testing import At, Faults
@@ -12,8 +14,6 @@ from paceline.train import Checkpoint, DataParallelTrainer
 
 def with_files(config):
     """Each attempt gives its checkpoint other files: two of each rank, named after how many lines its notes had."""
-    import pathlib
-
     notes = pathlib.Path(config["notes"])
     rank = train.get_context().get_world_rank()
     last = train.get_checkpoint()
@@ -39,9 +39,11 @@ def with_files(config):
 
 
 MOMENTS = [At("upload", 4, call) for call in (1, 2, 3)] + [At("commit", 4, call) for call in (1, 3, 5)]
+ALL = [(rank, at) for at in MOMENTS for rank in (0, 1)]
 
 
-def survive(at, rank, tmp_path, fault_table):
+@pytest.mark.parametrize(("rank", "at"), sweep(ALL, few=[(1, At("upload", 4, 2))]), ids=str)
+def test_a_checkpoint_has_only_files_of_the_attempt_that_made_it(tmp_path, temporary, rank, at, fault_table):
     faults = Faults().kill(rank, at)
     with fault_table.trying("half a checkpoint left by a dead attempt") as trial:
         config = {"notes": str(tmp_path / "notes")}
@@ -54,16 +56,3 @@ def survive(at, rank, tmp_path, fault_table):
         assert names == [f"rank{rank}-life{life}-{part}" for rank in (0, 1) for part in ("a", "b")]
         assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4]
         trial.seconds = oracle.worst_stand(result.path, faults)
-
-
-def test_a_checkpoint_has_only_files_of_the_attempt_that_made_it(tmp_path, temporary, fault_table):
-    survive(At("upload", 4, 2), 1, tmp_path, fault_table)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("at", MOMENTS, ids=str)
-def test_a_checkpoint_has_only_files_of_the_attempt_that_made_it_whenever_one_dies(
-    tmp_path, temporary, at, rank, fault_table
-):
-    survive(at, rank, tmp_path, fault_table)

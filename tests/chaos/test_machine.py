@@ -3,11 +3,13 @@
 import contextlib
 import os
 import random
+import time
 from pathlib import Path
 
 import oracle
 import pytest
 
+from paceline import train
 from paceline._control.events import HangSuspected
 from paceline._core.clock import SystemClock
 from paceline.testing import At, Faults
@@ -31,8 +33,6 @@ def small_group(fault_table):
 def hungry(config):
     """`small`, one rank of which takes all memory there is, once."""
     model = oracle.Descent(config)
-    from paceline import train
-
     once, rank = Path(config["once"]), train.get_context().get_world_rank()
     while model.step < config["steps"]:
         loss = model.advance()
@@ -46,25 +46,15 @@ def hungry(config):
     return model.weights
 
 
+@pytest.mark.slow
 @pytest.mark.seeds(4)
-def test_a_worker_that_the_kernel_ends_is_told_as_that_and_replaced(
-    tmp_path, temporary, seed, small_group, undisturbed, fault_table
-):
-    expected = undisturbed(DataParallelTrainer, oracle.small)
+def test_a_worker_that_the_kernel_ends_is_told_as_that_and_replaced(tmp_path, seed, small_group, survive):
     dice = random.Random(f"memory {seed}")
-    config = {
-        "group": str(small_group),
-        "once": str(tmp_path / "once"),
-        "rank": dice.choice((0, 1)),
-        "at": dice.randint(2, 7),
-    }
-    surroundings = oracle.Surroundings()
-    with fault_table.trying(OOM) as trial:
-        result = oracle.trainer_of(DataParallelTrainer, hungry, tmp_path, config=config).fit()
-        surroundings.assert_nothing_is_left()
-        oracle.assert_same(result.path, expected)
-        assert oracle.causes(result.path) == [(config["rank"], "memory")]
-        trial.seconds = oracle.seconds_to_next_report(result.path, Path(config["once"]).stat().st_mtime)
+    once, rank = tmp_path / "once", dice.choice((0, 1))
+    config = {"group": str(small_group), "once": str(once), "rank": rank, "at": dice.randint(2, 7)}
+    with survive(OOM, Faults(), hungry, config=config) as (path, trial):
+        assert oracle.causes(path) == [(rank, "memory")]
+        trial.seconds = oracle.seconds_to_next_report(path, once.stat().st_mtime)
 
 
 class SetClock(SystemClock):
@@ -82,8 +72,6 @@ class SetClock(SystemClock):
 
 def unsteady(config):
     """`small` in a worker whose wall clock is set in every step."""
-    import time
-
     real, dice = time.time, random.Random(f"worker clock {os.getpid()}")
     model = oracle.Descent(config)
     try:
@@ -101,20 +89,13 @@ CLOCK = "wall clock set by up to an hour, in the driver and the workers, rank ki
 
 
 @pytest.mark.seeds(10)
-def test_a_run_does_not_mind_its_clock_being_set(tmp_path, temporary, seed, undisturbed, fault_table):
-    expected = undisturbed(DataParallelTrainer, oracle.small)
+def test_a_run_does_not_mind_its_clock_being_set(seed, survive):
     dice = random.Random(f"jumps {seed}")
     faults = Faults(seed=seed).kill(dice.choice((0, 1)), At("step", dice.randint(3, 8)))
-    surroundings = oracle.Surroundings()
-    with fault_table.trying(CLOCK):
-        trainer = oracle.trainer_of(DataParallelTrainer, unsteady, tmp_path, hang_timeout_s=30)
-        trainer._seams = Seams(clock=SetClock(seed))
-        result = faults.applied_to(trainer).fit()
-        assert faults.unfired(result.path) == []
-        surroundings.assert_nothing_is_left()
-        oracle.assert_same(result.path, expected)
-        assert [kind for _, kind in oracle.causes(result.path)] == ["killed"]
-        assert not any(isinstance(event, HangSuspected) for event in oracle.history(result.path))
+    with survive(CLOCK, faults, unsteady, clock=SetClock(seed), hang_timeout_s=30) as (path, trial):
+        assert [kind for _, kind in oracle.causes(path)] == ["killed"]
+        assert not any(isinstance(event, HangSuspected) for event in oracle.history(path))
+        trial.seconds = None
 
 
 @pytest.mark.seeds(5)
@@ -151,18 +132,8 @@ def contested(config):
     return oracle.small(config)
 
 
-def test_a_driver_whose_clock_is_an_hour_off_is_refused_like_any_other(tmp_path, undisturbed, fault_table):
-    expected = undisturbed(DataParallelTrainer, oracle.small)
-    with fault_table.trying("a second driver whose clock is an hour off"):
-        result = oracle.trainer_of(DataParallelTrainer, contested, tmp_path, config={"path": str(tmp_path)}).fit()
-        oracle.assert_same(result.path, expected)
-
-
-@pytest.mark.chaos
-def test_a_driver_whose_clock_is_set_keeps_its_run(tmp_path, undisturbed, fault_table):
-    expected = undisturbed(DataParallelTrainer, oracle.small)
-    with fault_table.trying("a second driver whose clock is an hour off"):
-        trainer = oracle.trainer_of(DataParallelTrainer, contested, tmp_path, config={"path": str(tmp_path)})
-        trainer._seams = Seams(clock=SetClock(7))
-        result = trainer.fit()
-        oracle.assert_same(result.path, expected)
+@pytest.mark.parametrize("clock", [None, pytest.param(SetClock(7), marks=pytest.mark.chaos)], ids=["steady", "set"])
+def test_a_driver_whose_clock_is_set_keeps_its_run(tmp_path, clock, survive):
+    config = {"path": str(tmp_path)}
+    with survive("a second driver whose clock is an hour off", Faults(), contested, clock=clock, config=config):
+        pass

@@ -1,12 +1,10 @@
-"""`kill -9` of each rank in each phase: the run ends as one that nothing happened to.
-
-The full sweep is for `make chaos`; `make test` takes one rank of each phase, drawn from a seed.
-"""
+"""`kill -9` of each rank in each phase: the run ends as one that nothing happened to."""
 
 import random
 
 import oracle
 import pytest
+from lives import sweep
 
 from paceline.testing import PHASES, At, Faults
 from paceline.testing.faults.moments import DRIVERS_PHASES
@@ -33,78 +31,41 @@ def moments(phase):
     return MOMENTS.get(phase, [At(phase)])
 
 
-def survive(faults, kind, function, path, undisturbed, fault_table, name):
-    expected = undisturbed(kind, function)
-    surroundings = oracle.Surroundings()
-    with fault_table.trying(name) as trial:
-        result = faults.applied_to(oracle.trainer_of(kind, function, path)).fit()
-        assert faults.unfired(result.path) == []
-        surroundings.assert_nothing_is_left()
-        oracle.assert_same(result.path, expected)
-        struck = faults.fired(result.path)
-        assert oracle.causes(result.path) == [(fault.rank, "killed") for fault, _ in struck], "the cause is named"
-        trial.seconds = oracle.worst_stand(result.path, faults)
-
-
-def killed(rank, at):
+def plant_kill(rank, at):
     faults = Faults(seed=SEED)
     if at.phase in FIRST:
         faults = faults.kill(1 - rank, FIRST[at.phase])
     return faults.kill(rank, at)
 
 
-def kind_for(phase):
+def choose_trainer(phase):
     if phase not in TORCH:
         return DataParallelTrainer, oracle.small
     from paceline.train.torch import TorchTrainer
 
-    return TorchTrainer, oracle.small_torch
+    return TorchTrainer, oracle.batched
 
 
 DICE = random.Random(SEED)
-REDUCED = [(DICE.choice((0, 1)), DICE.choice(moments(phase))) for phase in PHASES]
+FEW = [(DICE.choice((0, 1)), DICE.choice(moments(phase))) for phase in PHASES]
 FULL = [(rank, at) for phase in PHASES for at in moments(phase) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(("rank", "at"), REDUCED, ids=lambda value: str(value))
-def test_a_run_with_a_rank_killed_ends_as_an_undisturbed_one(tmp_path, temporary, rank, at, undisturbed, fault_table):
-    kind, function = kind_for(at.phase)
-    survive(killed(rank, at), kind, function, tmp_path, undisturbed, fault_table, f"rank killed in {at.phase}")
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize(("rank", "at"), FULL, ids=lambda value: str(value))
-def test_a_run_with_any_rank_killed_anywhere_ends_as_an_undisturbed_one(
-    tmp_path, temporary, rank, at, undisturbed, fault_table
-):
-    kind, function = kind_for(at.phase)
-    survive(killed(rank, at), kind, function, tmp_path, undisturbed, fault_table, f"rank killed in {at.phase}")
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("at", [At("rendezvous"), At("collective", 1), At("collective", 4)], ids=str)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_of_a_ddp_model_killed_on_its_way_into_a_collective(
-    tmp_path, temporary, rank, at, undisturbed, fault_table
-):
-    from paceline.train.torch import TorchTrainer
-
-    name = f"rank killed in {at.phase}, DDP"
-    survive(killed(rank, at), TorchTrainer, oracle.small_ddp, tmp_path, undisturbed, fault_table, name)
+@pytest.mark.parametrize(("rank", "at"), sweep(FULL, FEW), ids=str)
+def test_a_run_with_any_rank_killed_anywhere_ends_as_an_undisturbed_one(rank, at, survive):
+    kind, function = choose_trainer(at.phase)
+    faults = plant_kill(rank, at)
+    with survive(f"rank killed in {at.phase}", faults, function, kind=kind, clean=function) as (path, _):
+        causes = [(fault.rank, "killed") for fault, _ in faults.fired(path)]
+        assert oracle.causes(path) == causes, "the cause is named"
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("phase", [phase for phase in PHASES if phase not in DRIVERS_PHASES | set(TORCH)])
-def test_a_run_with_both_ranks_killed_ends_as_an_undisturbed_one(tmp_path, temporary, phase, undisturbed, fault_table):
+def test_a_run_with_both_ranks_killed_ends_as_an_undisturbed_one(phase, survive):
     """In two attempts or in one: who is first takes the other along."""
-    expected = undisturbed(DataParallelTrainer, oracle.small)
     faults = Faults(seed=SEED)
     if phase in FIRST:
         faults = faults.kill(0, FIRST[phase])
-    faults = faults.kill(0, phase).kill(1, phase)
-    surroundings = oracle.Surroundings()
-    with fault_table.trying("both ranks killed in a phase"):
-        result = faults.applied_to(oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path)).fit()
-        assert faults.unfired(result.path) == []
-        surroundings.assert_nothing_is_left()
-        oracle.assert_same(result.path, expected)
+    with survive("both ranks killed in a phase", faults.kill(0, phase).kill(1, phase)):
+        pass

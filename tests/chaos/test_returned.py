@@ -4,7 +4,6 @@ Every rank writes down what returned to it, in a file that outlives it, and what
 """
 
 import random
-import signal
 from pathlib import Path
 
 import oracle
@@ -18,7 +17,7 @@ STEPS = 90
 NUM_DEATHS = 4
 
 
-def moments(seed):
+def choose_moments(seed):
     """Reports that are followed by a death, and how long after each."""
     dice = random.Random(f"returned {seed}")
     return [(number * 20 - dice.randint(0, 9), dice.uniform(0, 0.05)) for number in range(1, NUM_DEATHS + 1)], dice
@@ -48,33 +47,25 @@ def _lives(lines):
     return lives
 
 
+@pytest.mark.slow
 @pytest.mark.seeds(10)
-def test_a_rank_killed_after_its_report_returned(tmp_path, temporary, seed, undisturbed, fault_table):
-    expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)
-    deaths, dice = moments(seed)
+def test_a_rank_killed_after_its_report_returned(tmp_path, seed, survive):
+    deaths, dice = choose_moments(seed)
     faults = Faults(seed=seed)
     for number, delay_s in deaths:
         faults = faults.kill(dice.choice((0, 1)), At("step", number + 1, delay_s=delay_s))
-    notes = tmp_path / "notes"
-    surroundings = oracle.Surroundings()
-    with fault_table.trying("rank killed 0 to 50 ms after its report returned") as trial:
-        trainer = oracle.trainer_of(
-            DataParallelTrainer, oracle.returning, tmp_path, STEPS, config={"notes": str(notes)}
-        )
-        result = faults.applied_to(trainer).fit()
-        assert faults.unfired(result.path) == []
+    config = {"notes": str(tmp_path / "notes")}
+    name = "rank killed 0 to 50 ms after its report returned"
+    with survive(name, faults, oracle.returning, steps=STEPS, config=config) as (_, trial):
         trial.times = NUM_DEATHS
-        surroundings.assert_nothing_is_left()
-        oracle.assert_same(result.path, expected)
-        assert assert_nothing_returned_was_lost(notes) >= 2
-        trial.seconds = oracle.worst_stand(result.path, faults)
+        assert assert_nothing_returned_was_lost(config["notes"]) >= 2
 
 
 @pytest.mark.seeds(5, few=0)
 @pytest.mark.parametrize("both", [False, True], ids=["driver", "driver and rank"])
 def test_a_driver_killed_after_a_report_returned(tmp_path, temporary, seed, both, undisturbed, fault_table):
     expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)
-    deaths, dice = moments(seed)
+    deaths, dice = choose_moments(seed)
     notes = tmp_path / "notes"
     config = {"notes": str(notes)}
     faults = "Faults()"
@@ -86,12 +77,8 @@ def test_a_driver_killed_after_a_report_returned(tmp_path, temporary, seed, both
     script = Script(tmp_path, "returning", faults, steps=STEPS, config=config)
     name = f"driver{' and rank' if both else ''} killed 0 to 50 ms after a report returned"
     with fault_table.trying(name) as trial:
-        num_lost = 0
-        while (code := script.lived()) != 0:
-            assert code == -signal.SIGKILL, script.said
-            num_lost += 1
-            assert num_lost <= NUM_DEATHS
-        assert num_lost >= 2
+        num_lost = script.run_until_it_ends(NUM_DEATHS)
+        assert num_lost >= 1
         trial.times = num_lost
         oracle.assert_same(script.path, expected, weights=oracle.weights_of(script.path))
         assert_nothing_returned_was_lost(notes)

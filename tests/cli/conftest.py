@@ -1,4 +1,4 @@
-"""Real runs that the commands are shown: made once for a session, by scripts as people write them, and only read.
+"""Real runs for the commands to read: made once for a session by scripts as people write them.
 
 A test that changes a run takes a copy of it.
 """
@@ -12,24 +12,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_runs import SCRIPT, SEARCH, Runs, begun_script, killed_at_step_4
+from real_runs import ODD_SCRIPT, SCRIPT, SEARCH, Runs, kill_at_step_4, start_script
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """`complete`, `lower` (the same with another lr), `failing`, `killed` and `search` in one storage path."""
+    """The runs of docs/watching/command-line.md in one storage path.
+
+    `resnet` and `resnet-2` (with another lr) are complete, `bert` failed, `vit` was killed, `sweep` is a search.
+    """
     place = tmp_path_factory.mktemp("cli")
-    (place / "runs").mkdir()
-    made = Runs(place / "runs", place / "train.py")
-    made.script.write_text(SCRIPT)
+    runs = Runs.in_directory(place, SCRIPT)
     (place / "search.py").write_text(SEARCH)
-    for name, what, lr in (("complete", "complete", 0.1), ("lower", "complete", 0.05)):
-        assert begun_script(made, name, what, lr).wait() == 0, (place / f"{name}.out").read_text()
-    assert begun_script(made, "failing", "failing").wait() == 1
-    killed_at_step_4(made, "killed")
-    command = [sys.executable, "search.py", str(made.root)]
-    subprocess.run(command, cwd=place, check=True, capture_output=True)
-    return made
+    drivers = [
+        start_script(runs, "resnet", "complete"),
+        start_script(runs, "resnet-2", "complete", lr=0.05),
+        start_script(runs, "bert", "failing"),
+        subprocess.Popen([sys.executable, "search.py", str(runs.root)], cwd=place, stderr=subprocess.DEVNULL),
+    ]
+    kill_at_step_4(runs, "vit")
+    assert [driver.wait() for driver in drivers] == [0, 0, 1, 0], (place / "resnet.out").read_text()
+    return runs
+
+
+@pytest.fixture(scope="session")
+def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of another script: escape codes in texts, numbers that JSON lacks, a best checkpoint before the last."""
+    runs = Runs.in_directory(tmp_path_factory.mktemp("odd"), ODD_SCRIPT)
+    assert start_script(runs, "odd", "complete", looks="odd").wait() == 0
+    return runs.root / "odd"
 
 
 @dataclass(frozen=True)
@@ -62,32 +73,31 @@ def paceline(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd:
 
 
 @pytest.fixture
-def begun(runs: Runs, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Begins the command in a process of its own."""
-    left = []
+def start_command(runs: Runs, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts the command in a process of its own."""
+    processes = []
 
-    def begun(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    def start(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
         env = {**os.environ, "PACELINE_STORAGE_PATH": str(runs.root), "TMPDIR": str(tmp_path), **variables}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline", *arguments], cwd=tmp_path, env=env, text=True, **pipes
         )
-        left.append(process)
+        processes.append(process)
         return process
 
-    yield begun
-    for process in left:
+    yield start
+    for process in processes:
         process.kill()
         process.communicate()
 
 
 @pytest.fixture
-def copied(runs: Runs, tmp_path: Path) -> Callable[[str], Path]:
-    """A run to be changed: a copy of it, whole, by its path."""
+def copy_run(runs: Runs, tmp_path: Path) -> Callable[[str | Path], Path]:
+    """Copies a run, by name or path, for a test that changes it."""
 
-    def copied(name: str) -> Path:
-        target = tmp_path / "copies" / name
-        shutil.copytree(runs.root / name, target)
-        return target
+    def copy(run: str | Path) -> Path:
+        source = runs.root / run
+        return shutil.copytree(source, tmp_path / "copies" / source.name)
 
-    return copied
+    return copy

@@ -1,4 +1,4 @@
-"""Scripts as people write them, and the runs that they make: complete, failing, killed in the middle, a search."""
+"""Scripts as people write them, and the runs that they make."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ from paceline import train
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 STORAGE, NAME, WHAT = sys.argv[1:4]
-HOSTILE = sys.argv[5:] != ["plain"]
+IS_ODD = sys.argv[5] == "odd"
 
 def train_func(config):
     rank = train.get_context().get_world_rank()
     checkpoint = train.get_checkpoint()
     first = checkpoint.to_dict()["step"] if checkpoint is not None else 0
     print(f"rank {rank} begins at {first}")
-    if HOSTILE:
+    if IS_ODD:
         print("\\x1b[31mred\\x1b[0m and \\x1b]0;a title\\x07 hostile \\x1b[2J")
     for step in range(first + 1, config["steps"] + 1):
         if config["what"] == "failing" and step == 4:
@@ -32,8 +32,11 @@ def train_func(config):
         loss = config["lr"] * 10 / step
         print(f"step {step} loss {loss:.3f}")
         kept = Checkpoint.from_dict({"step": step, "weights": [1.0] * 100})
-        told = {"loss": loss, "eval": {"acc": step / 10}} | ({"note": "\\x1b[2Jtext"} if HOSTILE else {})
-        train.report(told, checkpoint=kept)
+        metrics = {"loss": loss, "eval": {"acc": step / 10}}
+        if IS_ODD:
+            x = float(("1", "nan", "inf", "2.5", "0")[step - 1])
+            metrics |= {"note": "\\x1b[2Jtext", "x": x, "big": 10**30, "step": 7, "many": [1, 2]}
+        train.report(metrics, checkpoint=kept)
 
 if __name__ == "__main__":
     trainer = DataParallelTrainer(
@@ -53,6 +56,8 @@ if __name__ == "__main__":
     trainer.fit()
 """
 
+ODD_SCRIPT = SCRIPT.replace("* 10 / step", "* 10 / step if step < 3 else float(step)")
+
 SEARCH = """
 import sys
 from paceline import tune
@@ -66,7 +71,7 @@ if __name__ == "__main__":
         train_func,
         param_space={"x": tune.grid_search([0.5, 0.25, 1.0])},
         tune_config=tune.TuneConfig(metric="loss", mode="min"),
-        run_config=tune.RunConfig(name="search", storage_path=sys.argv[1]),
+        run_config=tune.RunConfig(name="sweep", storage_path=sys.argv[1]),
     ).fit()
 """
 
@@ -76,17 +81,26 @@ class Runs:
     root: Path
     script: Path
 
+    @classmethod
+    def in_directory(cls, place: Path, source: str) -> "Runs":
+        (place / "runs").mkdir()
+        (place / "train.py").write_text(source)
+        return cls(place / "runs", place / "train.py")
 
-def begun_script(runs: Runs, name: str, what: str, lr: float = 0.1, *more: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "train.py", str(runs.root), name, what, str(lr), *more]
-    out = (runs.script.parent / f"{name}.out").open("wb")
-    with out:
-        return subprocess.Popen(command, cwd=runs.script.parent, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+def start_script(
+    runs: Runs, name: str, what: str, *, lr: float = 0.1, looks: str = "plain"
+) -> "subprocess.Popen[bytes]":
+    """Starts the driver of a run; what it prints is in `NAME.out` next to the script."""
+    place = runs.script.parent
+    command = [sys.executable, "train.py", str(runs.root), name, what, str(lr), looks]
+    with (place / f"{name}.out").open("wb") as out:
+        return subprocess.Popen(command, cwd=place, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
-def killed_at_step_4(runs: Runs, name: str, *more: str) -> None:
+def kill_at_step_4(runs: Runs, name: str) -> None:
     reached = runs.root / f"{name}.reached"
-    driver = begun_script(runs, name, "killed", 0.1, *more)
+    driver = start_script(runs, name, "killed")
     while not reached.exists():
         assert driver.poll() is None, (runs.script.parent / f"{name}.out").read_text()
         try:

@@ -1,4 +1,4 @@
-"""`paceline checkpoints`: listed, verified, exported; and pruned as a driver would, so that nothing is torn."""
+"""`paceline checkpoints`: verified, exported, and pruned as a driver would, so that nothing is torn."""
 
 import json
 import os
@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from paceline._control.events import PinsSet
 from paceline._control.recover import history_of
 from paceline._core.clock import SystemClock
 from paceline._storage.home import Home
 from paceline._storage.lease import taken
-from paceline.train import Result
+from paceline.train import Checkpoint, Result
+from paceline.train.drive import Seams, opened
 
 
 def names(ended):
@@ -20,17 +22,8 @@ def names(ended):
     return [shown["name"] for shown in json.loads(ended.out)]
 
 
-def test_they_are_listed_with_what_is_best_and_latest(paceline):
-    out = paceline("checkpoints", "complete").out.splitlines()
-    assert out[0].split() == ["NAME", "REPORT", "SIZE", "SAVED", "METRICS"]
-    assert [line.split()[0] for line in out[1:]] == [f"checkpoint_{seq:06d}" for seq in range(1, 6)]
-    assert "latest,best" in out[-1]
-    assert names(paceline("checkpoints", "complete", "--json")) == [line.split()[0] for line in out[1:]]
-
-
-def test_whole_ones_verify_and_broken_files_are_named(paceline, copied):
-    run = copied("complete")
-    assert paceline("checkpoints", str(run), "--verify").out.endswith("all 5 are whole\n")
+def test_broken_files_are_named_and_a_broken_checkpoint_is_not_exported(paceline, copy_run, tmp_path):
+    run = copy_run("resnet")
     files = sorted(path for path in (run / "checkpoint_000003").iterdir() if not path.name.startswith("."))
     files[0].unlink()
     files[1].write_bytes(files[1].read_bytes()[:-1] + b"!")
@@ -39,89 +32,53 @@ def test_whole_ones_verify_and_broken_files_are_named(paceline, copied):
     assert f"{files[0]}: No such file or directory" in ended.out
     assert f"{files[1]} does not hash to what was written" in ended.out
     assert "1 of 5 broken" in ended.out
-    told = json.loads(paceline("checkpoints", str(run), "--verify", "--json").out)
-    assert [len(checkpoint["problems"]) for checkpoint in told["checkpoints"]] == [0, 0, 2, 0, 0]
-    assert told["ok"] is False
-
-
-@pytest.mark.parametrize(("name", "step"), [("checkpoint_000002", 2), ("latest", 5), ("best", 5)])
-def test_one_is_exported_whole(name, step, paceline, tmp_path):
-    ended = paceline("checkpoints", "complete", "--export", name, "out/model")
-    assert ended.code == 0, ended.err
-    from paceline.train import Checkpoint
-
-    exported = Checkpoint.from_directory(tmp_path / "out" / "model")
-    exported.verify()
-    assert exported.to_dict()["step"] == step
-
-
-def test_a_broken_one_is_not_exported_and_nothing_is_left(paceline, copied, tmp_path):
-    run = copied("complete")
-    file = next(path for path in sorted((run / "checkpoint_000002").iterdir()) if not path.name.startswith("."))
-    file.write_bytes(b"other")
-    ended = paceline("checkpoints", str(run), "--export", "checkpoint_000002", "out")
+    verified = json.loads(paceline("checkpoints", str(run), "--verify", "--json").out)
+    assert [len(checkpoint["problems"]) for checkpoint in verified["checkpoints"]] == [0, 0, 2, 0, 0]
+    assert verified["ok"] is False
+    ended = paceline("checkpoints", str(run), "--export", "checkpoint_000003", "out")
     assert ended.code == 1
-    assert "checkpoint_000002 is broken, and is not copied" in ended.err
-    assert file.name in ended.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copies"]
+    assert "checkpoint_000003 is broken, and is not copied" in ended.err
+    assert files[1].name in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["copies"]
 
 
-def test_nothing_is_exported_over_what_is_there(paceline, tmp_path):
+def test_a_checkpoint_is_exported_whole_and_never_over_another_file(paceline, odd_run, tmp_path):
+    for name, step in (("checkpoint_000003", 3), ("latest", 5), ("best", 2)):
+        ended = paceline("checkpoints", str(odd_run), "--export", name, f"out/{name}")
+        assert ended.code == 0, ended.err
+        exported = Checkpoint.from_directory(tmp_path / "out" / name)
+        exported.verify()
+        assert exported.to_dict()["step"] == step
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    ended = paceline("checkpoints", "complete", "--export", "latest", "mine")
+    ended = paceline("checkpoints", "resnet", "--export", "latest", "mine")
     assert ended.code == 2
     assert "is there already" in ended.err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
-    assert paceline("checkpoints", "complete", "--export", "checkpoint_000009", "new").code == 2
+    assert paceline("checkpoints", "resnet", "--export", "checkpoint_000009", "new").code == 2
 
 
-def test_pruning_says_what_it_would_do_and_does_it_only_when_told(paceline, copied):
-    run = copied("complete")
-    before = sorted(path for path in run.rglob("*"))
-    ended = paceline("checkpoints", str(run), "--prune", "--keep", "2")
-    assert ended.code == 0
-    assert ended.out.count("would remove") == 3
-    assert "--yes does it" in ended.out
-    assert sorted(path for path in run.rglob("*")) == before
-    ended = paceline("checkpoints", str(run), "--prune", "--keep", "2", "--yes")
-    assert ended.code == 0, ended.err
-    assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000004", "checkpoint_000005"]
-    assert sorted(path.name for path in run.glob("checkpoint_*")) == ["checkpoint_000004", "checkpoint_000005"]
-    assert paceline("checkpoints", str(run), "--verify").code == 0
-    assert paceline("checkpoints", str(run), "--prune", "--keep", "2", "--yes").out.startswith("nothing to remove")
-
-
-def test_the_newest_and_the_best_stay_whatever_is_asked_for(run_script, paceline, tmp_path):
-    source = (
-        "from paceline import train\nfrom paceline.train import *\n"
-        "def f():\n    for loss in (3, 1, 2, 4, 5):\n"
-        "        train.report({'loss': loss}, checkpoint=Checkpoint.from_dict({'loss': loss}))\n"
-        "if __name__ == '__main__':\n"
-        "    rules = CheckpointConfig(checkpoint_score_attribute='loss', checkpoint_score_order='min')\n"
-        "    config = RunConfig(name='run', storage_path='kept', checkpoint_config=rules)\n"
-        "    DataParallelTrainer(f, run_config=config).fit()\n"
-    )
-    assert run_script(source).returncode == 0
-    run = str(tmp_path / "kept" / "run")
-    assert paceline("checkpoints", run, "--prune", "--keep", "1", "--yes").code == 0
-    assert names(paceline("checkpoints", run, "--json")) == ["checkpoint_000002", "checkpoint_000005"]
-
-
-def test_a_pinned_one_stays(copied, paceline):
-    from paceline._control.events import PinsSet
-    from paceline.train.drive import Seams, opened
-
-    run = copied("complete")
+def test_pruning_keeps_the_newest_the_best_and_pinned_ones_and_only_acts_with_yes(paceline, copy_run, odd_run):
+    run = copy_run(odd_run)
     with opened(Home.of_path(str(run)), Seams(), print) as (found, _):
-        found.journal.append(PinsSet(found.run.attempt, (2,)))
-    assert paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes").code == 0
-    assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000002", "checkpoint_000005"]
+        found.journal.append(PinsSet(found.run.attempt, (3,)))
+    before = sorted(run.rglob("*"))
+    ended = paceline("checkpoints", str(run), "--prune", "--keep", "1")
+    assert ended.code == 0
+    assert ended.out.count("would remove") == 2
+    assert sorted(run.rglob("*")) == before
+    ended = paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes")
+    assert ended.code == 0, ended.err
+    kept = ["checkpoint_000002", "checkpoint_000003", "checkpoint_000005"]
+    assert names(paceline("checkpoints", str(run), "--json")) == kept
+    assert sorted(path.name for path in run.glob("checkpoint_*")) == kept
+    assert paceline("checkpoints", str(run), "--verify").code == 0
+    assert paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes").out.startswith("nothing to remove")
 
 
-def test_pruning_is_refused_while_a_driver_holds_the_run(paceline, copied):
-    run = copied("complete")
-    lease = taken(Home.of_path(str(run)).slot(), ttl_s=30, clock=SystemClock(), say=print)
+def test_pruning_is_refused_while_a_driver_holds_the_run(paceline, copy_run):
+    run = copy_run("resnet")
+    lease = taken(Home.of_path(str(run)).slot(), ttl_s=600, clock=SystemClock(), say=print)
     try:
         ended = paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes")
     finally:
@@ -131,18 +88,18 @@ def test_pruning_is_refused_while_a_driver_holds_the_run(paceline, copied):
     assert len(names(paceline("checkpoints", str(run), "--json"))) == 5
 
 
-def test_pruning_a_trial_is_refused_until_its_search_is_complete(paceline, copied):
-    search = copied("search")
+def test_pruning_a_trial_is_refused_until_its_search_is_complete(paceline, copy_run):
+    search = copy_run("sweep")
     whole = (search / "journal.jsonl").read_bytes()
     (search / "journal.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     ended = paceline("checkpoints", str(search / "trial_00000"), "--prune", "--keep", "1", "--yes")
     (search / "journal.jsonl").write_bytes(whole)
     assert ended.code == 2
-    assert "is a trial of the search 'search'" in ended.err
+    assert "is a trial of the search 'sweep'" in ended.err
     assert paceline("checkpoints", str(search / "trial_00000"), "--prune", "--keep", "1", "--yes").code == 0
 
 
-CUT_OFF = """
+PRUNE_AND_DIE = """
 import os, signal, sys
 from paceline._storage import commit
 from paceline.cli import main
@@ -162,10 +119,10 @@ main(["checkpoints", sys.argv[1], "--prune", "--keep", "1", "--yes"])
 """
 
 
-@pytest.mark.parametrize("removed", [0, 2])
-def test_pruning_that_is_cut_off_leaves_a_whole_run_and_is_finished_by_the_next_driver(removed, paceline, copied):
-    run = copied("complete")
-    ended = subprocess.run([sys.executable, "-c", CUT_OFF, str(run), str(removed)], capture_output=True)
+@pytest.mark.parametrize("removed", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_pruning_that_is_killed_leaves_a_whole_run_and_the_next_driver_finishes_it(removed, paceline, copy_run):
+    run = copy_run("resnet")
+    ended = subprocess.run([sys.executable, "-c", PRUNE_AND_DIE, str(run), str(removed)], capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000005"]
     assert len(list(run.glob("checkpoint_*"))) == 5 - removed
@@ -174,17 +131,13 @@ def test_pruning_that_is_cut_off_leaves_a_whole_run_and_is_finished_by_the_next_
     assert [path.name for path in run.glob("checkpoint_*")] == ["checkpoint_000005"]
 
 
-def test_a_run_that_was_killed_is_pruned_and_goes_on_from_what_is_left(paceline, copied, runs):
-    run = copied("killed")
+@pytest.mark.slow
+def test_a_killed_run_is_pruned_and_resumes_from_what_is_left(paceline, copy_run, runs):
+    run = copy_run("vit")
     assert paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes").code == 0
     assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000003"]
-    command = [sys.executable, str(runs.script), str(run.parent), "killed", "complete", "0.1"]
+    command = [sys.executable, str(runs.script), str(run.parent), "vit", "complete", "0.1", "plain"]
     subprocess.run(command, check=True, capture_output=True, cwd=run.parent)
     run_after, _ = history_of(Home.of_path(str(run)).depot_to_read())
     assert [record.seq for record in run_after.checkpoints] == [3, 4, 5]
     assert os.listdir(run / ".lease")
-
-
-@pytest.mark.parametrize("arguments", ["--prune", "--keep 2", "--prune --keep 0", "--prune --keep 2 --verify"])
-def test_half_an_order_is_bad_usage(arguments, paceline):
-    assert paceline("checkpoints", "complete", *arguments.split()).code == 2

@@ -11,7 +11,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from real_runs import Runs, begun_script, killed_at_step_4
 
 from paceline.cli import COMMANDS
 
@@ -48,24 +47,6 @@ def matches(told, printed):
     return bool(printed) and told[0] == printed[0] and matches(told[1:], printed[1:])
 
 
-@pytest.fixture(scope="module")
-def shown(runs, tmp_path_factory):
-    """The runs that the page shows."""
-    place = tmp_path_factory.mktemp("shown")
-    (place / "runs").mkdir()
-    shutil.copy(runs.script, place / "train.py")
-    made = Runs(place / "runs", place / "train.py")
-    begun = [
-        begun_script(made, "resnet", "complete", 0.1, "plain"),
-        begun_script(made, "resnet-2", "complete", 0.05, "plain"),
-    ]
-    assert [process.wait() for process in begun] == [0, 0]
-    assert begun_script(made, "bert", "failing", 0.1, "plain").wait() == 1
-    killed_at_step_4(made, "vit", "plain")
-    shutil.copytree(runs.root / "search", made.root / "sweep")
-    return made
-
-
 def commands():
     for block in BLOCKS:
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -74,17 +55,15 @@ def commands():
 
 
 @pytest.mark.parametrize(("line", "told"), [*commands()])
-def test_a_command_prints_what_the_page_says(line, told, shown, paceline, monkeypatch, tmp_path):
-    monkeypatch.setenv("PACELINE_STORAGE_PATH", str(shown.root))
+def test_a_command_prints_what_the_page_says(line, told, runs, paceline, monkeypatch, tmp_path):
     program, *arguments = shlex.split(line.partition(" | ")[0])
     assert program == "paceline"
-    changes = "--yes" in arguments
-    if changes:
-        shutil.copytree(shown.root, tmp_path / "runs")
+    if "--yes" in arguments:
+        shutil.copytree(runs.root, tmp_path / "runs")
         monkeypatch.setenv("PACELINE_STORAGE_PATH", str(tmp_path / "runs"))
     ended = paceline(*arguments)
     printed = ended.out + ended.err
-    for place, name in ((shown.root, "/home/me/runs"), (shown.root.parent, "/home/me"), (tmp_path, "/home/me")):
+    for place, name in ((runs.root, "/home/me/runs"), (runs.root.parent, "/home/me"), (tmp_path, "/home/me")):
         printed = printed.replace(str(place), name)
     printed = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", printed)
     printed = re.sub(r"\S+/bin/python\S*", "/usr/bin/python", printed)
@@ -93,10 +72,3 @@ def test_a_command_prints_what_the_page_says(line, told, shown, paceline, monkey
 
 def test_every_command_is_on_the_page():
     assert [name for name in COMMANDS if f"paceline {name}" not in PAGE] == []
-
-
-def test_what_differs_is_seen():
-    assert alike("a  12 s  3.4 MB") == alike("a 4:07   120 KB")
-    assert alike("loss=0.2") != alike("loss=0.3")
-    assert matches(["a", "...", "d"], ["a", "b", "c", "d"])
-    assert not matches(["a", "...", "d"], ["a", "b"])

@@ -22,26 +22,22 @@ def stored(s3_environment, runs, tmp_path, monkeypatch):
     """A complete run in a store, whose spool is gone: the address of its storage path."""
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
     root = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, str(runs.script), root, "complete", "complete", "0.1"]
+    command = [sys.executable, str(runs.script), root, "complete", "complete", "0.1", "plain"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     shutil.rmtree(tmp_path / "spool")
     return root
 
 
+@pytest.mark.slow
 def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, paceline, tmp_path, monkeypatch):
     run = f"{stored}/complete"
     (found,) = msgspec.json.decode(paceline("ls", stored, "--json").out, type=list[Summary])
     assert (found.id, found.state, found.num_reports) == ("complete", "complete", 5)
-    assert "loss=0.2" in paceline("ls", stored).out
-
     detail = msgspec.json.decode(paceline("show", run, "--json").out, type=Detail)
     assert [shown.seq for shown in detail.checkpoints if shown.kept] == [1, 2, 3, 4, 5]
-    assert "checkpoint_000005" in paceline("show", run).out
-
     rows = list(csv.DictReader(io.StringIO(paceline("metrics", run, "--csv", "-").out)))
     assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert paceline("logs", run, "--rank", "0", "-n", "1").out == "step 5 loss 0.200\n"
-
     assert paceline("checkpoints", run, "--verify").out.endswith("all 5 are whole\n")
     assert paceline("checkpoints", run, "--export", "best", "best").code == 0
     assert Checkpoint.from_directory(tmp_path / "best").to_dict()["step"] == 5
@@ -63,8 +59,5 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
 
     monkeypatch.setenv("PACELINE_STORAGE_PATH", stored)
     assert paceline("show", "complete").out.startswith("complete  complete\n")
-    assert [json.loads(paceline("ls", "--json").out)[0]["id"]] == ["complete"]
-    ended = paceline("show", "missing")
-    assert (ended.code, "there is no run 'missing'" in ended.err) == (2, True)
     ended = paceline("show", f"{stored}/missing")
     assert (ended.code, f"there is no run in {stored}/missing" in ended.err) == (2, True)

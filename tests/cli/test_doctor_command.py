@@ -1,4 +1,4 @@
-"""`paceline doctor`: each look at what is there, and what it says of machines that lack something."""
+"""`paceline doctor`: each check of what is there, and what it says of machines that lack something."""
 
 import json
 import resource
@@ -9,67 +9,57 @@ import sys
 import pytest
 
 from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
+from paceline._storage.address import store_at
+from paceline._storage.files import hash_file
 
 
-def looked(found):
-    return {line.name: line for line in found}
+def by_name(lines):
+    return {line.name: line for line in lines}
 
 
-def test_a_fine_machine_is_0_and_every_line_is_json(begun, tmp_path):
-    process = begun("doctor", str(tmp_path / "to" / "be" / "made"), "--json")
-    out, err = process.communicate(timeout=100)
-    told = json.loads(out)
-    failed = [line for line in told["lines"] if line["status"] == "fail"]
-    assert (process.returncode, failed) == (0, []), err
-    names = {line["name"] for line in told["lines"]}
-    assert {"Python", "paceline", "cores", "memory", "shared memory", "open files", "processes"} <= names
-    assert {"round trip", "clock", "room", "start"} <= names
+def test_a_fine_machine_is_exit_code_0_and_every_line_is_json(start_command, tmp_path):
+    process = start_command("doctor", str(tmp_path / "to" / "be" / "made"), "--json")
+    out, err = process.communicate()
+    lines = json.loads(out)["lines"]
+    assert (process.returncode, [line for line in lines if line["status"] == "fail"]) == (0, []), err
+    expected = {"Python", "paceline", "cores", "memory", "shared memory", "open files", "processes"}
+    assert expected | {"round trip", "clock", "room", "start"} <= {line["name"] for line in lines}
     assert not list(tmp_path.glob("**/.paceline-doctor-*"))
     assert not (tmp_path / "to").exists()
 
 
-def test_what_fails_is_1_with_a_hint(paceline, tmp_path, monkeypatch):
+def test_a_check_that_fails_or_breaks_is_a_line_and_exit_code_1(paceline, tmp_path, monkeypatch):
+    def break_off():
+        raise RuntimeError("never thought of")
+        yield
+
+    monkeypatch.setattr(packages, "looked_at", break_off)
     monkeypatch.setattr(workers, "looked_at", lambda: iter(()))
     (tmp_path / "file").write_text("in the way")
     ended = paceline("doctor", str(tmp_path / "file" / "runs"))
     assert ended.code == 1
+    assert "RuntimeError: never thought of" in ended.out
     assert "fail round trip" in ended.out
     assert "hint:" in ended.out
     assert ended.out.splitlines()[-1].endswith("to be looked after")
 
 
-def test_a_look_that_breaks_is_a_line_and_not_the_end(paceline, tmp_path, monkeypatch):
-    def broken():
-        raise RuntimeError("never thought of")
-        yield
-
-    monkeypatch.setattr(packages, "looked_at", broken)
-    monkeypatch.setattr(workers, "looked_at", lambda: iter(()))
-    ended = paceline("doctor", str(tmp_path))
-    assert ended.code == 1
-    assert "RuntimeError: never thought of" in ended.out
-    assert "ok   round trip" in ended.out
-
-
-def test_a_needed_package_that_is_missing_fails_and_an_optional_one_does_not(monkeypatch):
-    there = packages.version_of
-    monkeypatch.setattr(packages, "version_of", lambda name: None if name in ("pyarrow", "ray") else there(name))
-    found = looked(packages.looked_at())
+def test_a_required_package_that_is_missing_fails_an_optional_one_is_listed_and_an_old_one_warns(monkeypatch):
+    version_of = packages.version_of
+    monkeypatch.setattr(packages, "version_of", lambda name: None if name in ("pyarrow", "ray") else version_of(name))
+    found = by_name(packages.looked_at())
     assert found["pyarrow"].status == "fail"
     assert "ray" not in found
     assert "ray" in found["not installed"].text
     assert "paceline[" in found["not installed"].hint
-
-
-def test_an_old_package_is_told(monkeypatch):
     monkeypatch.setattr(packages, "_least", lambda: {"torch": "99.1"})
     monkeypatch.setattr(packages, "version_of", lambda name: "2.13.0+cpu")
-    line = looked(packages.looked_at())["torch"]
+    line = by_name(packages.looked_at())["torch"]
     assert line.status == "warn"
     assert "2.13.0+cpu is older than 99.1" in line.text
 
 
-def test_few_open_files_are_told():
+def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
@@ -77,9 +67,13 @@ def test_few_open_files_are_told():
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (line.status, line.hint) == ("warn", "ulimit -n 4096")
+    monkeypatch.setattr(machine, "LITTLE_SHM", 1 << 60)
+    line = machine._shared_memory()
+    assert line.status == "warn"
+    assert "--shm-size" in line.hint
 
 
-def test_limits_of_a_container_are_those_that_are_told(tmp_path, monkeypatch):
+def test_in_a_container_its_limits_count(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("900000000\n")
     (tmp_path / "memory.current").write_text("500000000\n")
@@ -89,19 +83,11 @@ def test_limits_of_a_container_are_those_that_are_told(tmp_path, monkeypatch):
     assert memory.status == "warn"
     assert memory.text.startswith("500.0 MB free of the 900.0 MB")
     assert machine._processes().status == "warn"
-    (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "pids.max").write_text("max\n")
     assert machine._processes().status == "ok"
 
 
-def test_little_shared_memory_is_told(monkeypatch):
-    monkeypatch.setattr(machine, "LITTLE_SHM", 1 << 60)
-    line = machine._shared_memory()
-    assert line.status == "warn"
-    assert "--shm-size" in line.hint
-
-
-def test_gpus_that_torch_does_not_see_are_told(monkeypatch):
+def test_gpus_that_torch_does_not_see_are_a_warning(monkeypatch):
     monkeypatch.setattr(machine, "_CUDA", "print('a warning of others'); print('2', '12.8')")
     assert machine._cuda(2).status == "ok"
     monkeypatch.setattr(machine, "_CUDA", "raise SystemExit('no driver')")
@@ -112,45 +98,34 @@ def test_gpus_that_torch_does_not_see_are_told(monkeypatch):
     assert "sees 0 of the 2 GPUs" in line.text
 
 
-def test_a_disk_that_is_full_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "NO_ROOM", 1 << 60)
-    assert looked(storage.looked_at(str(tmp_path)))["room"].status == "fail"
-    monkeypatch.setattr(storage, "NO_ROOM", 0)
-    monkeypatch.setattr(storage, "LITTLE_ROOM", 1 << 60)
-    assert looked(storage.looked_at(str(tmp_path)))["room"].status == "warn"
-
-
-def test_storage_that_gives_back_something_else_fails(tmp_path, monkeypatch):
-    def other(path, name):
+def test_a_full_disk_and_storage_that_returns_other_bytes_fail(tmp_path, monkeypatch):
+    def alter(path, name):
         path.write_bytes(b"other")
         return hash_file(path, name)
 
-    from paceline._storage.files import hash_file
-
-    monkeypatch.setattr(storage, "hash_file", other)
-    line = looked(storage.looked_at(str(tmp_path)))["round trip"]
+    monkeypatch.setattr(storage, "LITTLE_ROOM", 1 << 60)
+    monkeypatch.setattr(storage, "NO_ROOM", 0)
+    assert by_name(storage.looked_at(str(tmp_path)))["room"].status == "warn"
+    monkeypatch.setattr(storage, "NO_ROOM", 1 << 60)
+    assert by_name(storage.looked_at(str(tmp_path)))["room"].status == "fail"
+    monkeypatch.setattr(storage, "hash_file", alter)
+    line = by_name(storage.looked_at(str(tmp_path)))["round trip"]
     assert line.status == "fail"
     assert "did not give back what was written" in line.text
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("ahead_s", "status"), [(0.2, "ok"), (-60.0, "warn"), (400.0, "fail")])
-def test_clocks_that_differ_are_told(ahead_s, status):
+def test_clocks_that_differ_are_a_problem(ahead_s, status):
     assert storage._clock(ahead_s).status == status
 
 
 def test_a_store_takes_conditional_puts_and_nothing_is_left_there(s3_environment):
-    from paceline._storage.address import store_at
-
-    found = looked(storage.looked_at("s3://bucket/doctored"))
+    found = by_name(storage.looked_at("s3://bucket/doctored"))
     assert found["round trip"].status == "ok", found["round trip"].text
     assert found["lease"].status == "ok"
     assert store_at("s3://bucket/doctored").entries() == []
-
-
-def test_a_store_that_is_not_there_fails(s3_environment):
-    line = looked(storage.looked_at("s3://no-such-bucket/runs"))["round trip"]
-    assert line.status == "fail"
+    assert by_name(storage.looked_at("s3://no-such-bucket/runs"))["round trip"].status == "fail"
 
 
 def test_a_cluster_is_looked_for_only_where_one_is_configured(monkeypatch):
@@ -164,13 +139,13 @@ def test_a_cluster_is_looked_for_only_where_one_is_configured(monkeypatch):
     assert "does not answer" in line.text
 
 
-def test_workers_that_do_not_run_fail(monkeypatch):
+def test_workers_that_fail_or_do_not_end_are_a_failure(monkeypatch):
     monkeypatch.setattr(workers, "_SCRIPT", "raise SystemExit('no memory for it')")
     (line,) = workers.looked_at()
     assert line.status == "fail"
     assert "no memory for it" in line.text
     monkeypatch.setattr(workers, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(workers, "_SCRIPT", "import time; time.sleep(100)")
+    monkeypatch.setattr(workers, "_SCRIPT", "import time; time.sleep(1000)")
     (line,) = workers.looked_at()
     assert "have not ended after" in line.text
 

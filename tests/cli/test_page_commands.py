@@ -8,32 +8,26 @@ import urllib.request
 import pytest
 
 
-def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(begun):
-    process = begun("dashboard", "--no-browser", "--port", "0", "--token", "a-token-of-some-length", "--json")
+def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(start_command, paceline, tmp_path):
+    process = start_command("dashboard", "--no-browser", "--port", "0", "--token", "a-token-of-some-length", "--json")
     address = json.loads(process.stdout.readline())["address"]
     assert "a-token-of-some-length" in address
     assert address.startswith("http://127.0.0.1:")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{address.partition('/?')[0]}/api/runs", timeout=30)
+        urllib.request.urlopen(f"{address.partition('/?')[0]}/api/runs", timeout=60)
     assert refused.value.code in (401, 403)
     refused.value.close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
-
-
-def test_a_port_that_is_none_and_a_path_that_is_none_are_bad_usage(paceline, tmp_path):
-    assert paceline("dashboard", "--port", "70000").code == 2
+    assert process.wait() == 0
     assert "is not a directory" in paceline("dashboard", str(tmp_path / "missing")).err
 
 
-@pytest.mark.parametrize("run", ["complete", "search"])
+@pytest.mark.parametrize("run", ["resnet", "sweep"])
 def test_a_report_is_one_page(run, paceline, tmp_path):
     ended = paceline("report", run)
     assert ended.code == 0, ended.err
-    page = (tmp_path / f"{run}.html").read_bytes()
-    assert page.lower().startswith(b"<!doctype html>")
-    told = json.loads(paceline("report", run, "-o", "other.html", "--json").out)
-    assert told["file"] == str(tmp_path / "other.html")
-    assert told["num_bytes"] == (tmp_path / "other.html").stat().st_size
+    assert (tmp_path / f"{run}.html").read_bytes().lower().startswith(b"<!doctype html>")
+    made = json.loads(paceline("report", run, "-o", "other.html", "--json").out)
+    assert made["file"] == str(tmp_path / "other.html")
+    assert made["num_bytes"] == (tmp_path / "other.html").stat().st_size
     assert paceline("report", run, "-o", "-").out.lower().startswith("<!doctype html>")
-    assert paceline("report", run, "-o", "-", "--json").code == 2

@@ -6,19 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline._commands import sections, telling
-from paceline._view.model import (
-    Attempt,
-    Best,
-    Detail,
-    GpuNow,
-    Hang,
-    ShownCheckpoint,
-    ShownFailure,
-    Spent,
-    Stage,
-    Summary,
-    Worker,
-)
+from paceline._view import model
+from paceline._view.model import Attempt, Detail, Summary, Worker
 
 ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 texts = st.text(st.one_of(st.characters(), st.sampled_from("ab \x1b[2J\n漢")), max_size=200)
@@ -26,68 +15,36 @@ numbers = st.floats(0, 1e6)
 
 
 def summary(**more):
-    given = {
-        "id": ".",
-        "name": "run",
-        "path": "/runs/run",
-        "kind": "run",
-        "state": "running",
-        "began_at": 1e9,
-        "updated_at": 1e9 + 50,
-        "num_reports": 3,
-        "num_workers": 2,
-    }
-    return Summary(**{**given, **more})
+    fixed = {"id": ".", "name": "run", "path": "/runs/run", "kind": "run", "state": "running", "num_workers": 2}
+    return Summary(**{**fixed, "began_at": 1e9, "updated_at": 1e9 + 50, "num_reports": 3, **more})
 
 
-def test_a_run_that_goes_on_and_hangs_is_told_with_its_verdict_devices_and_stages():
+def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
+    hangs = (
+        model.Hang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),
+        model.Hang(rank=0, verdict="reads a file", action="restart", at=1e9, passed_after_s=4.0),
+    )
+    gpus = (model.GpuNow(0, 10**10, 8 * 10**10, 0.87),)
+    worker = Worker(
+        rank=0, state="hangs", pid=7, host="gpu-box", num_reports=3, cpu=0.93, rss_bytes=2 * 10**9, gpus=gpus
+    )
+    stage = model.Stage(
+        dataset="train",
+        name="decode",
+        num_rows=1000,
+        num_bytes=10**6,
+        busy_s=9.0,
+        waited_for_input_s=1.0,
+        waited_for_room_s=0.0,
+        limits=True,
+    )
+    verdict, best = "rank 1 waits for rank 0 in all_reduce", model.Best("loss", "min", 0.5, 2)
     detail = Detail(
-        summary=summary(
-            hang="rank 1 waits for rank 0 in all_reduce",
-            progress=0.25,
-            left_s=150.0,
-            steps_per_s=2.0,
-            epochs_per_s=0.01,
-            best=Best("loss", "min", 0.5, 2),
-        ),
-        attempts=(
-            Attempt(
-                number=1,
-                began_at=1e9,
-                size=2,
-                hangs=(
-                    Hang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),
-                    Hang(rank=0, verdict="reads a file", action="restart", at=1e9, passed_after_s=4.0),
-                ),
-                workers=(
-                    Worker(
-                        rank=0,
-                        state="hangs",
-                        pid=7,
-                        host="gpu-box",
-                        device="cuda:0",
-                        num_reports=3,
-                        cpu=0.93,
-                        rss_bytes=2 * 10**9,
-                        gpus=(GpuNow(0, 10**10, 8 * 10**10, 0.87),),
-                    ),
-                ),
-            ),
-        ),
-        stages=(
-            Stage(
-                dataset="train",
-                name="decode",
-                num_rows=1000,
-                num_bytes=10**6,
-                busy_s=9.0,
-                waited_for_input_s=1.0,
-                waited_for_room_s=0.0,
-                limits=True,
-            ),
-        ),
+        summary=summary(hang=verdict, progress=0.25, left_s=150.0, steps_per_s=2.0, epochs_per_s=0.01, best=best),
+        attempts=(Attempt(number=1, began_at=1e9, size=2, hangs=hangs, workers=(worker,)),),
+        stages=(stage,),
         limited_by="decode",
-        spent=Spent(wall_s=50.0, data_s=30.0, compute_s=20.0),
+        spent=model.Spent(wall_s=50.0, data_s=30.0, compute_s=20.0),
     )
     text = sections.told(detail, 1e9 + 60)
     for said in (
@@ -107,7 +64,7 @@ def test_a_run_that_goes_on_and_hangs_is_told_with_its_verdict_devices_and_stage
         assert said in text, f"{said!r} is not in\n{text}"
 
 
-def test_of_many_workers_those_that_something_is_the_matter_with_are_shown():
+def test_of_many_workers_those_in_trouble_are_shown():
     workers = tuple(Worker(rank=rank, state="failed" if rank == 90 else "running") for rank in range(100))
     attempt = Attempt(number=1, began_at=0.0, size=100, workers=workers)
     text = "\n".join(sections.workers([attempt]))
@@ -116,19 +73,9 @@ def test_of_many_workers_those_that_something_is_the_matter_with_are_shown():
 
 
 def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
+    fixed = {"attempt": 1, "path": "", "num_bytes": 1, "at": 0.0, "status": "COMMITTED"}
     made = tuple(
-        ShownCheckpoint(
-            name=f"c{seq}",
-            seq=seq,
-            attempt=1,
-            path="",
-            num_bytes=1,
-            at=0.0,
-            status="COMMITTED",
-            kept=seq != 30,
-            is_best=seq == 3,
-            is_latest=seq == 29,
-        )
+        model.ShownCheckpoint(name=f"c{seq}", seq=seq, kept=seq != 30, is_best=seq == 3, is_latest=seq == 29, **fixed)
         for seq in range(31)
     )
     lines = "\n".join(sections.checkpoints(Detail(summary=summary(), checkpoints=made))).splitlines()
@@ -137,7 +84,7 @@ def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
 
 
 failures = st.builds(
-    ShownFailure, rank=st.integers(0, 9), kind=texts, message=texts, at=numbers, is_cause=st.booleans()
+    model.ShownFailure, rank=st.integers(0, 9), kind=texts, message=texts, at=numbers, is_cause=st.booleans()
 )
 attempts = st.builds(
     Attempt,

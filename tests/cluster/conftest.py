@@ -8,20 +8,19 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from left_over import MARK, nothing_is_left
+from left_over import MARK, assert_nothing_is_left
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 sys.path += [str(HERE.parent / "chaos"), str(HERE.parent / "contracts")]  # programs that run on every engine
 NODE = {"num_cpus": 2, "object_store_memory": 150_000_000}
 NUM_NODES = 2
-GRACE_S = 10.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,10 +71,10 @@ class Nodes:
             return any(node["Alive"] and "blind" in node["Resources"] for node in ray.nodes())
 
         self._ask({"do": "add", "node": {**NODE, "resources": {"blind": 2}}, "blind_to": str(path)})
-        _until(are_there)
+        wait_until(are_there)
         yield
         self._ask({"do": "see"})
-        _until(lambda: not are_there())
+        wait_until(lambda: not are_there())
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -90,13 +89,6 @@ class Nodes:
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="package")
@@ -160,7 +152,7 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
     before = list(connected.added)
     yield connected
     try:
-        nothing_is_left(connected.name, GRACE_S)
+        assert_nothing_is_left(connected.name)
     finally:
         for node in set(connected.added) - set(before):
             # One that has taken the place of a lost one may stay.
@@ -190,3 +182,57 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     cloudpickle.register_pickle_by_value(oracle)  # workers cannot import the modules of a test
     yield get
     cloudpickle.unregister_pickle_by_value(oracle)
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Callable[..., Any]:
+    """Fits a function; `run` is more of its `RunConfig`."""
+    from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+
+    def fit(
+        function: Any,
+        num_workers: int = 1,
+        *,
+        strategy: str = "PACK",
+        resources: dict[str, float] | None = None,
+        config: Any = None,
+        datasets: Any = None,
+        validation: Any = None,
+        max_failures: int = 0,
+        **run: Any,
+    ) -> Any:
+        run = {"name": "run", "storage_path": tmp_path, "failure_config": FailureConfig(max_failures), **run}
+        scaling = ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources)
+        return DataParallelTrainer(
+            function,
+            train_loop_config=config,
+            datasets=datasets,
+            scaling_config=scaling,
+            run_config=RunConfig(**run),
+            validation_config=validation,
+        ).fit()
+
+    return fit
+
+
+@pytest.fixture
+def fit_with(tmp_path: Path, undisturbed: Callable[..., Any]) -> Callable[..., str]:
+    """Runs with faults, sees that they struck and changed nothing, and returns the path of the run."""
+    import oracle
+
+    from paceline.train import DataParallelTrainer
+
+    def fit(
+        faults: Any,
+        kind: Any = DataParallelTrainer,
+        function: Any = oracle.small,
+        *,
+        unfired: bool = False,
+        **options: Any,
+    ) -> str:
+        result = faults.applied_to(oracle.trainer_of(kind, function, tmp_path, **options)).fit()
+        assert unfired or faults.unfired(result.path) == []
+        oracle.assert_same(result.path, undisturbed(kind, function, options.get("steps", oracle.STEPS)))
+        return result.path
+
+    return fit

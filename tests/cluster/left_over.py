@@ -16,16 +16,16 @@ OUR_ACTORS = ("ray::Shell", "ray::Keeper", "ray::RowService")
 RAYS_OWN = ("bin/ray start", "/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
 
 
-def nothing_is_left(name: str, grace_s: float) -> None:
+def assert_nothing_is_left(name: str, grace_s: float = 60.0) -> None:
     """Fail, naming it, if anything of ours is still there after so long."""
     deadline = time.monotonic() + grace_s
-    while (problems := left(name)) and time.monotonic() < deadline:
+    while (problems := list_left(name)) and time.monotonic() < deadline:
         time.sleep(0.05)
     if problems:
         pytest.fail("the test left something on the cluster:\n  " + "\n  ".join(problems), pytrace=False)
 
 
-def left(name: str) -> list[str]:
+def list_left(name: str) -> list[str]:
     """What is there of ours now, on the cluster with this name."""
     import ray
     from ray.util.placement_group import placement_group_table

@@ -44,7 +44,7 @@ def main() -> None:
                 process.wait()
                 answer = {}
             else:
-                cluster.remove_node(nodes.pop(asked["node"]), allow_graceful=asked["do"] == "drain")
+                cluster.remove_node(nodes.pop(asked["node"]), allow_graceful=False)
                 answer = {"node": asked["node"]}
             print(json.dumps(answer), file=answers, flush=True)
     finally:

@@ -19,32 +19,22 @@ HEAD_ID = "f" * 51 + "00000"
 def configuration(port):
     """Of an autoscaler that may bring one node with two CPUs. JSON is YAML."""
     lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
-    config = {f"{name}_commands": [] for name in lists}
-    config |= {name: {} for name in ("auth", "docker", "file_mounts")}
-    config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
-    config |= {
+    provider = {"type": "fake_multinode", "gcs_address": f"127.0.0.1:{port}", "use_node_id_as_ip": True}
+    provider |= {"disable_node_updaters": True, "disable_launch_config_check": True}
+    pair = {"resources": {"CPU": 2, "object_store_memory": 150_000_000}, "min_workers": 0, "max_workers": 1}
+    head = {"resources": {"CPU": 1}, "max_workers": 0}
+    config = {
+        **{f"{name}_commands": [] for name in lists},
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")},
         "cluster_name": "growing",
         "max_workers": 1,
         "upscaling_speed": 1.0,
         "idle_timeout_minutes": 10,
         "file_mounts_sync_continuously": False,
-        "provider": {
-            "type": "fake_multinode",
-            "use_node_id_as_ip": True,
-            "disable_node_updaters": True,
-            "disable_launch_config_check": True,
-            "gcs_address": f"127.0.0.1:{port}",
-        },
+        "provider": provider,
         "head_node_type": "ray.head.default",
-        "available_node_types": {
-            "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
-            "pair": {
-                "resources": {"CPU": 2, "object_store_memory": 150_000_000},
-                "node_config": {},
-                "min_workers": 0,
-                "max_workers": 1,
-            },
-        },
+        "available_node_types": {"ray.head.default": {**head, "node_config": {}}, "pair": {**pair, "node_config": {}}},
     }
     return json.dumps(config)
 
@@ -111,17 +101,13 @@ print("trained beside:", result.return_value)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_an_autoscaler_may_bring_is_asked_for_and_the_wait_is_shown(tmp_path, growing):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "runs"), growing],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    command = [sys.executable, str(script), str(tmp_path / "runs"), growing]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     assert "grows: True [1.0]" in said

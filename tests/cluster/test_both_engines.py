@@ -13,6 +13,7 @@ def _functions_travel_by_value():
     cloudpickle.unregister_pickle_by_value(program)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_program_comes_to_the_same_on_this_machine_and_on_a_cluster(tmp_path, capfd):
     files = program.written(tmp_path / "files")

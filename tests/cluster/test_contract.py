@@ -19,6 +19,7 @@ engines = sys.modules["engine_contract"] = importlib.util.module_from_spec(_spec
 _spec.loader.exec_module(engines)
 
 
+@pytest.mark.slow
 class TestRayWorkers(engines.TestForkedWorkers):
     def engine(self):
         return RayEngine(Wanted({"CPU": 1}))

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import ray
+from waiting import wait_until
 
 from paceline import train
 from paceline._commands import attach
 from paceline._control import journal
 from paceline._control.events import Described
+from paceline._control.requests import Profile, Stacks, asked
 from paceline._engine.ray.connect import gcs_address
 from paceline._engine.ray.detached import NAMESPACE
 from paceline._engine.ray.presence import Presence
@@ -23,14 +26,14 @@ from paceline._storage.desk import Note
 from paceline._storage.slots import DiskSlot
 from paceline.train import (
     Checkpoint,
-    DataParallelTrainer,
     Result,
     RunConfig,
-    ScalingConfig,
     TrainingFailedError,
     UserCallback,
     detached,
 )
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import os, sys, time
@@ -61,34 +64,27 @@ DataParallelTrainer(
 def no_controller_is_left(cluster):
     """Of a test that failed, so that the next is judged on its own; one that passed has to have ended its own."""
     yield
-    deadline = time.monotonic() + 10.0
-    while (left := controllers()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60.0
+    while (left := list_controllers()) and time.monotonic() < deadline:
         time.sleep(0.05)
     for actor in left:
         ray.kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
     assert left == []
 
 
-def controllers():
+def list_controllers():
     """Ray Data has named actors of its own."""
     return [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
 
 
-def at_most(seconds, condition):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
-
-
-def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, tmp_path, capfd):
+def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit, tmp_path, capfd):
     (tmp_path / "script.py").write_text(SCRIPT)
     environ = {**os.environ, "RAY_ADDRESS": cluster.address, "OF_THE_SCRIPT": "here"}
     with (tmp_path / "out").open("w+") as out:
         script = subprocess.Popen(
             [sys.executable, "script.py"], cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, env=environ
         )
-        at_most(60, lambda: "callback: 2 here" in (tmp_path / "out").read_text() or script.poll() is not None)
+        wait_until(lambda: "callback: 2 here" in (tmp_path / "out").read_text() or script.poll() is not None)
         script.kill()
         script.wait()
     said = (tmp_path / "out").read_text()
@@ -115,6 +111,14 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, tmp
     finally:
         presence.close()
 
+    # It is looked at and profiled as any other run.
+    stacks = asked(home, Stacks(), 100.0)
+    assert [each.answers for each in stacks.stacks] == [True, True], stacks
+    assert all(any(line.function == "function" for line in each.threads[0].lines) for each in stacks.stacks)
+    profile = asked(home, Profile(seconds=0.5), 100.0)
+    assert {(made.rank, made.kind) for made in profile.files} >= {(0, "flame"), (1, "flame")}, profile
+    assert all((home.layout.root / made.path).stat().st_size == made.num_bytes for made in profile.files)
+
     # A command follows it from its first word, and so does a script that would have begun it.
     def follow():
         command = [sys.executable, "-m", "paceline", "attach", str(tmp_path / "runs" / "run")]
@@ -123,7 +127,7 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, tmp
             codes.append(subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=without).returncode)
 
     def open_gate():
-        at_most(60, lambda: "callback: 2" in (tmp_path / "attached").read_text() or codes)
+        wait_until(lambda: "callback: 2" in (tmp_path / "attached").read_text() or codes)
         (tmp_path / "gate").touch()
 
     codes = []
@@ -131,9 +135,7 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, tmp
     threads = [threading.Thread(target=follow), threading.Thread(target=open_gate)]
     for thread in threads:
         thread.start()
-    result = DataParallelTrainer(
-        lambda: None, run_config=RunConfig(name="run", storage_path=tmp_path / "runs", detached=True)
-    ).fit()
+    result = fit(lambda: None, storage_path=tmp_path / "runs", detached=True)
     for thread in threads:
         thread.join()
     attached = (tmp_path / "attached").read_text()
@@ -165,14 +167,13 @@ class Locked(UserCallback):
         self.lock = threading.Lock()
 
 
-def test_what_cannot_be_sent_to_the_cluster_is_refused_by_name(tmp_path):
-    config = RunConfig(name="run", storage_path=tmp_path / "runs", callbacks=[Locked()], detached=True)
+def test_what_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
     with pytest.raises(TypeError, match=r"RunConfig\(callbacks=\.\.\.\) -> \[0\] -> \.lock .* cannot be sent"):
-        DataParallelTrainer(lambda: None, run_config=config).fit()
+        fit(lambda: None, storage_path=tmp_path / "runs", callbacks=[Locked()], detached=True)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_fails_raises_here_what_it_would_have_raised(tmp_path, capfd):
+def test_a_run_that_fails_raises_here_what_it_would_have_raised(fit, tmp_path, capfd):
     class OwnError(Exception):
         pass
 
@@ -182,9 +183,8 @@ def test_a_run_that_fails_raises_here_what_it_would_have_raised(tmp_path, capfd)
             raise OwnError("bad")
         train.collective.barrier()
 
-    config = RunConfig(name="run", storage_path=tmp_path, detached=True)
     with pytest.raises(TrainingFailedError, match=r"rank 1.*OwnError: bad") as caught:
-        DataParallelTrainer(function, scaling_config=ScalingConfig(2), run_config=config).fit()
+        fit(function, 2, detached=True)
     assert isinstance(caught.value.__cause__, OwnError)
     assert caught.value.worker_failures[1] is caught.value.__cause__
     assert caught.value.result.metrics == {"i": 1}
@@ -199,54 +199,57 @@ def counting(config):
     for i in range(last.to_dict()["i"] + 1 if last else 0, config["until"]):
         train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
         if i == 3:
-            open(config["reached"], "w").close()
+            Path(config["reached"]).touch()
+            while config["waits"]:  # until it is ended
+                time.sleep(0.02)
         time.sleep(0.02)
     return "returned"
 
 
-def counted(tmp_path, until):
-    return DataParallelTrainer(
-        counting,
-        train_loop_config={"until": until, "reached": str(tmp_path / "reached")},
-        run_config=RunConfig(name="run", storage_path=tmp_path, detached=True),
-    )
+@pytest.fixture
+def count(fit, tmp_path):
+    def count(until, waits=False):
+        config = {"until": until, "reached": str(tmp_path / "reached"), "waits": waits}
+        return fit(counting, config=config, detached=True)
+
+    return count
 
 
-def test_ctrl_c_stops_it_and_the_same_script_continues_it(tmp_path, capfd):
+def test_ctrl_c_stops_it_and_the_same_script_continues_it(count, tmp_path, capfd):
     def interrupt():
-        at_most(60, (tmp_path / "reached").exists)
+        wait_until((tmp_path / "reached").exists)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    result = counted(tmp_path, 100_000).fit()
+    result = count(100_000)
     interrupting.join()
-    told = capfd.readouterr().err
-    assert "stopping at the next report; press Ctrl-C again to stop now" in told
-    assert "run the script again with the same name to continue" in told
+    printed = capfd.readouterr().err
+    assert "stopping at the next report; press Ctrl-C again to stop now" in printed
+    assert "run the script again with the same name to continue" in printed
     assert result.return_value is None
     assert attach.main([str(tmp_path / "run")]) == 0
     assert re.search(r"run run has made \d+ reports? and was stopped", capfd.readouterr().err)
 
     # At once: the actor of the run that was stopped is out of the way.
-    result = counted(tmp_path, result.metrics["i"] + 3).fit()
+    result = count(result.metrics["i"] + 3)
     assert result.return_value == "returned"
     assert result.metrics_dataframe["i"].tolist() == list(range(result.metrics["i"] + 1))
 
 
-def test_a_controller_that_is_killed_comes_back_and_continues(tmp_path, capfd):
+def test_a_controller_that_is_killed_comes_back_and_continues(count, tmp_path, capfd):
     def kill():
-        at_most(60, (tmp_path / "reached").exists)
+        wait_until((tmp_path / "reached").exists)
         os.kill(DiskSlot(tmp_path / "run" / ".lease").read().holder.pid, signal.SIGKILL)
 
     killing = threading.Thread(target=kill)
     killing.start()
-    result = counted(tmp_path, 40).fit()
+    result = count(40, waits=True)
     killing.join()
-    told = capfd.readouterr().err
-    assert "the controller was lost, and is being started again elsewhere" in told
-    assert "the controller was lost and is back, on " in told
-    assert re.search(r"run run continues, from checkpoint_\d+", told)
+    printed = capfd.readouterr().err
+    assert "the controller was lost, and is being started again elsewhere" in printed
+    assert "the controller was lost and is back, on " in printed
+    assert re.search(r"run run continues, from checkpoint_\d+", printed)
     assert result.return_value == "returned"
     assert Result.from_path(tmp_path / "run").metrics_dataframe["i"].tolist() == list(range(40))
     lease = DiskSlot(tmp_path / "run" / ".lease").read().holder
@@ -254,7 +257,7 @@ def test_a_controller_that_is_killed_comes_back_and_continues(tmp_path, capfd):
     assert lease.controller
 
 
-def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(tmp_path, capfd):
+def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(fit, tmp_path, capfd):
     assert attach.main([str(tmp_path / "nothing")]) == 2
     assert f"there is no run in {tmp_path / 'nothing'}" in capfd.readouterr().err
 
@@ -263,18 +266,37 @@ def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(tmp_path, cap
         raise ValueError("bad")
 
     with pytest.raises(TrainingFailedError):
-        DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path, engine="local")).fit()
+        fit(function, engine="local")
     capfd.readouterr()
     assert attach.main([str(tmp_path / "run")]) == 2
-    told = capfd.readouterr().err
-    assert "run run has made 1 report and was not detached" in told
-    assert "to continue from checkpoint_000001 (report 1)" in told
+    printed = capfd.readouterr().err
+    assert "run run has made 1 report and was not detached" in printed
+    assert "to continue from checkpoint_000001 (report 1)" in printed
 
     # One whose controller was lost for good.
     desk = RunConfig(name="run", storage_path=tmp_path).home.desk()
     desk.made_token()
     desk.leave(Note(gcs_address()))
     assert attach.main([str(tmp_path / "run")]) == 2
-    told = capfd.readouterr().err
-    assert f"has no controller any more on the cluster at {gcs_address()}" in told
-    assert "to continue from checkpoint_000001 (report 1)" in told
+    printed = capfd.readouterr().err
+    assert f"has no controller any more on the cluster at {gcs_address()}" in printed
+    assert "to continue from checkpoint_000001 (report 1)" in printed
+
+
+@pytest.mark.timeout(240)
+def test_the_example_of_a_detached_run_is_followed_to_its_end_when_its_script_is_killed(cluster, tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "cluster_detached.py"
+    options = ("--epochs", "2", "--samples", "600", "--min-accuracy", "0.2", "--name", "shapes")
+    command = [sys.executable, str(example), "--address", cluster.address, *options, "--storage-path", str(tmp_path)]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", "PACELINE_PREWARM": "0"}
+    with (tmp_path / "printed").open("w+") as out:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+        code = subprocess.run(command, **streams, cwd=tmp_path, env=environ).returncode
+    printed = (tmp_path / "printed").read_text()
+    assert code == 0, printed
+    begun, killed, followed = printed.partition("the script that began the run is killed\n")
+    assert killed
+    assert "[rank 0] epoch 0: " in begun
+    assert "[rank 0] epoch 1: " not in begun
+    assert "run shapes is complete after 2 reports" in followed
+    assert "epochs           [0, 1], each once" in followed

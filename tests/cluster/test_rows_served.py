@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import paceline.data
 from paceline._core.errors import DataError
@@ -52,13 +52,13 @@ def seen(address):
 
 def seen_once(address, holds):
     """What is seen as soon as it is so. A service that is not there is asked again."""
-    deadline, now = time.monotonic() + 60, None
-    while time.monotonic() < deadline:
+
+    def look():
         with contextlib.suppress(DataError):
-            if holds(now := seen(address)):
-                return now
-        time.sleep(0.01)
-    raise AssertionError(f"it never came to be: {now}")
+            now = seen(address)
+            return (now,) if holds(now) else None
+
+    return wait_until(look)[0]
 
 
 def settled(address):
@@ -71,6 +71,7 @@ def begun_anew(address):
     seen_once(address, lambda now: now == (0, 0, 0))
 
 
+@pytest.mark.slow
 def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine():
     dataset = paceline.data.range(53, override_num_blocks=7).randomize_block_order(seed=3).filter(expr="id != 13")
     here = LocalFeeds(dataset._plan, InlineExecutor())
@@ -108,6 +109,7 @@ def interrupted(feeds):
     return place
 
 
+@pytest.mark.slow
 def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_where_it_lies(tmp_path):
     def doubled(batch, path=str(tmp_path)):
         import os
@@ -139,6 +141,7 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
         assert settled(address)[0] == 0
 
 
+@pytest.mark.slow
 def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(monkeypatch):
     fetched = {}
     get = feeds_module.Service.get
@@ -189,6 +192,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         assert settled(address)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
     import ray
 

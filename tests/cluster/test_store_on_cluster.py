@@ -1,28 +1,28 @@
-"""Runs on a cluster that are kept in a store: each node has a spool of its own, and nothing of it is missing."""
+"""Where runs on a cluster are kept: a store, with a spool of its own on each node, or a directory that all share.
+
+Storage that the nodes do not share, or cannot reach, is found before any worker starts.
+"""
 
 import os
 import signal
-import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+import ray
 from left_over import MARK
+from waiting import wait_until
 
 from paceline import train
 from paceline._core.codec import unsealed
 from paceline._storage.address import store_at
-from paceline.train import (
-    Checkpoint,
-    DataParallelTrainer,
-    FailureConfig,
-    Result,
-    RunConfig,
-    ScalingConfig,
-)
+from paceline.train import Checkpoint, Result, StorageError, TrainingFailedError
 from servers import BUCKET, Server, s3_variables
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def variables(s3_server: Server, tmp_path: Path) -> dict[str, str]:
 
 
 def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
-    path: str, variables: dict[str, str], tmp_path: Path, capfd
+    path: str, variables: dict[str, str], tmp_path: Path, fit: Callable, capfd
 ) -> None:
     def loop() -> None:
         rank = train.get_context().get_world_rank()
@@ -53,16 +53,8 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
                 raise ValueError("planned")
         print(f"rank {rank} ends")
 
-    result = DataParallelTrainer(
-        loop,
-        scaling_config=ScalingConfig(2, placement_strategy="STRICT_SPREAD"),
-        run_config=RunConfig(
-            name="run",
-            storage_path=path,
-            worker_runtime_env={"env_vars": variables},
-            failure_config=FailureConfig(max_failures=1),
-        ),
-    ).fit()
+    environment = {"env_vars": variables}
+    result = fit(loop, 2, strategy="STRICT_SPREAD", storage_path=path, worker_runtime_env=environment, max_failures=1)
     assert result.metrics["step"] == 3
     assert result.checkpoint.to_dict() == {"step": 3}
     store = store_at(f"{path}/run")
@@ -82,13 +74,10 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     assert list(frame["step"]) == [0, 1, 2, 3]
     assert [entry.key for entry in store.entries(".probe")] == []
     # What the nodes had goes with the actors.
-    deadline = time.monotonic() + 30
-    while left := [str(found) for found in (tmp_path / "nodes").rglob("*") if found.is_file()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    wait_until(lambda: not [found for found in (tmp_path / "nodes").rglob("*") if found.is_file()])
 
 
-def _actors(cluster: str) -> list[psutil.Process]:
+def _find_actors(cluster: str) -> list[psutil.Process]:
     """The actors around workers, on this cluster and no other."""
     found = []
     for process in psutil.process_iter():
@@ -100,23 +89,49 @@ def _actors(cluster: str) -> list[psutil.Process]:
     return found
 
 
-def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(tmp_path: Path) -> None:
+def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(
+    tmp_path: Path, fit: Callable
+) -> None:
     def loop() -> None:
         if train.get_checkpoint() is not None or (tmp_path / "again").exists():
             return
         (tmp_path / "again").touch()
-        (actor,) = _actors(os.environ[MARK])
+        (actor,) = _find_actors(os.environ[MARK])
         for number in range(500):
             train.report({"number": number})
         actor.kill()
         signal.pause()
 
-    DataParallelTrainer(
-        loop,
-        scaling_config=ScalingConfig(1),
-        run_config=RunConfig(name="run", storage_path=tmp_path, failure_config=FailureConfig(max_failures=1)),
-    ).fit()
+    fit(loop, max_failures=1)
     lines = (tmp_path / "run" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     events = [msgspec.json.decode(unsealed(line)) for line in lines]
     assert [event["seq"] for event in events if event["type"] == "Reported"] == [*range(1, 501)]
     assert [event["type"] for event in events].count("WorkerFailed") == 1
+
+
+def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(
+    hidden: Path, tmp_path: Path, fit: Callable
+) -> None:
+    path = hidden / "runs"
+    with pytest.raises(TrainingFailedError) as raised:
+        fit(lambda: (tmp_path / "ran").touch(), 3, strategy="STRICT_SPREAD", storage_path=path, max_failures=3)
+    text = str(raised.value)
+    (blind,) = (node for node in ray.nodes() if node["Alive"] and "blind" in node["Resources"])
+    assert f"node {blind['NodeManagerAddress']} ({blind['NodeID']})" in text
+    assert not any(node["NodeID"] in text for node in ray.nodes() if node != blind)
+    assert str(path / "run") in text
+    assert "hint: set RunConfig(storage_path=...) to a directory that the driver and all nodes share" in text
+    assert not (tmp_path / "ran").exists()
+    assert not (path / "run" / ".probe").exists()
+
+
+def test_a_store_that_nodes_cannot_reach_is_found_with_the_node(path: str, tmp_path: Path, fit: Callable) -> None:
+    environment = {"env_vars": s3_variables("127.0.0.1:9")}
+    with pytest.raises(TrainingFailedError) as raised:
+        fit(lambda: (tmp_path / "ran").touch(), storage_path=path, worker_runtime_env=environment)
+    text = str(raised.value)
+    assert f"the run is kept in {path}/run, which cannot be reached from all nodes: node " in text
+    assert any(node["NodeID"] in text for node in ray.nodes())
+    assert "worker_runtime_env={'env_vars': {...}}" in text
+    assert isinstance(raised.value.__cause__, StorageError)
+    assert not (tmp_path / "ran").exists()

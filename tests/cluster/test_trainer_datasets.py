@@ -113,6 +113,7 @@ def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files,
     assert len(ids(in_train)) == NUM_ROWS - 2  # one is filtered out, and one is too many for two
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(files, tmp_path):
     def beyond(batch):
         return {"id": batch["id"] + 100}
@@ -127,18 +128,3 @@ def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(f
     done = [line for line in lines if line["size"] == 3 or line["step"] <= 3]
     assert ids(done) == Counter(range(100, 100 + NUM_ROWS))
     assert {line["rank"] for line in done if line["size"] == 3} == {0, 1, 2}
-
-
-def no_27(row):
-    if row["id"] == 27:
-        raise ValueError("no such thing as 27")
-    return row
-
-
-def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(files, tmp_path):
-    with pytest.raises(TrainingFailedError) as caught:
-        fitted(tmp_path, paceline.data.read_parquet(str(files)).map(no_27), num_workers=1, reports=False)
-    told = str(caught.value)
-    assert "no such thing as 27" in told
-    assert "part-2.parquet" in told
-    assert "test_trainer_datasets.py" in told

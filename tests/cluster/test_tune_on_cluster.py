@@ -10,10 +10,11 @@ import time
 
 import pytest
 import ray
+from waiting import wait_until
 
-from paceline import tune
+from paceline import train, tune
 from paceline._storage.home import Home
-from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.drive import Seams, played
 from paceline.train.terminal import Terminal
 from paceline.tune import TuneConfig, Tuner
@@ -28,33 +29,34 @@ def search(path, trainable, space, **config):
     return Tuner(trainable, param_space=space, tune_config=TuneConfig(**config), run_config=run_config).fit()
 
 
-def meeting():
-    """A function that leaves when four of its kind have come; made here, it travels by value."""
+def make_meeting():
+    """A function that goes on when four of its kind have come; made here, it travels by value."""
 
     def meet(config):
-        import time
-
         open(os.path.join(config["path"], str(config["x"])), "w").close()
         while len(os.listdir(config["path"])) < 4:
             time.sleep(0.02)
-        tune.report({"score": config["x"] ** 2, "threads": os.environ["OMP_NUM_THREADS"]})
+        for step in (1, 2):
+            tune.report({"score": config["x"] ** 2, "step": step}, checkpoint=Checkpoint.from_dict(config))
 
     return meet
 
 
 def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
+    """Its trials are runs that threads of this process drive at the same time."""
     (tmp_path / "met").mkdir()
     space = {"path": str(tmp_path / "met"), "x": tune.grid_search([3, -1, 2, -4])}
-    grid = search(tmp_path, meeting(), space, metric="score", mode="min")
+    grid = search(tmp_path, make_meeting(), space, metric="score", mode="min")
     assert not grid.errors, grid.errors
-    assert sorted(result.metrics["score"] for result in grid) == [1, 4, 9, 16]
+    assert sorted((result.metrics["score"], result.metrics["step"]) for result in grid) == [
+        *((score, 2) for score in (1, 4, 9, 16)),
+    ]
+    assert all(result.checkpoint.to_dict()["x"] == result.config["x"] for result in grid)
     assert grid.get_best_result().config["x"] == -1
 
 
-def alone():
+def make_lonely():
     def be_alone(config):
-        from paceline import train
-
         mark = os.path.join(config["path"], "here")
         if train.get_context().get_world_rank() == 0:
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # raises where another trial has begun
@@ -66,10 +68,11 @@ def alone():
     return be_alone
 
 
+@pytest.mark.slow
 def test_trials_that_could_each_get_half_of_what_they_need_run_one_after_another(tmp_path):
     """Each node has room for one worker: two trials of two, half placed each, would wait for each other for ever."""
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 1.5})
-    trainer = DataParallelTrainer(alone(), scaling_config=scaling)
+    trainer = DataParallelTrainer(make_lonely(), scaling_config=scaling)
     space = {"train_loop_config": {"path": str(tmp_path), "x": tune.grid_search([1, 2])}}
     grid = search(tmp_path, trainer, space)
     assert not grid.errors, grid.errors
@@ -77,19 +80,15 @@ def test_trials_that_could_each_get_half_of_what_they_need_run_one_after_another
 
 
 def test_a_trial_that_no_node_could_ever_have_is_refused_at_once(tmp_path):
-    trainer = DataParallelTrainer(alone(), scaling_config=ScalingConfig(1, resources_per_worker={"CPU": 3}))
+    trainer = DataParallelTrainer(make_lonely(), scaling_config=ScalingConfig(1, resources_per_worker={"CPU": 3}))
     with pytest.raises(ValueError, match=r"needs 3 cores, and the cluster has 2 nodes with 2 cores each") as refused:
         search(tmp_path, trainer, {})
     assert "each process has to fit on one node" in str(refused.value)
     assert "no autoscaler" in str(refused.value)
 
 
-def until(room, known):
-    deadline = time.monotonic() + 60
-    while not known():
-        assert time.monotonic() < deadline
-        room.refresh()
-        time.sleep(0.01)
+def refresh_until(room, known):
+    wait_until(lambda: (room.refresh(), known())[1])
 
 
 def fits(room, needs):
@@ -99,17 +98,20 @@ def fits(room, needs):
     return part is not None
 
 
+@pytest.mark.slow
 def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
     room = room_of(RunConfig(storage_path=tmp_path, name="search"))
     one_and_two, two_and_two = TrialNeeds((Bundle(1), Bundle(2)), True), TrialNeeds((Bundle(2), Bundle(2)), True)
     held = room.take(TrialNeeds((Bundle(0.5),), True))
-    until(room, lambda: fits(room, one_and_two))  # The cluster tells of what the test before let go a moment late.
+    refresh_until(
+        room, lambda: fits(room, one_and_two)
+    )  # The cluster tells of what the test before let go a moment late.
     others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
     try:
-        until(room, lambda: not fits(room, TrialNeeds((Bundle(1),), True)))
+        refresh_until(room, lambda: not fits(room, TrialNeeds((Bundle(1),), True)))
         assert room.refusal(two_and_two) is None
         ray.util.remove_placement_group(others)
-        until(room, lambda: fits(room, one_and_two))
+        refresh_until(room, lambda: fits(room, one_and_two))
         assert not fits(room, two_and_two)
         room.free(held)
         assert fits(room, two_and_two)
@@ -118,6 +120,7 @@ def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
         room.close()
 
 
+@pytest.mark.slow
 def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_room, "_PATIENCE_S", 1e9)
     said = []
@@ -129,7 +132,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     part = room.take(TrialNeeds((Bundle(2), Bundle(2)), True))  # The search has nothing: one trial waits for others.
     config = RunConfig(storage_path=tmp_path, name="trial_00000")
     trainer = DataParallelTrainer(
-        alone(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
+        make_lonely(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
     )
     results = []
 
@@ -141,12 +144,14 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     running.start()
     try:
         small = TrialNeeds((Bundle(1),), True)
-        until(room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said))
+        refresh_until(
+            room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said)
+        )
         ray.util.remove_placement_group(others[0])
-        until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
+        refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
         assert not fits(room, small)
         monkeypatch.setattr(cluster_room, "_PATIENCE_S", 0.0)
-        until(room, lambda: fits(room, small))
+        refresh_until(room, lambda: fits(room, small))
         ray.util.remove_placement_group(others[1])
         running.join()
         assert results[0].metrics["done"] == 1
@@ -188,6 +193,7 @@ print("steps", sorted((r.metrics["x"], r.metrics["step"]) for r in grid))
 """
 
 
+@pytest.mark.slow
 def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cluster, lone_cluster, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT.replace("os.kill(", "open(config['path'] + '/lost', 'w') #"))
     environ = {**os.environ, "RAY_ADDRESS": lone_cluster.address, "PACELINE_CLUSTER_PATIENCE_S": "2"}
@@ -196,11 +202,9 @@ def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cl
             [sys.executable, "script.py"], cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, env=environ
         )
         try:
-            while not (tmp_path / "lost").exists():
-                assert script.poll() is None, (tmp_path / "out").read_text()
-                time.sleep(0.02)
+            wait_until(lambda: (tmp_path / "lost").exists() or script.poll() is not None)
             lone_cluster.remove(lone_cluster.added[0])
-            assert script.wait(40) == 1
+            assert script.wait(100) == 1, (tmp_path / "out").read_text()
         finally:
             script.kill()
             script.wait()
@@ -213,6 +217,7 @@ def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cl
     assert second.checkpoint.iteration == 2
 
 
+@pytest.mark.slow
 def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script, tmp_path):
     environ = {"RAY_ADDRESS": cluster.address}
     ended = run_script(SCRIPT, env=environ)

@@ -1,5 +1,7 @@
 """Where a script finds its cluster, and what it says about it."""
 
+import os
+
 import pytest
 
 import paceline
@@ -28,8 +30,13 @@ print("at", DataParallelTrainer(function, run_config=config).fit().return_value)
     ("arguments", "environment", "reason"),
     [
         ([], {"RAY_ADDRESS": "{address}"}, "RAY_ADDRESS={address}"),
-        (["--init"], {}, "paceline.init() says so"),
-        (["--config"], {"RAY_ADDRESS": "{address}", "PACELINE_ENGINE": "local"}, "RunConfig(engine='ray') says so"),
+        pytest.param(["--init"], {}, "paceline.init() says so", marks=pytest.mark.slow),
+        pytest.param(
+            ["--config"],
+            {"RAY_ADDRESS": "{address}", "PACELINE_ENGINE": "local"},
+            "RunConfig(engine='ray') says so",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_script_says_in_one_line_where_it_runs_and_why(cluster, run_script, tmp_path, arguments, environment, reason):
@@ -47,14 +54,10 @@ def test_ray_that_is_initialised_is_used_unless_the_script_wants_this_machine(tm
     assert "(Ray is initialised in this process)" in capsys.readouterr().err
     DataParallelTrainer(lambda: 1, run_config=RunConfig(name="b", storage_path=tmp_path, engine="local")).fit()
     assert "on this machine" in capsys.readouterr().err
-
-
-def test_zero_workers_stay_in_this_process(tmp_path):
-    import os
-
-    config = RunConfig(name="a", storage_path=tmp_path)
+    config = RunConfig(name="c", storage_path=tmp_path)
     trainer = DataParallelTrainer(lambda: os.getpid(), scaling_config={"num_workers": 0}, run_config=config)
-    assert trainer.fit().return_value == os.getpid()
+    assert trainer.fit().return_value == os.getpid(), "zero workers stay in this process"
+    assert "Ray" not in capsys.readouterr().err
 
 
 def test_another_cluster_than_the_one_in_use_is_refused(monkeypatch, cluster):
@@ -67,6 +70,7 @@ def test_another_cluster_than_the_one_in_use_is_refused(monkeypatch, cluster):
     assert choice.chosen().engine == "ray"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_told_at_once(run_script, tmp_path):
     ended = run_script(SCRIPT, str(tmp_path), "127.0.0.1:1", "--init")
     assert ended.returncode == 1

@@ -53,7 +53,8 @@ def function(config):
         loader.load_state_dict(state["loader"])
         step, first = state["step"], state["epoch"]
     for epoch in range(first, EPOCHS):
-        for rows, (taken, batch) in zip(rows_of(config), loader, strict=True):
+        epoch_of_rows = train.get_dataset_shard("rows").iter_torch_batches(batch_size=5)
+        for rows, (taken, batch) in zip(epoch_of_rows, loader, strict=True):
             loss = ((model(batch).squeeze(1) - batch.sum(dim=1) - rows["value"].mean()) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -70,15 +71,6 @@ def function(config):
 
 def rank():
     return train.get_context().get_world_rank()
-
-
-def rows_of(config):
-    """An epoch of this worker's part of the dataset."""
-    if config["datasets"]:
-        return train.get_dataset_shard("rows").iter_torch_batches(batch_size=5)
-    import torch
-
-    return [{"id": torch.arange(0), "value": torch.zeros(1)} for _ in range(STEPS // EPOCHS)]
 
 
 def report(metrics, state):
@@ -141,17 +133,15 @@ def written(directory):
 
 
 def trained(path, files, *, fails=True, **run_config):
-    """Fit it in a directory, with the files of the dataset or None; the account of it."""
+    """Fit it in a directory, with the files of the dataset; the account of it."""
     from paceline.train.torch import TorchTrainer
 
     watch = Watch()
-    datasets = {}
-    if files is not None:
-        rows = paceline.data.read_parquet(str(files), shuffle="files")
-        datasets["rows"] = rows.map_batches(lambda batch: {**batch, "value": batch["id"] / 10.0})
+    rows = paceline.data.read_parquet(str(files), shuffle="files")
+    rows = rows.map_batches(lambda batch: {**batch, "value": batch["id"] / 10.0})
     result = TorchTrainer(
         function,
-        train_loop_config={"fails": fails, "datasets": bool(datasets)},
+        train_loop_config={"fails": fails},
         scaling_config=ScalingConfig(2),
         run_config=RunConfig(
             name="run",
@@ -164,7 +154,7 @@ def trained(path, files, *, fails=True, **run_config):
             **run_config,
         ),
         validation_config=ValidationConfig(validate, task_config={"fn_kwargs": {"power": 2}}),
-        datasets=datasets,
+        datasets={"rows": rows},
     ).fit()
     return account(result, watch)
 
@@ -173,31 +163,21 @@ def account(result, watch):
     root = Path(result.path)
     return {
         "metrics": result.metrics_dataframe[["step", "loss"]].to_dict("list"),
-        "samples": order_of(root, "samples"),
-        "rows": order_of(root, "rows"),
+        "samples": order_of(watch, "samples"),
+        "rows": order_of(watch, "rows"),
         "returned": result.return_value,
         "best": [(Path(checkpoint.path).name, metrics) for checkpoint, metrics in result.best_checkpoints],
         "reports": watch.reports,
         "exceptions": watch.exceptions,
         "journal": journal(root),
         "manifests": {path.parent.name: told(path.read_text(), root) for path in root.glob("*/.manifest.json")},
-        "files": {name: hashed(root / name) for name in files_of(root)},
+        "files": hashes_of(root),
     }
 
 
-def lines_of(root):
-    """The events of the journal in JSON, without the checksums before them."""
-    return [line.partition(" ")[2] for line in (root / "journal.jsonl").read_text().splitlines()]
-
-
-def order_of(root, name):
+def order_of(watch, name):
     """What each rank was given, step by step, the last attempt at a step counting."""
-    found = {}
-    for line in lines_of(root):
-        event = json.loads(line)
-        if event["type"] == "Reported":
-            found[event["rank"], event["seq"]] = event["metrics"][name]
-    return [found[key] for key in sorted(found)]
+    return [metrics[name] for step in sorted(watch.reports) for metrics in watch.reports[step][-1][0]]
 
 
 NOTES = ("Described", "TimeTold", "Measured", "FileMade")
@@ -218,8 +198,8 @@ def told(text, root):
 def journal(root):
     """The events by kind and rank: among ranks, and beside validations, there is no order."""
     found = {}
-    for line in lines_of(root):
-        event = told(line, root)
+    for line in (root / "journal.jsonl").read_text().splitlines():
+        event = told(line.partition(" ")[2], root)  # after its checksum
         if event["type"] in NOTES:
             continue
         whose = event.get("rank", event.get("staged", {}).get("rank"))
@@ -227,10 +207,6 @@ def journal(root):
     return found
 
 
-def files_of(root):
-    paths = (path for checkpoint in root.glob("checkpoint_*") for path in checkpoint.rglob("*") if path.is_file())
-    return sorted(path.relative_to(root).as_posix() for path in paths if not path.name.startswith("."))
-
-
-def hashed(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def hashes_of(root):
+    paths = (path for checkpoint in root.glob("checkpoint_*") for path in checkpoint.rglob("[!.]*") if path.is_file())
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}

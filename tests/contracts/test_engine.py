@@ -54,18 +54,7 @@ JOBS = {
 
 def specs(path, attempt, size):
     for rank in range(size):
-        begin = Begin(
-            run_name="run",
-            run_path=str(path),
-            attempt=attempt,
-            rank=rank,
-            world_size=size,
-            local_rank=rank,
-            local_world_size=size,
-            node_rank=0,
-            first_seq=0,
-            num_threads=1,
-        )
+        begin = Begin("run", str(path), attempt, rank, size, rank, size, node_rank=0, first_seq=0, num_threads=1)
         yield WorkerSpec(begin, path / f"rank_{rank}.log")
 
 
@@ -90,12 +79,23 @@ class TestSpawnedWorkers(TestForkedWorkers):
     start_method = "spawn"
 
 
-class TestPortableWorkers(TestForkedWorkers):
+@pytest.fixture
+def portable(monkeypatch):
     """Without memfds, pidfds and death signals, as on macOS."""
+    monkeypatch.setenv("PACELINE_PORTABLE", "1")
 
-    @pytest.fixture(autouse=True)
-    def _portable(self, monkeypatch):
-        monkeypatch.setenv("PACELINE_PORTABLE", "1")
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("portable")
+class TestPortableWorkers(TestForkedWorkers):
+    pass
+
+
+@pytest.mark.usefixtures("portable")
+def test_each_portable_worker_is_heard_in_its_own_order(tmp_path):
+    forked = TestForkedWorkers()
+    forked.path = tmp_path
+    forked.test_each_worker_is_heard_in_its_own_order()
 
 
 def fake_worker(behaviour):

@@ -8,11 +8,16 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as arrow
 import pytest
 import xxhash
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from paceline._core.errors import StorageError
 from paceline._storage import address
@@ -26,21 +31,6 @@ pytestmark = pytest.mark.usefixtures("s3_server", "s3fs_filesystem", "gcs_server
 
 Opened = Callable[[str], Store]
 """A store that lies below a prefix of its own."""
-
-
-@pytest.fixture
-def s3(s3_environment: Server) -> Opened:
-    return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
-
-
-@pytest.fixture
-def without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "find_spec", lambda name: None)
-
-
-@pytest.fixture
-def s3_without_obstore(s3_environment: Server, without_obstore: None) -> Opened:
-    return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
 
 
 @pytest.fixture(scope="module")
@@ -59,81 +49,55 @@ def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
     s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
 
 
-@pytest.fixture
-def s3_through_fsspec(s3fs_filesystem: Any) -> Opened:
-    return lambda prefix: store_at(f"{BUCKET}/{prefix}", s3fs_filesystem)
-
-
-@pytest.fixture
-def gcs(gcs_server: Server) -> Opened:
-    return lambda prefix: store_at(
-        f"gs://anonymous@{BUCKET}/{prefix}?scheme=http&endpoint_override={gcs_server.authority}"
-    )
-
-
-@pytest.fixture
-def azure() -> Opened:
-    path = azure_path()
-    return lambda prefix: store_at(path(prefix))
-
-
-@pytest.fixture
-def azure_without_obstore(azure: Opened, without_obstore: None) -> Opened:
-    return azure
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Opened:
-    from pyarrow.fs import LocalFileSystem
-
-    return lambda prefix: store_at(str(tmp_path / prefix), LocalFileSystem())
-
-
-@pytest.fixture
-def subtree(tmp_path: Path) -> Opened:
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-    return lambda prefix: store_at(prefix, SubTreeFileSystem(str(tmp_path), LocalFileSystem()))
-
-
-@pytest.fixture
-def memory() -> Opened:
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    return lambda prefix: store_at(f"/{prefix}", MemoryFileSystem())
-
-
-@pytest.fixture
-def fsspec_directory(tmp_path: Path) -> Opened:
-    from fsspec.implementations.dirfs import DirFileSystem
-    from fsspec.implementations.local import LocalFileSystem
-
-    return lambda prefix: store_at(prefix, DirFileSystem(str(tmp_path), LocalFileSystem()))
-
-
 STORES = [
-    "s3",
-    "s3_without_obstore",
-    "s3_through_fsspec",
-    "gcs",
-    "azure",
-    "azure_without_obstore",
-    "local",
-    "subtree",
-    "memory",
-    "fsspec_directory",
+    *("s3", "s3_without_obstore", "s3_through_fsspec", "gcs", "azure", "azure_without_obstore"),
+    *("local", "subtree", "memory", "fsspec_directory"),
 ]
 
 
+CONDITIONAL = ["s3", "azure"]
+
+
+@pytest.fixture
+def without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "find_spec", lambda name: None)
+
+
 @pytest.fixture(params=STORES)
-def open_store(request: pytest.FixtureRequest) -> Opened:
-    opened: Opened = request.getfixturevalue(request.param)
-    return opened
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    if request.param.endswith("without_obstore"):
+        request.getfixturevalue("without_obstore")
+    match request.param:
+        case "s3" | "s3_without_obstore":
+            request.getfixturevalue("s3_environment")
+            return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
+        case "s3_through_fsspec":
+            filesystem = request.getfixturevalue("s3fs_filesystem")
+            return lambda prefix: store_at(f"{BUCKET}/{prefix}", filesystem)
+        case "gcs":
+            server = request.getfixturevalue("gcs_server")
+            options = f"scheme=http&endpoint_override={server.authority}"
+            return lambda prefix: store_at(f"gs://anonymous@{BUCKET}/{prefix}?{options}")
+        case "azure" | "azure_without_obstore":
+            path = azure_path()
+            return lambda prefix: store_at(path(prefix))
+        case "local":
+            return lambda prefix: store_at(str(tmp_path / prefix), arrow.LocalFileSystem())
+        case "subtree":
+            return lambda prefix: store_at(prefix, arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()))
+        case "memory":
+            return lambda prefix: store_at(f"/{prefix}", MemoryFileSystem())
+        case _:
+            return lambda prefix: store_at(prefix, DirFileSystem(str(tmp_path), LocalFileSystem()))
 
 
 @pytest.fixture
 def store(open_store: Opened) -> Store:
     return open_store(f"runs/{uuid.uuid4().hex[:8]}")
+
+
+def test_a_store_says_whether_it_has_conditional_puts(open_store: Opened, request: pytest.FixtureRequest) -> None:
+    assert open_store("x").conditional == (request.node.callspec.params["open_store"] in CONDITIONAL)
 
 
 class TestStore:
@@ -147,28 +111,21 @@ class TestStore:
             with pytest.raises(FileNotFoundError):
                 ask("nowhere/at/all")
 
-    def test_create_makes_one_and_never_a_second(self, store: Store) -> None:
+    def test_create_makes_one_and_replace_takes_the_tag_it_was_read_with_and_no_other(self, store: Store) -> None:
         assert store.create("lease", b"first")
         assert not store.create("lease", b"second")
-        assert store.read("lease") == b"first"
-
-    def test_replace_takes_the_tag_it_was_read_with_and_no_other(self, store: Store) -> None:
-        store.create("lease", b"first")
         data, tag = store.read_tagged("lease")
         assert data == b"first"
         newer = store.replace("lease", b"second", tag)
         assert newer is not None
         assert store.replace("lease", b"third", tag) is None
         assert store.read("lease") == b"second"
-        assert store.replace("lease", b"third", newer) is not None
+        newest = store.replace("lease", b"third", newer)
+        assert newest is not None
         assert store.read("lease") == b"third"
-
-    def test_replace_of_what_is_gone_makes_nothing(self, store: Store) -> None:
-        store.create("lease", b"first")
-        tag = store.read_tagged("lease")[1]
         store.delete("lease")
-        assert store.replace("lease", b"second", tag) is None
-        assert store.entries() == []
+        assert store.replace("lease", b"fourth", newest) is None
+        assert store.entries() == [], "of what is gone, nothing is made"
 
     @pytest.mark.parametrize("size", [0, 1, CHUNK + 7], ids=["empty", "small", "two parts"])
     def test_a_file_goes_up_and_comes_down_with_its_hash(self, store: Store, tmp_path: Path, size: int) -> None:
@@ -202,34 +159,27 @@ class TestStore:
             store.delete(key)
         assert store.entries() == []
 
-    @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a", "a/..", "a\0b"])
-    def test_a_key_that_leads_out_of_the_store_is_refused_by_every_call(
-        self, store: Store, tmp_path: Path, key: str
-    ) -> None:
+    def test_a_key_that_leads_out_of_the_store_is_refused_by_every_call(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"x")
-        for call in (
-            lambda: store.read(key),
-            lambda: store.write(key, b"x"),
-            lambda: store.create(key, b"x"),
-            lambda: store.replace(key, b"x", "tag"),
-            lambda: store.upload(tmp_path / "source", key),
-            lambda: store.download(key, tmp_path / "target"),
-            lambda: store.entries(key),
-            lambda: store.delete(key),
-            lambda: store.delete_all(key),
-        ):
-            with pytest.raises(ValueError, match="leads out of the store"):
-                call()
+        calls: list[Callable[[str], object]] = [
+            *(store.read, store.entries, store.delete, store.delete_all),
+            *(lambda key: store.write(key, b"x"), lambda key: store.create(key, b"x")),
+            lambda key: store.replace(key, b"x", "tag"),
+            lambda key: store.upload(tmp_path / "source", key),
+            lambda key: store.download(key, tmp_path / "target"),
+        ]
+        for key in ("../outside", "a/../../outside", "./a", "a/..", "a\0b"):
+            for call in calls:
+                with pytest.raises(ValueError, match="leads out of the store"):
+                    call(key)
 
     def test_a_listing_has_everything_below_a_prefix_and_nothing_beside_it(self, store: Store) -> None:
+        assert store.entries() == []
         for key in ("a/1", "a/b/2", "ab/3", "c"):
             store.write(key, b"12345")
         assert store.entries("a") == [Entry("a/1", 5), Entry("a/b/2", 5)]
         assert [entry.key for entry in store.entries()] == ["a/1", "a/b/2", "ab/3", "c"]
         assert store.entries("nothing") == []
-
-    def test_an_empty_store_has_an_empty_listing(self, store: Store) -> None:
-        assert store.entries() == []
 
     def test_a_listing_is_never_an_old_one(self, open_store: Opened) -> None:
         prefix = f"runs/{uuid.uuid4().hex[:8]}"
@@ -249,14 +199,9 @@ class TestStore:
         assert [entry.key for entry in store.entries()] == ["ab/3"]
 
 
+@pytest.mark.parametrize("open_store", CONDITIONAL, indirect=True)
 class TestConditionalPuts:
     """Of the stores that say they have them."""
-
-    @pytest.fixture(params=["s3", "azure"])
-    def store(self, request: pytest.FixtureRequest) -> Store:
-        store: Store = request.getfixturevalue(request.param)(f"runs/{uuid.uuid4().hex[:8]}")
-        assert store.conditional
-        return store
 
     def test_of_many_that_create_at_once_one_does(self, store: Store) -> None:
         made = _at_once(8, lambda i: store.create("race", b"%d" % i))
@@ -269,11 +214,6 @@ class TestConditionalPuts:
         won = [new is not None for new in _at_once(8, lambda i: store.replace("race", b"%d" % i, tag))]
         assert won.count(True) == 1
         assert store.read("race") == b"%d" % won.index(True)
-
-
-@pytest.mark.parametrize("name", [name for name in STORES if name not in ("s3", "azure")])
-def test_a_store_without_conditional_puts_says_so(name: str, request: pytest.FixtureRequest) -> None:
-    assert not request.getfixturevalue(name)("x").conditional
 
 
 @pytest.fixture(params=[True, False], ids=["obstore", "pyarrow"])
@@ -306,13 +246,11 @@ def test_a_key_of_azure_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> None:
-    from pyarrow.fs import LocalFileSystem
-
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"x")
-    bare = ArrowStore(LocalFileSystem(), str(tmp_path / "run"), "run")
-    for store in (bare, store_at(str(tmp_path / "run"), LocalFileSystem())):
+    bare = ArrowStore(arrow.LocalFileSystem(), str(tmp_path / "run"), "run")
+    for store in (bare, store_at(str(tmp_path / "run"), arrow.LocalFileSystem())):
         for key in ("../outside", str(outside)):
             for delete in (store.delete, store.delete_all):
                 with pytest.raises(ValueError, match="leads out of the store"):
@@ -323,15 +261,10 @@ def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> No
 def _at_once(number: int, call: Callable[[int], object]) -> list:
     """What each of many threads is answered that all begin together."""
     gate = threading.Barrier(number)
-    answers: list = [None] * number
 
-    def work(index: int) -> None:
+    def work(index: int) -> object:
         gate.wait()
-        answers[index] = call(index)
+        return call(index)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(work, range(number)))

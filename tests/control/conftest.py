@@ -1,11 +1,12 @@
-"""Drivers in this process look for requests more often than others do, so that tests do not wait for them."""
+"""Drivers in this process look for requests more often than others, and wait longer for ranks that answer late."""
 
 import pytest
 
-from paceline._control import reception, requests
+from paceline._control import clerk, reception, requests
 
 
 @pytest.fixture(autouse=True)
-def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_request_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(requests, "_POLL_S", 0.03)
+    monkeypatch.setattr(clerk, "STACKS_WITHIN_S", 60.0)

@@ -1,6 +1,8 @@
 """Runs that are under way while a test asks them for something: driven by a thread, with real workers."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +12,11 @@ from typing import Any
 from paceline import train
 from paceline._control.events import Event, Reported, WorkerReady
 from paceline._control.journal import Reading
+from paceline._control.requests import Answer, Stop, Want, asked
 from paceline._storage.home import Home
 from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 class Live:
@@ -46,12 +49,11 @@ class Live:
     def until_reported(self, number: int = 1, ranks: int = 1) -> None:
         self.until(lambda: len({(e.rank, e.seq) for e in self.of(Reported)}) >= number * ranks)
 
-    def until_at_work(self, file: Path) -> None:
-        """Until a worker has made this file."""
-        self.until(file.exists)
-
     def pids(self) -> dict[int, int]:
         return {event.rank: event.pid for event in self.of(WorkerReady)}
+
+    def ask(self, want: Want, timeout_s: float = WITHIN_S) -> Answer:
+        return asked(self.home, want, timeout_s)
 
     def ended(self) -> Any:
         self._thread.join(WITHIN_S)
@@ -65,6 +67,27 @@ class Live:
             self.outcome = error
 
 
+class PendingRequest:
+    """A request that is under way while the test does something else."""
+
+    def __init__(self, home: Home, want: Want) -> None:
+        self._answers: list[Answer] = []
+        self._accepted = threading.Event()
+        self._thread = threading.Thread(target=self._ask, args=(home, want))
+        self._thread.start()
+
+    def wait_until_accepted(self) -> None:
+        assert self._accepted.wait(WITHIN_S), self._answers
+
+    def answer(self) -> Answer:
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "nobody has answered"
+        return self._answers[0]
+
+    def _ask(self, home: Home, want: Want) -> None:
+        self._answers.append(asked(home, want, 2 * WITHIN_S, heard=lambda answer: self._accepted.set()))
+
+
 @contextlib.contextmanager
 def live(
     function: Callable[..., Any],
@@ -75,28 +98,26 @@ def live(
     max_failures: int = 0,
     trainer: Callable[..., Any] = DataParallelTrainer,
     use_gpu: bool = False,
-    **more: Any,
 ) -> Iterator[Live]:
     """A run of this function; whatever the test does, it is over afterwards."""
-    from paceline._control.requests import Stop, asked
-
     made = trainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
         run_config=RunConfig(
-            name=path.name,
-            storage_path=str(path.parent),
-            failure_config=FailureConfig(max_failures=max_failures),
+            name=path.name, storage_path=str(path.parent), failure_config=FailureConfig(max_failures=max_failures)
         ),
-        **more,
     )
     found = Live(made.fit, Home.of_path(str(path)))
     try:
         yield found
     finally:
-        asked(found.home, Stop(now=True), 10.0)
+        found.ask(Stop(now=True))
         found.ended()
+
+
+def run_command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "paceline", *arguments], capture_output=True, text=True, **options)
 
 
 def counting(config: dict[str, Any]) -> None:

@@ -9,13 +9,19 @@ import pytest
 from live_runs import Live, counting
 
 from paceline._control import reception, requests
-from paceline._control.requests import Profile, Stacks, Stop, asked
+from paceline._control.requests import Profile, Stacks, Stop
 from paceline._storage.home import Home
 from paceline.train import DataParallelTrainer, RunConfig
 from servers import BUCKET
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["on the driver's machine", "from elsewhere"])
+@pytest.mark.parametrize(
+    "near",
+    [
+        pytest.param(True, id="on the driver's machine"),
+        pytest.param(False, id="from elsewhere", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_in_a_store_is_asked(
     tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch, near: bool
 ) -> None:
@@ -35,20 +41,21 @@ def test_a_run_in_a_store_is_asked(
         live.until_reported(2)
         if near:
             live.until(home.layout.requests.is_dir)
-        assert asked(home, Stacks(), 30.0).ok
-        answer = asked(home, Profile(seconds=0.3), 60.0)
+        assert live.ask(Stacks()).ok
+        answer = live.ask(Profile(seconds=0.3))
         assert answer.ok, answer
         store = home.store()
         for made in answer.files:
             assert len(store.read(made.path)) == made.num_bytes
-        answer = asked(home, Stop(), 30.0)
+        answer = live.ask(Stop())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
     finally:
         (tmp_path / "hurry").touch()
         if not live.outcome:
-            asked(home, Stop(now=True), 10.0)
+            live.ask(Stop(now=True))
         live.ended()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while left := store.entries(".requests"):
         assert time.monotonic() < end, left
+        time.sleep(0.05)
     assert live.outcome.checkpoint.to_dict()["n"] > 1

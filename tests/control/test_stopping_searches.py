@@ -1,6 +1,8 @@
 """`paceline stop` of a search, and of one of its trials."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,65 +26,51 @@ def trial(config: dict[str, Any]) -> None:
         time.sleep(0.01)
 
 
-def search(tmp_path: Path) -> Live:
+@contextlib.contextmanager
+def running_search(tmp_path: Path) -> Iterator[Live]:
+    """A search of two trials that both have reported; they return afterwards."""
+    for name in ("go", "reported_1", "reported_2"):
+        (tmp_path / name).unlink(missing_ok=True)
     tuner = tune.Tuner(
         trial,
         param_space={"x": tune.grid_search([1, 2]), "at": str(tmp_path)},
         tune_config=tune.TuneConfig(metric="n", mode="max"),
         run_config=tune.RunConfig(name="search", storage_path=str(tmp_path)),
     )
-    return Live(tuner.fit, Home.of_path(str(tmp_path / "search")))
-
-
-def until_both_report(live: Live, tmp_path: Path) -> None:
-    live.until(lambda: all((tmp_path / f"reported_{x}").exists() for x in (1, 2)))
-
-
-def test_a_search_is_stopped_and_continued(tmp_path: Path) -> None:
-    live = search(tmp_path)
+    live = Live(tuner.fit, Home.of_path(str(tmp_path / "search")))
     try:
-        until_both_report(live, tmp_path)
+        live.until(lambda: all((tmp_path / f"reported_{x}").exists() for x in (1, 2)))
+        yield live
+    finally:
+        (tmp_path / "go").touch()
+        live.ended()
+
+
+def stopped_trials(live: Live) -> list[tuple[str, str]]:
+    events = [event for event in past_of(live.home) if isinstance(event, TrialEnded)]
+    return [(event.trial, event.why) for event in events if event.ending == "stopped"]
+
+
+def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path: Path) -> None:
+    with running_search(tmp_path) as live:
         for wrong in (Stacks(), Profile(seconds=1.0)):
-            refused = asked(live.home, wrong, 20.0)
+            refused = live.ask(wrong)
             assert refused.state == "refused"
             assert "trial_00000" in refused.text
-        answer = asked(live.home, Stop(), 20.0)
+        answer = live.ask(Stop())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
         assert answer.text == "search search has stopped, 0 of 2 trials over; its script continues it"
         assert holder_of(live.home) is None
-    finally:
-        (tmp_path / "go").touch()
-        stopped = live.ended()
-    reached = {result.config["x"]: result.metrics["n"] for result in stopped}
-    (tmp_path / "go").unlink()
-    for x in (1, 2):
-        (tmp_path / f"reported_{x}").unlink()
-    live = search(tmp_path)
-    try:
-        until_both_report(live, tmp_path)
-    finally:
-        (tmp_path / "go").touch()
-        ended = live.ended()
-    for result in ended:
+    reached = {result.config["x"]: result.metrics["n"] for result in live.outcome}
+
+    with running_search(tmp_path) as live:
+        one, other = (Home.of_path(str(tmp_path / "search" / f"trial_0000{number}")) for number in (0, 1))
+        assert asked(one, Stacks(), 60.0).ok
+        assert asked(one, Stop(), 60.0).ok
+        live.until(lambda: stopped_trials(live) == [("00000", "stopped by a person")])
+        assert holder_of(live.home) is not None, "the other trial goes on"
+        assert asked(other, Stop(now=True), 60.0).ok, "at once, too"
+    assert (len(live.outcome), live.outcome.errors) == (2, [])
+    for result in live.outcome:
         assert result.metrics["n"] > reached[result.config["x"]], "it went on where it was"
         assert result.metrics["training_iteration"] == result.metrics["n"], "each number once"
-
-
-def test_a_trial_is_stopped_and_the_others_go_on(tmp_path: Path) -> None:
-    live = search(tmp_path)
-    try:
-        until_both_report(live, tmp_path)
-        one = Home.of_path(str(tmp_path / "search" / "trial_00000"))
-        assert asked(one, Stacks(), 20.0).ok
-        assert asked(one, Stop(), 20.0).ok
-        live.until(lambda: any(isinstance(event, TrialEnded) for event in past_of(live.home)))
-        ended = next(event for event in past_of(live.home) if isinstance(event, TrialEnded))
-        assert (ended.trial, ended.ending, ended.why) == ("00000", "stopped", "stopped by a person")
-        assert holder_of(live.home) is not None
-        other = Home.of_path(str(tmp_path / "search" / "trial_00001"))
-        assert asked(other, Stop(now=True), 20.0).ok, "at once, too"
-    finally:
-        (tmp_path / "go").touch()
-        results = live.ended()
-    assert len(results) == 2
-    assert not results.errors

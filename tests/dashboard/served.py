@@ -1,11 +1,10 @@
-"""A dashboard in a process of its own, a client for it, and runs as they lie on a disk, for the tests."""
+"""A dashboard in a process of its own, a client for it, and runs that a test writes."""
 
 import contextlib
 import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import Any
 import httpx
 import msgspec
 
-from paceline._control.events import DriverStarted, FileMade, Measured, RankUse, Reported, TimeTold
-from paceline._control.journal import Journal
-from paceline._engine.messages import GpuUse, WorkerReady, WorkerReturned, WorkersStopped
+from paceline._control.events import FileMade, Measured, RankUse
+from paceline._engine.messages import GpuUse
+from written_runs import WrittenRun, ended, report, started
 
 TOKEN = "0123456789abcdef-the-token"
 BEGAN = 1_700_000_000.0
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Without the certificates of the world, which take longer to load than a test."""
 
@@ -54,8 +53,8 @@ class Dashboard:
         )
         return self.clients.enter_context(client)
 
-    def ended(self) -> int:
-        """By Ctrl-C, which it has to obey whoever is connected."""
+    def interrupt(self) -> int:
+        """Press Ctrl-C, which it has to obey whoever is connected, and return its exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(PATIENCE_S)
 
@@ -66,14 +65,10 @@ def dashboard(
 ) -> Iterator[Dashboard]:
     """`fault`: what is run in it before it serves."""
     arguments = [str(root), TOKEN, "control" if control else "", host]
+    command = [sys.executable, "-c", fault + SERVE, *arguments]
     errors = scratch / "dashboard.err"
     with errors.open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-c", fault + SERVE, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
     assert process.stdout is not None
     with process, process.stdout:
         try:
@@ -96,9 +91,7 @@ class Events:
     def next(self, wanted: str, until: Callable[[Any], bool] = lambda data: True) -> Any:
         """The data of the next event of this name for which `until` holds."""
         name = ""
-        end = time.monotonic() + PATIENCE_S
         for line in self._lines:
-            assert time.monotonic() < end, f"no {wanted} came that was waited for"
             if line.startswith("event: "):
                 name = line.removeprefix("event: ")
             elif line.startswith("data: ") and name == wanted:
@@ -116,40 +109,30 @@ def events(client: httpx.Client, run: str | None = None) -> Iterator[Events]:
         yield Events(response)
 
 
-class Run:
+class Run(WrittenRun):
     """A run that a test writes, event by event."""
 
-    def __init__(self, root: Path, *, began: float = BEGAN) -> None:
-        root.mkdir(parents=True)
-        self.root = root
-        self.at = began
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, *started(at=BEGAN))
+        self.at = BEGAN
         self.num_reports = 0
-        self._journal = Journal(root / "journal.jsonl")
-        self.tell(DriverStarted(1, 0, at=began, lease=1), TimeTold(began), WorkerReady(1, 0, 4321))
 
-    def tell(self, *events: Any) -> "Run":
-        for event in events:
-            self._journal.append(event)
-        self._journal.flush()
-        return self
-
-    def report(self, **metrics: Any) -> "Run":
+    def report(self, metrics: dict[str, Any]) -> "Run":
         self.num_reports += 1
         self.at += 1.0
-        return self.tell(Reported(1, 0, self.num_reports, msgspec.Raw(msgspec.json.encode(metrics)), self.at, "t.py:1"))
-
-    def metrics(self, metrics: dict[str, Any]) -> "Run":
-        return self.report(**metrics)
-
-    def measured(self) -> "Run":
-        for cpu_s in (1.0, 3.0):
-            self.at += 2.0
-            use = RankUse(0, cpu_s, 123_000_000, (GpuUse(0, 5, 10, 0.5),), cpu_s + 1, pid=4321, host="here")
-            self.tell(Measured(1, self.at, (use,)))
+        self.write(report(self.num_reports, metrics, at=self.at))
         return self
 
-    def lists(self, path: str, kind: Any = "flame") -> "Run":
-        return self.tell(FileMade(kind, path, 0, self.at, 1.0))
+    def measure(self) -> "Run":
+        for cpu_s in (1.0, 3.0):
+            self.at += 2.0
+            use = RankUse(0, cpu_s, 123_000_000, (GpuUse(0, 5, 10, 0.5),), cpu_s + 1, pid=100, host="here")
+            self.write(Measured(1, self.at, (use,)))
+        return self
+
+    def list_file(self, path: str, kind: Any = "flame") -> "Run":
+        self.write(FileMade(kind, path, 0, self.at, 1.0))
+        return self
 
     def file(self, path: str, text: str) -> "Run":
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -157,12 +140,8 @@ class Run:
         return self
 
     def end(self) -> "Run":
-        self.tell(WorkerReturned(1, 0, self.num_reports), TimeTold(self.at + 1), WorkersStopped(1))
-        self._journal.close()
+        self.write(*ended(num_reports=self.num_reports, at=self.at + 1))
         return self
-
-    def leave(self) -> None:
-        self._journal.abandon()
 
 
 LIVE = """
@@ -189,15 +168,11 @@ DataParallelTrainer(
 
 @contextlib.contextmanager
 def training(root: Path | str, end: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A run in a process of its own, until there is a file."""
+    """A run in a process of its own, which ends when there is the file `end`."""
     with (end.parent / "training.out").open("wb") as out:
         process = subprocess.Popen([sys.executable, "-c", LIVE, str(root), str(end)], stdout=out, stderr=out)
-    try:
-        yield process
-    finally:
-        end.touch()
+    with process:
         try:
-            process.wait(PATIENCE_S)
+            yield process
         finally:
-            process.kill()
-            process.wait()
+            end.touch()

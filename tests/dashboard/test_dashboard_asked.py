@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from urllib.parse import urlencode
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +16,8 @@ def asked(query: str) -> Asked:
 
 
 def test_fields_are_read() -> None:
-    found = asked("run=a%2Fb+c&name=x&name=y&name=x&limit=7&from=-1.5&x=time")
-    assert found.text("run") == "a/b c"
+    found = asked("run=a%2Fb+c%C3%A9&name=x&name=y&name=x&limit=7&from=-1.5&x=time")
+    assert found.text("run") == "a/b cé"
     assert found.all("name") == ("x", "y")
     assert found.whole("limit") == 7
     assert found.whole("points", 12) == 12
@@ -27,41 +27,31 @@ def test_fields_are_read() -> None:
     assert asked("").optional_whole("before") is None
 
 
+@pytest.mark.parametrize("value", ["1.5", "-1", "1_0", "%D9%A1", "9" * 40, ""])
+def test_what_is_no_whole_number_is_refused(value: str) -> None:
+    with pytest.raises(Refused):
+        asked(f"n={value}").whole("n")
+
+
 @pytest.mark.parametrize(
-    "refused",
+    "ask",
     [
         lambda: asked("").text("run"),
         lambda: asked("run=a&run=b").text("run"),
         lambda: asked(f"run={'a' * 5000}").text("run"),
-        lambda: asked("n=1.5").whole("n"),
-        lambda: asked("n=-1").whole("n"),
-        lambda: asked("n=1_0").whole("n"),
-        lambda: asked("n=%D9%A1").whole("n"),
-        lambda: asked("n=--1").whole("n"),
-        lambda: asked("n=" + "9" * 40).whole("n"),
-        lambda: asked("n=").whole("n"),
         lambda: asked("n=0").whole("n", least=1),
         lambda: asked("from=nan").range(),
-        lambda: asked("from=inf").range(),
         lambda: asked("from=2&to=1").range(),
         lambda: asked("x=other").axis(),
         lambda: asked("&".join(f"a{n}=1" for n in range(2000))),
         lambda: asked("a=" + "x" * 40_000),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_word(refused: object) -> None:
+def test_wrong_fields_are_refused_with_a_reason(ask: Callable[[], object]) -> None:
     with pytest.raises(Refused) as caught:
-        refused()  # type: ignore[operator]
+        ask()
     assert caught.value.status in (400, 414)
     assert caught.value.text
-
-
-@settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=20), st.text(max_size=50), max_size=8))
-def test_every_text_comes_through(fields: dict[str, str]) -> None:
-    found = asked(urlencode(fields, errors="replace"))
-    for name, value in fields.items():
-        assert found.text(name) == value
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import PATIENCE_S, Run, dashboard, events, training
+from served import Run, dashboard, events, training
 
 from paceline._dashboard.asked import Refused
 from paceline._dashboard.control import Profile, Stacks, Stop, wanted
@@ -41,21 +41,19 @@ def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client: httpx.Client,
         assert page.headers["content-security-policy"].startswith("sandbox allow-scripts;")
         stopped = client.post("/api/stop?run=live", json={"now": False})
         assert stopped.json()["state"] in ("done", "taken")
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait() == 0
         heard.next("run", lambda detail: detail["summary"]["state"] == "stopped")
         assert not end.exists()
 
 
 def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, root: Path) -> None:
-    Run(root / "a").report(loss=1.0).end()
+    Run(root / "a").report({"loss": 1.0}).end()
     for what in ("stop", "stacks", "profile"):
         answer = client.post(f"/api/{what}?run=a", json={})
         assert (answer.status_code, "nobody drives a" in answer.json()["error"]) == (409, True)
     assert client.post("/api/stop?run=nothing", json={}).status_code == 404
-    assert (
-        client.post("/api/stop?run=a", content=b"x" * 5000, headers={"Content-Type": "application/json"}).status_code
-        == 413
-    )
+    large = client.post("/api/stop?run=a", content=b"x" * 5000, headers={"Content-Type": "application/json"})
+    assert large.status_code == 413
     assert client.post("/api/stop?run=a", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
@@ -64,22 +62,9 @@ def test_a_body_asks_for_what_there_is() -> None:
     assert wanted("stop", b'{"now": true}') == Stop(True)
     assert wanted("stacks", b"{}") == Stacks()
     assert wanted("profile", b'{"seconds": 3, "rank": null}') == Profile(3.0, None)
-
-
-@pytest.mark.parametrize(
-    ("what", "body"),
-    [
-        ("stop", b"["),
-        ("stop", b'{"now": 1}'),
-        ("stop", b'{"later": true}'),
-        ("stop", b"[" * 4000),
-        ("profile", b'{"seconds": 0}'),
-        ("profile", b'{"seconds": 1e9}'),
-        ("profile", b'{"rank": -1}'),
-        ("profile", b'{"rank": "0"}'),
-    ],
-)
-def test_all_else_is_refused(what: str, body: bytes) -> None:
-    with pytest.raises(Refused) as caught:
-        wanted(what, body)
-    assert caught.value.status == 400
+    wrong = [("stop", b'{"now": 1}'), ("stop", b'{"later": true}'), ("stop", b"[" * 4000)]
+    wrong += [("profile", body) for body in (b'{"seconds": 0}', b'{"seconds": 1e9}', b'{"rank": -1}', b'{"rank": "0"}')]
+    for what, body in wrong:
+        with pytest.raises(Refused) as caught:
+            wanted(what, body)
+        assert caught.value.status == 400

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paceline._dashboard.asked import Refused
@@ -13,47 +13,36 @@ from paceline._storage.home import Home
 from paceline._view.model import Attempt, Detail, Hang, ShownFile, Summary
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
+def make_run(top: Path) -> Home:
     """With a file of its own, and a secret beside it."""
-    (tmp_path / "secret.txt").write_text("secret")
-    (tmp_path / "run" / "profiles").mkdir(parents=True)
-    (tmp_path / "run" / "profiles" / "a.txt").write_text("own")
-    return tmp_path / "run"
+    (top / "secret.txt").write_text("secret")
+    (top / "run" / "profiles").mkdir(parents=True, exist_ok=True)
+    (top / "run" / "profiles" / "a.txt").write_text("own")
+    return Home.of_path(str(top / "run"))
 
 
-def test_a_file_of_the_run_is_read(run: Path) -> None:
-    assert b"".join(chunks(opened(Home.of_path(str(run)), "profiles/a.txt"))) == b"own"
-
-
-def test_no_link_is_followed(run: Path) -> None:
-    os.symlink(run.parent / "secret.txt", run / "out.txt")
-    os.symlink(run.parent, run / "above")
+def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
+    home, run = make_run(tmp_path), tmp_path / "run"
+    assert b"".join(chunks(opened(home, "profiles/a.txt"))) == b"own"
+    os.symlink(tmp_path / "secret.txt", run / "out.txt")
+    os.symlink(tmp_path, run / "above")
     os.symlink("profiles/a.txt", run / "own.txt")
-    for path in ("out.txt", "above/secret.txt", "own.txt", "above/run/profiles/a.txt"):
-        with pytest.raises(Refused):
-            opened(Home.of_path(str(run)), path)
-
-
-def test_what_is_no_file_is_refused_and_waited_for_by_nobody(run: Path) -> None:
     os.mkfifo(run / "pipe")
-    for path in ("pipe", "profiles", "profiles/a.txt/b", "nothing", "profiles/nothing"):
+    links = ("out.txt", "above/secret.txt", "own.txt", "above/run/profiles/a.txt")
+    for path in (*links, "pipe", "profiles", "profiles/a.txt/b", "nothing", "profiles/nothing"):
         with pytest.raises(Refused):
-            opened(Home.of_path(str(run)), path)
+            opened(home, path)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["..", ".", "", "run", "profiles", "a.txt", "secret.txt", "\0"]), max_size=6))
 def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     top = tmp_path_factory.getbasetemp() / "ways-out"
-    (top / "run" / "profiles").mkdir(parents=True, exist_ok=True)
-    (top / "secret.txt").write_text("secret")
-    (top / "run" / "profiles" / "a.txt").write_text("own")
-    path = "/".join(parts)
-    if path == "profiles/a.txt":
-        return
+    top.mkdir(exist_ok=True)
+    home, path = make_run(top), "/".join(parts)
+    assume(path != "profiles/a.txt")
     with pytest.raises(Refused):
-        opened(Home.of_path(str(top / "run")), path)
+        opened(home, path)
 
 
 def detail(*files: tuple[str, str], stacks: str | None = None) -> Detail:

@@ -16,21 +16,9 @@ VALUES = (
 
 
 def summary(id: str = "a", metrics: dict[str, Value] | None = None) -> Summary:
-    return Summary(
-        id=id,
-        name=id,
-        path=f"/runs/{id}",
-        kind="run",
-        state="running",
-        began_at=1.0,
-        updated_at=2.0,
-        attempt=2,
-        num_reports=7,
-        num_failures=1,
-        num_checkpoints=3,
-        steps_per_s=2.5,
-        metrics=metrics or {},
-    )
+    counts = {"attempt": 2, "num_reports": 7, "num_failures": 1, "num_checkpoints": 3, "steps_per_s": 2.5}
+    fixed = {"path": f"/runs/{id}", "kind": "run", "state": "running", "began_at": 1.0, "updated_at": 2.0, **counts}
+    return Summary(id=id, name=id, metrics=metrics or {}, **fixed)
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -42,24 +30,16 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def test_a_run_is_told() -> None:
+    kept = {"name": "c", "seq": 1, "attempt": 1, "path": "c", "num_bytes": 1, "status": "COMMITTED", "kept": True}
+    worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(GpuNow(0, 5, 10, 0.5),))
     detail = Detail(
         summary=summary(),
         spent=Spent(wall_s=10.0, data_s=4.0, compute_s=6.0),
-        checkpoints=(
-            ShownCheckpoint(name="c", seq=1, attempt=1, path="c", num_bytes=1, at=90.0, status="COMMITTED", kept=True),
-        ),
-        attempts=(
-            Attempt(
-                number=2,
-                began_at=1.0,
-                size=1,
-                workers=(Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(GpuNow(0, 5, 10, 0.5),)),),
-            ),
-        ),
+        checkpoints=(ShownCheckpoint(at=90.0, **kept),),
+        attempts=(Attempt(number=2, began_at=1.0, size=1, workers=(worker,)),),
     )
-    found = samples(
-        text_of([summary(metrics={"loss": 0.5, "best": True, "word": "x", "bad": "nan"})], {"a": detail}, 100.0)
-    )
+    metrics = {"loss": 0.5, "best": True, "word": "x", "bad": "nan"}
+    found = samples(text_of([summary(metrics=metrics)], {"a": detail}, 100.0))
     one = {"run": "a"}
     assert found["paceline_run_info"] == [({**one, "name": "a", "kind": "run", "state": "running", "search": ""}, 1.0)]
     states = {labels["state"]: value for labels, value in found["paceline_run_state"]}

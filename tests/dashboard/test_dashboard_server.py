@@ -9,59 +9,57 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import httpx
 import msgspec
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from served import PATIENCE_S, TOKEN, Dashboard, Run, dashboard, events, training
+from served import TOKEN, Dashboard, Run, dashboard, events, training
 
 from paceline._dashboard import serve
 from paceline._dashboard.asked import Refused
 from paceline._dashboard.files import chunks, opened
 from paceline._storage.home import Home
+from paceline._storage.segments import Segments
 from processes import still_running
 from servers import BUCKET, Server
 
 RunScript = Callable[..., CompletedProcess[str]]
 
 HOSTILE = '</script><script>alert("1")</script>'
+HOSTILE_RUN = HOSTILE.replace("/", "_")
 FORMULA = '=HYPERLINK("http://evil.example")'
 SECRET = "nobody may read this"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A dashboard of some runs that have ended."""
+    """A dashboard of two runs that have ended: `plain`, which lists files of others, and one with hostile names."""
     top = tmp_path_factory.mktemp("dashboard")
     root = top / "runs"
     (top / "secret.txt").write_text(SECRET)
     plain = Run(root / "plain")
     for step in range(100):
-        plain.report(loss=1 / (step + 1), accuracy=step / 100)
-    plain.file("logs/attempt_1/rank_0.log", "".join(f"line {n}\n" for n in range(1000))).measured()
-    plain.file("profiles/flame.html", "<script>1</script>").lists("profiles/flame.html")
-    plain.file("profiles/trace.json", "{}").lists("profiles/trace.json", "trace")
+        plain.report({"loss": 1 / (step + 1), "accuracy": step / 100})
+    plain.file("logs/attempt_1/rank_0.log", "".join(f"line {n}\n" for n in range(1000))).measure()
+    plain.file("profiles/flame.html", "<script>1</script>").list_file("profiles/flame.html")
+    plain.file("profiles/trace.json", "{}").list_file("profiles/trace.json", "trace")
     plain.file("not-listed.txt", SECRET)
-    for path in (
-        "../../secret.txt",
-        str(top / "secret.txt"),
-        "link.txt",
-        "linked/secret.txt",
-        "profiles",
-        "..",
-        "gone.txt",
-    ):
-        plain.lists(path, "trace")
     os.symlink(top / "secret.txt", plain.root / "link.txt")
     os.symlink(top, plain.root / "linked")
+    outside = ("../../secret.txt", str(top / "secret.txt"), "link.txt", "linked/secret.txt")
+    for path in (*outside, "profiles", "..", "gone.txt"):
+        plain.list_file(path, "trace")
     plain.end()
-    hostile = Run(root / HOSTILE.replace("/", "_"))
-    hostile.metrics({HOSTILE: 1.0, FORMULA: 2.0, "text": FORMULA, "nan": {"$number": "nan"}})
+    hostile = Run(root / HOSTILE_RUN)
+    hostile.report({HOSTILE: 1.0, FORMULA: 2.0, "text": FORMULA, "nan": {"$number": "nan"}})
     hostile.file("logs/attempt_1/rank_0.log", f"{HOSTILE}\n\x1b[31mred\n").end()
     with dashboard(root, top) as found:
         yield found
+        assert found.errors.read_text() == "", "the terminal of the dashboard stays quiet"
 
 
 def test_without_the_token_there_is_nothing(served: Dashboard) -> None:
@@ -85,53 +83,47 @@ def test_the_printed_address_opens_the_page(served: Dashboard) -> None:
     assert client.get("/api/about").json()["control"] is False
     again = client.get("/app.js", headers={"If-None-Match": client.get("/app.js").headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    for path in ("/page/app.js", "/..%2f__init__.py", "/../gate.py", "/app.js/", "/page", "/%2e%2e/gate.py"):
+        assert client.get(path).status_code in (307, 404), path
 
 
-def test_another_host_is_refused(served: Dashboard) -> None:
-    for path in ("/", "/api/runs", f"/?token={TOKEN}"):
-        answer = served.client().get(path, headers={"Host": f"evil.example:{served.port}"})
-        assert (answer.status_code, "set-cookie" in answer.headers) == (421, False)
-
-
-def test_another_page_can_neither_read_nor_ask(served: Dashboard) -> None:
-    own = {"X-Paceline": "1", "Origin": served.base, "Sec-Fetch-Site": "same-origin"}
-    for foreign in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"X-Paceline": "0"}):
-        answer = served.client().post("/api/stop?run=plain", json={}, headers={**own, **foreign})
-        assert answer.status_code == 403
-        assert "--allow-control" not in answer.text
-    assert served.client().get("/api/runs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
-    assert "access-control-allow-origin" not in served.client().get("/api/runs").headers
-
-
-def test_without_the_flag_nothing_can_be_asked_of_a_run(served: Dashboard) -> None:
+def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(served: Dashboard) -> None:
+    client = served.client()
     for what in ("stop", "stacks", "profile"):
-        answer = served.client().post(f"/api/{what}?run=plain", json={}, headers={"X-Paceline": "1"})
+        answer = client.post(f"/api/{what}?run=plain", json={}, headers={"X-Paceline": "1"})
         assert (answer.status_code, "--allow-control" in answer.json()["error"]) == (403, True)
+    answer = client.post("/api/stop?run=plain", json={}, headers={"Origin": "http://evil.example", "X-Paceline": "1"})
+    assert (answer.status_code, "--allow-control" in answer.text) == (403, False)
+    assert "access-control-allow-origin" not in client.get("/api/runs").headers
 
 
-def test_runs_are_told(served: Dashboard) -> None:
+def test_runs_metrics_and_use_are_answered_also_for_prometheus(served: Dashboard) -> None:
     client = served.client()
     found = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
     assert (found["plain"]["state"], found["plain"]["num_reports"]) == ("complete", 100)
     detail = client.get("/api/run", params={"run": "plain"}).json()
     assert set(detail["metric_names"]) == {"loss", "accuracy"}
-    told = client.get("/api/metrics", params={"run": "plain", "name": "loss", "from": 10, "to": 19}).json()
-    assert (told["first"], told["last"]) == (1, 100)
-    assert told["series"][0]["x"] == list(range(10, 20))
+    part = client.get("/api/metrics", params={"run": "plain", "name": "loss", "from": 10, "to": 19}).json()
+    assert (part["first"], part["last"]) == (1, 100)
+    assert part["series"][0]["x"] == list(range(10, 20))
     few = client.get("/api/metrics", params={"run": "plain", "points": 10}).json()["series"]
     assert [(len(one["x"]), one["num_points"]) for one in few] == [(10, 100), (10, 100)]
     assert client.get("/api/use", params={"run": "plain"}).json()["ranks"][0]["rss_bytes"] == [123_000_000] * 2
+    families = {family.name: family.samples for family in text_string_to_metric_families(client.get("/metrics").text)}
+    values = {(one.labels["run"], one.labels["name"]): one.value for one in families["paceline_metric"]}
+    assert (values["plain", "loss"], values[HOSTILE_RUN, HOSTILE]) == (0.01, 1.0)
+    for path in ("/app.js", "/api/metrics?run=plain"):
+        answer, as_it_is = client.get(path), client.get(path, headers={"Accept-Encoding": "identity"})
+        assert (answer.headers["content-encoding"], "content-encoding" in as_it_is.headers) == ("gzip", False)
+        assert answer.content == as_it_is.content
 
 
-def test_all_rows_come_as_csv(served: Dashboard) -> None:
+def test_all_rows_come_as_csv_and_no_cell_is_a_formula(served: Dashboard) -> None:
     text = served.client().get("/api/metrics.csv", params={"run": "plain"}).text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [int(row["step"]) for row in rows] == list(range(1, 101))
     assert [float(row["loss"]) for row in rows] == [1 / (step + 1) for step in range(100)]
-
-
-def test_no_cell_is_a_formula(served: Dashboard) -> None:
-    params = {"run": HOSTILE.replace("/", "_"), "name": [FORMULA, "text", "nan", HOSTILE]}
+    params = {"run": HOSTILE_RUN, "name": [FORMULA, "text", "nan", HOSTILE]}
     header, row = csv.reader(io.StringIO(served.client().get("/api/metrics.csv", params=params).text))
     assert header[3:] == [f"'{FORMULA}", "text", "nan", HOSTILE]
     assert row[3:] == ["2.0", f"'{FORMULA}", "nan", "1.0"]
@@ -148,7 +140,7 @@ def test_logs_are_paged_and_searched(served: Dashboard) -> None:
     assert client.get("/api/logs", params={**params, "rank": 7}).status_code == 404
 
 
-def test_a_flame_graph_is_shown_in_a_sandbox_and_the_rest_is_saved(served: Dashboard) -> None:
+def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(served: Dashboard) -> None:
     flame = served.client().get("/api/file", params={"run": "plain", "path": "profiles/flame.html"})
     assert flame.text == "<script>1</script>"
     policy = flame.headers["content-security-policy"]
@@ -160,75 +152,41 @@ def test_a_flame_graph_is_shown_in_a_sandbox_and_the_rest_is_saved(served: Dashb
     assert trace.headers["content-type"] == "application/octet-stream"
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["../../secret.txt", "..%2f..%2fsecret.txt", "/etc/passwd", "link.txt", "linked/secret.txt", "not-listed.txt",
-     "..", "", "profiles", "profiles/../../../secret.txt", "./profiles/flame.html", "journal.jsonl", "\0",
-     "gone.txt", "{top}"],
-)  # fmt: skip
-def test_no_other_file_is_handed_out(served: Dashboard, path: str) -> None:
-    path = path.replace("{top}", str(served.errors.parent / "secret.txt"))
-    answer = served.client().get("/api/file", params={"run": "plain", "path": path})
-    assert (answer.status_code, SECRET in answer.text) == (404, False), path
+def test_no_other_file_or_folder_is_handed_out(served: Dashboard) -> None:
+    client, secret = served.client(), str(served.errors.parent / "secret.txt")
+    paths = ["../../secret.txt", "..%2f..%2fsecret.txt", secret, "link.txt", "linked/secret.txt", "not-listed.txt"]
+    for path in (*paths, "..", "", "profiles", "./profiles/flame.html", "journal.jsonl", "\0", "gone.txt"):
+        answer = client.get("/api/file", params={"run": "plain", "path": path})
+        assert (answer.status_code, SECRET in answer.text) == (404, False), path
+    for run in ("..", "../secret.txt", "/", "", "plain/../plain", "./plain", "\0", "nothing"):
+        for path in ("run", "metrics", "use", "logs", "file", "report", "metrics.csv", "search"):
+            fields = {"run": run, "attempt": 1, "rank": 0, "path": "journal.jsonl"}
+            assert client.get(f"/api/{path}", params=fields).status_code == 404, (run, path)
+        assert client.get("/api/diff", params={"a": run, "b": run}).status_code == 404
 
 
 @pytest.mark.parametrize(
-    "run", ["..", "../secret.txt", "/", "", "plain/..", "plain/../plain", "./plain", "\0", "nothing"]
-)
-def test_no_other_folder_is_a_run(served: Dashboard, run: str) -> None:
-    for path in ("run", "metrics", "use", "logs", "file", "report", "metrics.csv", "search"):
-        fields = {"run": run, "attempt": 1, "rank": 0, "path": "journal.jsonl"}
-        assert served.client().get(f"/api/{path}", params=fields).status_code == 404, path
-    assert served.client().get("/api/diff", params={"a": run, "b": run}).status_code == 404
-
-
-def test_static_files_are_the_pages_own(served: Dashboard) -> None:
-    for path in ("/page/app.js", "/..%2f__init__.py", "/../gate.py", "/app.js/", "/page", "/%2e%2e/gate.py"):
-        assert served.client().get(path).status_code in (307, 404), path
-
-
-def test_what_cannot_be_asked_is_refused_with_a_word(served: Dashboard) -> None:
-    client = served.client()
-    for path, status in (
+    ("path", "status"),
+    [
         ("/api/run", 400),
-        ("/api/run?run=a&run=b", 400),
         ("/api/metrics?run=plain&points=many", 400),
-        ("/api/metrics?run=plain&x=y", 400),
-        ("/api/metrics?run=plain&from=nan", 400),
-        ("/api/logs?run=plain&attempt=1&rank=-1", 400),
         ("/api/logs?run=plain&attempt=1&rank=0&before=1&after=1", 400),
         (f"/api/run?run={'a' * 40_000}", 414),
         ("/api/nothing", 404),
-    ):
-        answer = client.get(path)
-        assert (answer.status_code, bool(answer.json()["error"])) == (status, True), path[:60]
+    ],
+    ids=["no run", "no number", "both directions", "too long", "no such question"],
+)
+def test_a_wrong_question_is_refused_with_an_error(served: Dashboard, path: str, status: int) -> None:
+    client = served.client()
+    answer = client.get(path)
+    assert (answer.status_code, bool(answer.json()["error"])) == (status, True)
     assert client.post("/api/runs", json={}, headers={"X-Paceline": "1"}).status_code == 405
 
 
-def test_large_answers_are_compressed(served: Dashboard) -> None:
-    client = served.client()
-    plain = {"Accept-Encoding": "identity"}
-    for path in ("/app.js", "/api/metrics?run=plain"):
-        answer, as_it_is = client.get(path), client.get(path, headers=plain)
-        assert (answer.headers["content-encoding"], "content-encoding" in as_it_is.headers) == ("gzip", False)
-        assert answer.content == as_it_is.content
-
-
-def test_prometheus_can_read_the_runs(served: Dashboard) -> None:
-    families = list(text_string_to_metric_families(served.client().get("/metrics").text))
-    metrics = {
-        (sample.labels["run"], sample.labels["name"]): sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == "paceline_metric"
-    }
-    assert metrics["plain", "loss"] == 0.01
-    assert metrics[HOSTILE.replace("/", "_"), HOSTILE] == 1.0
-
-
-def embedded(page: str) -> dict[str, object]:
+def read_data(page: str) -> dict[str, Any]:
+    """The values that a report embeds."""
     (data,) = re.findall(r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL)
-    found: dict[str, object] = msgspec.json.decode(data)
+    found: dict[str, Any] = msgspec.json.decode(data)
     return found
 
 
@@ -242,7 +200,7 @@ def test_a_report_is_one_file_that_needs_no_other(served: Dashboard) -> None:
     style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
     assert "@import" not in style
     assert not re.findall(r"url\((?!\s*[\"']?data:)", style)
-    values = msgspec.json.decode(msgspec.json.encode(embedded(page)))
+    values = read_data(page)
     assert values["detail"]["summary"]["name"] == "plain"
     assert values["about"]["control"] is False
     assert [one["num_points"] for one in values["points"]["step"]] == [100, 100]
@@ -251,16 +209,12 @@ def test_a_report_is_one_file_that_needs_no_other(served: Dashboard) -> None:
 
 
 def test_a_script_in_a_name_stays_text_in_a_report(served: Dashboard) -> None:
-    page = served.client().get("/api/report", params={"run": HOSTILE.replace("/", "_")}).text
+    page = served.client().get("/api/report", params={"run": HOSTILE_RUN}).text
     assert page.count("<script") == page.count("</script>") == 2
     assert "<title>&lt;" in page
-    values = msgspec.json.decode(msgspec.json.encode(embedded(page)))
+    values = read_data(page)
     assert HOSTILE in values["detail"]["metric_names"]
     assert values["logs"][0]["page"]["lines"][0]["text"] == HOSTILE
-
-
-def test_the_terminal_of_the_dashboard_stays_quiet(served: Dashboard) -> None:
-    assert served.errors.read_text() == ""
 
 
 def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
@@ -270,43 +224,45 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
         client = served.client()
         with events(client) as all_runs, events(served.client(), "live") as one:
             assert all_runs.next("runs") == {"runs": [], "gone": []}
+            states = set()
+
+            def has_reported(data: Any) -> bool:
+                states.update(run["state"] for run in data["runs"])
+                return any(run["num_reports"] > 2 for run in data["runs"])
+
             with training(root, end) as process:
-                (seen,) = all_runs.next("runs", lambda told: told["runs"] and told["runs"][0]["num_reports"] > 2)[
-                    "runs"
-                ]
+                (seen,) = all_runs.next("runs", has_reported)["runs"]
                 assert (seen["id"], seen["state"]) == ("live", "running")
-                first = one.next("points", lambda told: told["last"] > 2)["last"]
-                more = one.next("points", lambda told: told["last"] > first + 10)["last"]
-                told = client.get("/api/metrics", params={"run": "live", "name": "loss"}).json()
-                assert told["last"] >= more
-                assert len(told["series"][0]["x"]) == told["last"]
+                assert states <= {"starting", "running"}, "it is never shown as lost"
+                first = one.next("points", lambda data: data["last"] > 2)["last"]
+                more = one.next("points", lambda data: data["last"] > first + 10)["last"]
+                metrics = client.get("/api/metrics", params={"run": "live", "name": "loss"}).json()
+                assert metrics["last"] >= more
+                assert len(metrics["series"][0]["x"]) == metrics["last"]
                 end.touch()
-                assert process.wait(PATIENCE_S) == 0
-            assert all_runs.next("runs", lambda told: told["runs"][0]["state"] == "complete")
+                assert process.wait() == 0
+            assert all_runs.next("runs", lambda data: data["runs"][0]["state"] == "complete")
             ended = one.next("run", lambda detail: detail["summary"]["state"] == "complete")
-            # Whoever comes back is told everything.
+            # A page that comes back is sent everything.
             with events(served.client(), "live") as again:
                 assert again.next("runs")["runs"][0]["state"] == "complete"
                 assert again.next("run") == ended
                 assert again.next("points")["last"] == ended["summary"]["num_reports"]
 
 
-def test_a_run_that_is_removed_is_told_as_gone(tmp_path: Path) -> None:
-    run = Run(tmp_path / "runs" / "a").report(loss=1.0).end()
-    with dashboard(tmp_path / "runs", tmp_path) as served, events(served.client()) as heard:
-        assert [one["id"] for one in heard.next("runs")["runs"]] == ["a"]
-        for path in (run.root / "journal.jsonl", run.root):
-            path.unlink() if path.is_file() else path.rmdir()
-        assert heard.next("runs", lambda told: bool(told["gone"])) == {"runs": [], "gone": ["a"]}
-
-
-def test_ctrl_c_ends_it_while_pages_are_open(tmp_path: Path) -> None:
-    Run(tmp_path / "runs" / "a").report(loss=1.0).end()
+def test_pages_come_and_go_a_run_is_removed_and_ctrl_c_ends_the_server(tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
     with dashboard(tmp_path / "runs", tmp_path) as served:
+        # More pages than may be open at once, one after the other.
+        for _ in range(80):
+            with events(served.client()) as heard:
+                heard.next("runs")
         with events(served.client(), "a") as one, events(served.client()) as other:
             one.next("run")
-            other.next("runs")
-            assert served.ended() == 0
+            assert [run["id"] for run in other.next("runs")["runs"]] == ["a"]
+            (run.root / "journal.jsonl").unlink()
+            assert other.next("runs", lambda data: bool(data["gone"])) == {"runs": [], "gone": ["a"]}
+            assert served.interrupt() == 0
         assert served.errors.read_text() == ""
 
 
@@ -317,17 +273,18 @@ Listing.refresh = lambda self: time.sleep(600)
 """
 
 
-def test_ctrl_c_ends_it_while_storage_does_not_answer(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path: Path) -> None:
     with dashboard(tmp_path, tmp_path, fault=STUCK) as served:
         assert served.client().get("/api/about").status_code == 200
         with pytest.raises(httpx.ReadTimeout):
             served.client().get("/api/runs", timeout=0.2)
-        assert served.ended() == 0
+        assert served.interrupt() == 0
 
 
 def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
-    Run(tmp_path / "runs" / "a").report(loss=1.0).end()
-    before = sorted(path for path in (tmp_path / "runs").rglob("*"))
+    Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
+    before = sorted((tmp_path / "runs").rglob("*"))
     with dashboard(tmp_path / "runs", tmp_path) as served:
         with events(served.client(), "a") as heard:
             heard.next("run")
@@ -336,33 +293,20 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
             assert still_running(family) == []
         with socket.create_server(("127.0.0.1", served.port)):
             pass
-    assert sorted(path for path in (tmp_path / "runs").rglob("*")) == before
+    assert sorted((tmp_path / "runs").rglob("*")) == before
 
 
-def test_a_page_that_goes_away_is_noticed(tmp_path: Path) -> None:
-    Run(tmp_path / "runs" / "a").report(loss=1.0).end()
-    with dashboard(tmp_path / "runs", tmp_path) as served:
-        # More than may be open at once, one after the other.
-        for _ in range(80):
-            with events(served.client()) as heard:
-                heard.next("runs")
-        assert served.client().get("/api/about").status_code == 200
-
-
+@pytest.mark.slow
 def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_path: Path) -> None:
     root = f"s3://{BUCKET}/dashboard"
-    with training(root, tmp_path / "end") as process:
-        (tmp_path / "end").touch()
-        assert process.wait(PATIENCE_S) == 0, (tmp_path / "training.out").read_text()
+    home, run = Home.of_path(f"{root}/live"), Run(tmp_path / "live").report({"loss": 1.0}).end()
+    Segments(home.store(), run.journal).put_new()
     with dashboard(root, tmp_path) as served:
         client = served.client()
-        (run,) = client.get("/api/runs").json()["runs"]
-        assert (run["id"], run["state"]) == ("live", "complete")
-        told = client.get("/api/metrics", params={"run": "live"}).json()
-        assert told["last"] == run["num_reports"] >= 3
+        (found,) = client.get("/api/runs").json()["runs"]
+        assert (found["id"], found["state"]) == ("live", "complete")
         assert client.get("/api/file", params={"run": "live", "path": "journal.jsonl"}).status_code == 404
-        assert embedded(client.get("/api/report", params={"run": "live"}).text)["detail"]
-    home = Home.of_path(f"{root}/live")
+        assert read_data(client.get("/api/report", params={"run": "live"}).text)["detail"]
     home.store().write("profiles/a.txt", b"a profile")
     assert b"".join(chunks(opened(home, "profiles/a.txt"))) == b"a profile"
     for path in ("profiles/nothing", "../live/profiles/a.txt", "/profiles/a.txt"):
@@ -370,34 +314,17 @@ def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_pa
             opened(home, path)
 
 
-SEARCH = """
-import sys
-from paceline import train, tune
-
-def trainable(config):
-    for step in range(3):
-        tune.report({"loss": config["x"] / (step + 1)})
-
-tune.Tuner(
-    trainable,
-    param_space={"x": tune.grid_search([1.0, 2.0, 3.0])},
-    tune_config=tune.TuneConfig(metric="loss", mode="min"),
-    run_config=train.RunConfig(name="search", storage_path=sys.argv[1]),
-).fit()
-"""
-
-
-def test_a_search_is_shown_with_its_trials(run_script: RunScript, tmp_path: Path) -> None:
-    ended = run_script(SEARCH, str(tmp_path / "runs"))
-    assert ended.returncode == 0, ended.stderr
-    with dashboard(tmp_path / "runs", tmp_path) as served:
+def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
+    release = max(path.parent for path in GOLDEN.glob("*/search"))
+    with dashboard(release, tmp_path) as served:
         client = served.client()
         runs = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
         trials = {id for id, run in runs.items() if run["kind"] == "trial" and run["search"] == "search"}
         assert (runs["search"]["kind"], len(trials)) == ("search", 3)
-        told = client.get("/api/search", params={"run": "search"}).json()
-        assert ({trial["id"] for trial in told["trials"]}, told["metric"], told["mode"]) == (trials, "loss", "min")
-        assert sorted(config["x"] for config in told["configs"].values()) == [1.0, 2.0, 3.0]
+        search = client.get("/api/search", params={"run": "search"}).json()
+        assert {trial["id"] for trial in search["trials"]} == trials
+        assert (search["metric"], search["mode"]) == ("loss", "min")
+        assert sorted(config["x"] for config in search["configs"].values()) == [1.0, 2.0, 3.0]
         assert client.get("/api/run", params={"run": min(trials)}).json()["summary"] == runs[min(trials)]
         assert client.get("/api/run", params={"run": "search"}).json()["summary"] == runs["search"]
         assert client.get("/api/metrics", params={"run": "search"}).status_code == 404
@@ -405,8 +332,7 @@ def test_a_search_is_shown_with_its_trials(run_script: RunScript, tmp_path: Path
         with events(client, "search") as heard:
             assert heard.next("run")["summary"]["kind"] == "search"
             assert heard.next("points") == {"last": 3}
-        report = embedded(client.get("/api/report", params={"run": "search"}).text)
-        assert report["search"] == told
+        assert read_data(client.get("/api/report", params={"run": "search"}).text)["search"] == search
 
 
 BROKEN = """
@@ -417,22 +343,17 @@ Listing.refresh = refresh
 """
 
 
-def test_a_mistake_of_ours_is_told_on_the_terminal_and_not_to_the_page(tmp_path: Path) -> None:
-    with dashboard(tmp_path, tmp_path, fault=BROKEN) as served:
+def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page(tmp_path: Path) -> None:
+    with dashboard(tmp_path, tmp_path, host="0.0.0.0", fault=BROKEN) as served:
+        assert served.url.startswith("http://127.0.0.1:")
+        assert "warning: 0.0.0.0 can be reached from other machines" in served.errors.read_text()
+        assert served.client().get("/api/about", headers={"Host": "evil.example"}).status_code == 421
+        assert served.client().get("/api/about", headers={"Host": "10.1.2.3:1"}).status_code == 200
         answer = served.client().get("/api/runs")
         assert answer.status_code == 500
         assert answer.json() == {"error": "this could not be answered; the terminal of the dashboard has the reason"}
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "RuntimeError: a secret of ours" in served.errors.read_text()
-
-
-def test_a_server_for_other_machines_says_so(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    with dashboard(tmp_path / "runs", tmp_path, host="0.0.0.0") as served:
-        assert served.url.startswith("http://127.0.0.1:")
-        assert "warning: 0.0.0.0 can be reached from other machines" in served.errors.read_text()
-        assert served.client().get("/api/runs", headers={"Host": "evil.example"}).status_code == 421
-        assert served.client().get("/api/runs", headers={"Host": "10.1.2.3:1"}).status_code == 200
 
 
 MISSING = """
@@ -455,7 +376,7 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(run_script: RunSc
     ), ended.stderr
 
 
-def test_a_port_that_is_taken_is_said_and_the_usual_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1, port {port}.*\n\nhint: --port 0"):
@@ -465,7 +386,7 @@ def test_a_port_that_is_taken_is_said_and_the_usual_one_gives_way(monkeypatch: p
             assert other.getsockname()[1] != port
 
 
-@pytest.mark.parametrize("token", ["short", "a b" * 10, "semi;colon" * 3, "\u00fcber" * 6])
+@pytest.mark.parametrize("token", ["short", "a b" * 10, "\u00fcber" * 6])
 def test_a_token_that_no_address_can_have_is_refused(token: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a token has at least 16 characters"):
         serve.serve(str(tmp_path), token=token, open_browser=False)

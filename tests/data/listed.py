@@ -1,7 +1,7 @@
 """A source whose units and blocks a test gives: what datasets are tried on without any file."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paceline.data.block import Block, Schema
@@ -65,19 +65,14 @@ class Listed:
         return dataclasses.replace(self, listed=units, columns=kept)
 
     def pruned(self, predicate: Expr) -> "Listed | None":
-        if not self.ranges:
-            return None
-        return dataclasses.replace(self, listed=tuple(map(self._pruned(predicate), self.listed)))
+        """A unit stays where it is in the order, though nothing of it need be read."""
 
-    def _pruned(self, predicate: Expr) -> Callable[[ListedUnit], ListedUnit]:
-        def pruned(unit: ListedUnit) -> ListedUnit:
-            """A unit stays where it is in the order, though nothing of it need be read."""
-            found = (any(values_of(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows)
-            return (
-                unit if any(found) else dataclasses.replace(unit, blocks=unit.blocks and (unit.blocks[0].slice(0, 0),))
-            )
+        def prune(unit: ListedUnit) -> ListedUnit:
+            if any(any(values_of(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows):
+                return unit
+            return dataclasses.replace(unit, blocks=tuple(block.slice(0, 0) for block in unit.blocks[:1]))
 
-        return pruned
+        return dataclasses.replace(self, listed=tuple(map(prune, self.listed))) if self.ranges else None
 
 
 def listed(*units: Sequence[Any], schema: bool = False, ranges: bool = False, counted: bool = True) -> Dataset:

@@ -1,10 +1,11 @@
-"""A dataset of blocks that a test makes itself: which rows are in which unit is then plain to see."""
+"""A dataset of blocks that a test makes itself, so that it is plain which rows are in which unit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.data.block import Block, Schema
+from paceline.data.barriers import Ready
+from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
 
@@ -21,31 +22,13 @@ class Given:
         yield from self.make()
 
 
-@dataclass(frozen=True)
-class Units:
-    given: tuple[Given, ...]
-    name: str = "units"
-
-    def units(self) -> Sequence[Given]:
-        return self.given
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def projected(self, columns: Sequence[str]) -> None:
-        return None
-
-    def pruned(self, predicate: Any) -> None:
-        return None
-
-
 def dataset_of(
     *units: Sequence[Block | dict[str, Any]] | Callable[[], Iterator[Block]], in_processes: bool = False
 ) -> Dataset:
     """Each argument is a unit: its blocks, or a function that yields them."""
     num_bytes = None if in_processes else 0
     given = (Given(f"unit {number}", _maker(unit), num_bytes) for number, unit in enumerate(units))
-    return Dataset(Read(Units(tuple(given))))
+    return Dataset(Read(Ready("units", tuple(given))))
 
 
 def _maker(unit: Any) -> Callable[[], Sequence[Block]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from hypothesis import strategies as st
+from listed import ListedUnit
 
 from paceline.data.barriers import Ready
 from paceline.data.block import Block
@@ -18,28 +19,10 @@ from paceline.data.plan import Node, Read
 from paceline.data.position import Delivered
 
 
-@dataclass(frozen=True, eq=False)
-class FrameUnit:
-    name: str
-    blocks: tuple[Block, ...]
-    counted: bool = True
-
-    @property
-    def num_rows(self) -> int | None:
-        return sum(block.num_rows for block in self.blocks) if self.counted else None
-
-    @property
-    def num_bytes(self) -> int | None:
-        return sum(block.nbytes for block in self.blocks)
-
-    def read(self) -> Iterator[Block]:
-        yield from self.blocks
-
-
 def reading(blocks: Sequence[Block | Sequence[Block]], *, counted: bool = True) -> Node:
     """A plan with a unit for each block, or list of blocks."""
     units = [
-        FrameUnit(f"unit {number}", (part,) if isinstance(part, Block) else tuple(part), counted)
+        ListedUnit(f"unit {number}", (part,) if isinstance(part, Block) else tuple(part), counted)
         for number, part in enumerate(blocks)
     ]
     return Read(Ready("frames", tuple(units)))
@@ -71,10 +54,6 @@ def run(plan: Node, epoch: int = 0, executor: Executor | None = None) -> list[Bl
 
 def rows(plan: Node, epoch: int = 0, executor: Executor | None = None) -> list[dict[str, Any]]:
     return [row for block in run(plan, epoch, executor) for row in block.rows()]
-
-
-def frame(plan: Node, epoch: int = 0) -> pd.DataFrame:
-    return Block.concat(run(plan, epoch)).to_pandas()
 
 
 # What properties are checked on: keys with few values, so that many are equal, and everything that can be missing.

@@ -1,6 +1,8 @@
-"""Aggregates of groups and of all rows against pandas, whatever the units, their types and the memory."""
+"""Groups and aggregates, of groups and of all rows, against pandas, whatever the units, their types and the memory."""
 
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,29 +10,18 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_of import Table, frame, reading, rows, tables
+from rows_of import Table, reading, rows, tables
 
-from paceline.data.aggregate import (
-    AbsMax,
-    AggregateFn,
-    Count,
-    CountDistinct,
-    Max,
-    Mean,
-    Min,
-    Quantile,
-    Std,
-    Sum,
-    Unique,
-    aggregated,
-    checked,
-    partially,
-)
-from paceline.data.barriers import GroupBy
+from paceline.data import aggregate as agg
+from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
+from paceline.data.barriers import GroupBy, GroupRows
 from paceline.data.block import Block
+from paceline.data.exec.exchange import resolved
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.pipeline import lowered
-from paceline.data.plan import Node
+from paceline.data.grouped import EachGroup, GroupedData
+from paceline.data.plan import Map, Node
+from paceline.data.transform import Pool, Scope, Transform
 
 KEYS = st.lists(st.sampled_from(["i", "f", "s"]), min_size=1, max_size=2, unique=True)
 
@@ -45,8 +36,12 @@ VALUES = AggregateFn(
 
 def whole(plan: Node, *aggregates: AggregateFn) -> dict[str, Any]:
     executor = InlineExecutor()
-    pipeline = lowered(partially(plan, aggregates), 0, lambda barrier, epoch: [])
-    return aggregated(executor.run(pipeline), aggregates)
+    pipeline = lowered(agg.partially(plan, aggregates), 0, lambda barrier, epoch: [])
+    return agg.aggregated(executor.run(pipeline), aggregates)
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def alike(found: list[Any], wanted: list[Any]) -> None:
@@ -62,61 +57,46 @@ def alike(found: list[Any], wanted: list[Any]) -> None:
 
 
 @given(tables(), KEYS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_groups_come_to_what_pandas_says(table: Table, keys: list[str]) -> None:
-    made = (
-        Count(),
-        Count("f", ignore_nulls=True, alias_name="valid"),
-        Sum("i"),
-        Sum("id"),
-        Min("f"),
-        Max("s"),
-        Mean("f"),
-        Std("id"),
-        Std("f", ddof=0, alias_name="spread"),
-        AbsMax("i"),
-        Quantile("id", 0.25),
-        CountDistinct("s"),
-        VALUES,
-    )
-    found = rows(GroupBy(table.plan, tuple(keys), made))
     grouped = table.frame.groupby(keys, dropna=False, sort=True)
     wanted = {
-        "count()": grouped["id"].size(),
-        "valid": grouped["f"].count(),
-        "sum(i)": grouped["i"].sum(),
-        "sum(id)": grouped["id"].sum(),
-        "min(f)": grouped["f"].min(),
-        "max(s)": grouped["s"].agg(lambda part: max([text for text in part if isinstance(text, str)], default=None)),
-        "mean(f)": grouped["f"].mean(),
-        "std(id)": grouped["id"].std(),
-        "spread": grouped["f"].std(ddof=0),
-        "abs_max(i)": grouped["i"].agg(lambda part: part.abs().max()),
-        "quantile(id)": grouped["id"].quantile(0.25),
-        "count_distinct(s)": grouped["s"].nunique(),
-        "mine": grouped["id"].agg(lambda part: str(("tuple", sorted(part)))),
+        "count()": (Count(), grouped["id"].size()),
+        "valid": (Count("f", ignore_nulls=True, alias_name="valid"), grouped["f"].count()),
+        "sum(i)": (Sum("i"), grouped["i"].sum()),
+        "min(f)": (Min("f"), grouped["f"].min()),
+        "max(s)": (Max("s"), grouped["s"].agg(lambda part: max(filter(is_text, part), default=None))),
+        "mean(f)": (Mean("f"), grouped["f"].mean()),
+        "std(id)": (Std("id"), grouped["id"].std()),
+        "spread": (Std("f", ddof=0, alias_name="spread"), grouped["f"].std(ddof=0)),
+        "abs_max(i)": (agg.AbsMax("i"), grouped["i"].agg(lambda part: part.abs().max())),
+        "quantile(id)": (Quantile("id", 0.25), grouped["id"].quantile(0.25)),
+        "count_distinct(s)": (agg.CountDistinct("s"), grouped["s"].nunique()),
+        "mine": (VALUES, grouped["id"].agg(lambda part: str(("tuple", sorted(part))))),
     }
+    found = rows(GroupBy(table.plan, tuple(keys), tuple(aggregate for aggregate, _ in wanted.values())))
     if not table.rows:
         assert found == []
         return
-    index = wanted["count()"].index
+    index = grouped.size().index
     order = [index.get_level_values(name).tolist() for name in keys]
     for name, values in zip(keys, order, strict=True):
         alike([row[name] for row in found], [None if value is np.nan else value for value in values])
     assert list(found[0]) == [*keys, *wanted]
-    for name, series in wanted.items():
+    for name, (_, series) in wanted.items():
         alike([row[name] for row in found], series.tolist())
 
 
 @given(tables())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_all_rows_come_to_what_pandas_says(table: Table) -> None:
     data = table.frame
-    found = whole(
-        table.plan, Count(), Sum("f"), Min("s"), Max("f"), Mean("i"), Std("f"), Quantile("f", 0.75), Unique("s"), VALUES
-    )
-    texts = [text for text in data["s"] if isinstance(text, str)]
+    strict = [kind("f", ignore_nulls=False, alias_name=f"strict {kind.__name__}") for kind in (Sum, Mean, Std, Min)]
+    usual = (Count(), Sum("f"), Min("s"), Max("f"), Mean("i"), Std("f"), Quantile("f", 0.75), Unique("s"), VALUES)
+    found = whole(table.plan, *usual, *strict)
+    texts = [*filter(is_text, data["s"])]
     values = data["f"].dropna()
+    complete = values if len(values) == len(data) else values[:0]
     wanted = {
         "count()": len(data),
         "sum(f)": values.sum(min_count=1),
@@ -127,20 +107,13 @@ def test_all_rows_come_to_what_pandas_says(table: Table) -> None:
         "quantile(f)": values.quantile(0.75),
         "unique(s)": [*dict.fromkeys(texts)],
         "mine": str(("tuple", [*range(len(data))])),
+        "strict Sum": complete.sum(min_count=1),
+        "strict Mean": complete.mean(),
+        "strict Std": complete.std(),
+        "strict Min": complete.min() if len(complete) else None,
     }
     assert list(found) == list(wanted)
     alike(list(found.values()), list(wanted.values()))
-
-
-@given(tables())
-@settings(max_examples=40, deadline=None)
-def test_a_missing_value_counts_where_it_is_not_ignored(table: Table) -> None:
-    names = ("sum(f)", "mean(f)", "std(f)", "min(f)")
-    made = [kind("f", ignore_nulls=False) for kind in (Sum, Mean, Std, Min)]
-    strict = whole(table.plan, *made)
-    usual = whole(table.plan, Sum("f"), Mean("f"), Std("f"), Min("f"))
-    missing = bool(table.frame["f"].isna().any())
-    alike([strict[name] for name in names], [None if missing else usual[name] for name in names])
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=50), st.sampled_from([0.0, 1e6, 1e9]), st.integers(1, 7))
@@ -165,52 +138,101 @@ def test_units_of_other_types_are_aggregated_together() -> None:
     assert whole(texts, Min("x"), Unique("x", ignore_nulls=False)) == {"min(x)": "a", "unique(x)": [None, "b", "a"]}
 
 
-def test_a_block_is_accumulated_as_a_table() -> None:
+def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> None:
     total = AggregateFn(
-        init=lambda key: 0,
-        accumulate_block=lambda state, table: state + sum(table.column("x").to_pylist()),
-        merge=lambda left, right: left + right,
+        init=lambda key: (key, 0),
+        accumulate_block=lambda state, table: (state[0], state[1] + sum(table.column("x").to_pylist())),
+        merge=lambda left, right: (left[0], left[1] + right[1]),
+        finalize=str,
         name="total",
     )
-    plan = reading([Block({"k": np.array([1, 0, 1]), "x": np.arange(3)}), Block({"k": np.array([0]), "x": [5]})])
-    assert frame(GroupBy(plan, ("k",), (total,))).to_dict("list") == {"k": [0, 1], "total": [6, 2]}
+    parts = {"k": np.array([1, 0, 1]), "t": ["a", "b", "a"], "x": np.arange(3)}, {"k": [0], "t": ["b"], "x": [5]}
+    plan = reading([Block(part) for part in parts])
+    assert [row["total"] for row in rows(GroupBy(plan, ("k",), (total,)))] == ["(0, 6)", "(1, 2)"]
+    assert [row["total"] for row in rows(GroupBy(plan, ("k", "t"), (total,)))] == ["((0, 'b'), 6)", "((1, 'a'), 2)"]
+    assert whole(plan, total) == {"total": "(None, 8)"}
 
 
-def test_the_key_reaches_the_state() -> None:
-    seen = AggregateFn(
-        init=lambda key: key, accumulate_row=lambda state, row: state, merge=lambda a, b: a, finalize=str, name="key"
-    )
-    plan = reading([Block({"k": np.array([1, 0]), "t": ["a", "b"]})])
-    assert [row["key"] for row in rows(GroupBy(plan, ("k",), (seen,)))] == ["0", "1"]
-    assert [row["key"] for row in rows(GroupBy(plan, ("k", "t"), (seen,)))] == ["(0, 'b')", "(1, 'a')"]
-    assert whole(plan, seen) == {"key": "None"}
+@pytest.mark.parametrize(
+    ("aggregate", "message"),
+    [
+        (
+            lambda: whole(reading([Block({"x": ["a"]})]), Sum("x")),
+            r"sum\(x\): the column 'x' has no numbers, but string",
+        ),
+        (lambda: agg.checked([Sum("x"), Sum("x")]), r"two columns of the result are called 'sum\(x\)'"),
+        (lambda: agg.checked([Sum("x", alias_name="x")], ["x"]), "are called 'x'"),
+        (lambda: agg.checked(["sum"]), "it must be an AggregateFn"),
+        (lambda: agg.checked([]), "one aggregate or more"),
+        (
+            lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"),
+            "exactly one of accumulate_row and accumulate_block",
+        ),
+    ],
+)
+def test_wrong_aggregates_are_refused(aggregate: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        aggregate()
 
 
-def test_a_sum_of_texts_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"sum\(x\): the column 'x' has no numbers, but string"):
-        whole(reading([Block({"x": ["a"]})]), Sum("x"))
+# Functions that get each group whole
 
 
-def test_two_results_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"two columns of the result are called 'sum\(x\)'"):
-        checked([Sum("x"), Sum("x")])
-    with pytest.raises(ValueError, match="are called 'x'"):
-        checked([Sum("x", alias_name="x")], ["x"])
-    with pytest.raises(TypeError, match="it must be an AggregateFn"):
-        checked(["sum"])
-    with pytest.raises(ValueError, match="one aggregate or more"):
-        checked([])
+@dataclass(frozen=True)
+class Told(Transform):
+    """What a function that gets groups sees: their ids, together."""
+
+    name = "map_batches(told)"
+    pool = Pool(2, 3)
+
+    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+        for block in blocks:
+            yield Block({"ids": [str([row["id"] for row in block.rows()])], "size": np.array([block.num_rows])})
 
 
-def test_an_aggregate_needs_one_way_to_accumulate() -> None:
-    with pytest.raises(ValueError, match="exactly one of accumulate_row and accumulate_block"):
-        AggregateFn(init=lambda key: 0, merge=max, name="x")
+@given(tables(), KEYS)
+@settings(max_examples=60, deadline=None)
+def test_a_function_gets_each_group_whole(table: Table, keys: list[str]) -> None:
+    found = rows(Map(GroupRows(table.plan, tuple(keys)), EachGroup(tuple(keys), Told())))
+    groups = [group["id"].tolist() for _, group in table.frame.groupby(keys, dropna=False, sort=True)]
+    assert [row["ids"] for row in found] == [str(ids) for ids in groups]
 
 
-def test_a_state_of_many_units_is_merged_as_it_comes() -> None:
-    plan = reading([Block({"x": np.array([number])}) for number in range(1000)])
-    assert whole(plan, Sum("x"), Count(), Std("x")) == {
-        "sum(x)": 499500,
-        "count()": 1000,
-        "std(x)": pytest.approx(np.std(np.arange(1000), ddof=1)),
-    }
+@given(st.lists(st.integers(0, 3), max_size=20), st.lists(st.integers(0, 20), max_size=5))
+@settings(deadline=None)
+def test_a_group_is_whole_however_its_rows_are_cut(keys: list[int], cuts: list[int]) -> None:
+    block = Block({"key": np.array(sorted(keys), np.int64), "id": np.arange(len(keys))})
+    ends = sorted(min(place, len(keys)) for place in cuts)
+    parts = (block.slice(begin, end) for begin, end in zip([0, *ends], [*ends, len(keys)], strict=True))
+    found = [row["size"] for made in EachGroup(("key",), Told()).apply(parts, Scope()) for row in made.rows()]
+    assert found == [keys.count(key) for key in sorted(set(keys))]
+
+
+def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_context) -> None:
+    each = EachGroup(("key",), Told())
+    assert (each.pool, each.name) == (Pool(2, 3), "map_groups(told)")
+    small = reading([Block({"key": np.arange(1000), "id": np.arange(1000)})])
+    units = resolved(GroupRows(small, ("key",)), 0, InlineExecutor())
+    assert [block.num_rows for unit in units for block in each.apply(unit.read(), Scope())] == [1000]
+    data_context.target_max_block_size = 200
+    block = Block({"key": np.arange(1000) % 7, "id": np.arange(1000)})
+    units = resolved(GroupRows(reading([block.slice(0, 400), block.slice(400)]), ("key",)), 0, InlineExecutor())
+    seen = [{row["key"] for block in unit.read() for row in block.rows()} for unit in units]
+    assert sum(map(len, seen)) == 7
+    assert len(seen) > 3
+
+
+def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(data_context) -> None:
+    grouped = GroupedData(reading([Block({"k": np.array([1, 1, 2]), "x": np.array([1.0, 2.0, 5.0])})]), "k")
+    assert rows(grouped.count()._plan) == [{"k": 1, "count()": 2}, {"k": 2, "count()": 1}]
+    assert rows(grouped.sum("x")._plan) == [{"k": 1, "sum(x)": 3.0}, {"k": 2, "sum(x)": 5.0}]
+    assert rows(grouped.mean(["x"])._plan) == [{"k": 1, "mean(x)": 1.5}, {"k": 2, "mean(x)": 5.0}]
+    assert [row["std(x)"] for row in rows(grouped.std("x", ddof=0)._plan)] == [0.5, 0.0]
+    assert rows(grouped.min("x")._plan)[0] | rows(grouped.max("x")._plan)[0] == {"k": 1, "min(x)": 1.0, "max(x)": 2.0}
+    assert grouped.sum("x")._plan.name == "groupby('k').aggregate(sum(x))"
+    data_context.target_max_block_size = 10
+    together = GroupedData(reading([Block({"x": np.arange(3)}), Block({"x": np.arange(4)})]), None)
+    assert rows(together.sum("x")._plan) == [{"sum(x)": 9}]
+    for key in (["k", "k"], [1]):
+        with pytest.raises(ValueError, match=r"groupby\(.*\): it must be the name of a column"):
+            GroupedData(reading([]), key)

@@ -1,6 +1,6 @@
-"""Sort, zip, repartition, limit and slices against pandas and plain lists, whatever the units and the memory."""
+"""Sort, slices, repartition, zip and shuffle against pandas and plain lists, whatever the units and the memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,13 +8,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_of import Table, reading, rows, run, tables
+from listed import READ
+from rows_of import BackwardsExecutor, Table, cut, reading, rows, run, tables
 
-from paceline.data.barriers import Materialize, Repartition, Sliced, Sort, Zip, limited, sliced
+from paceline.data.barriers import Materialize, RandomShuffle, Repartition, Sliced, Sort, Zip, limited, sliced
 from paceline.data.block import Block
-from paceline.data.exec.exchange import materialized, resolved
+from paceline.data.context import DataContext
+from paceline.data.exec.bounds import hash_at
+from paceline.data.exec.exchange import resolved
 from paceline.data.exec.inline import InlineExecutor
+from paceline.data.order import hashed
 from paceline.data.plan import Map, Node, Reorder, Union
+from paceline.data.quality import shuffle_quality
 from paceline.data.transform import Scope, Transform
 
 
@@ -43,6 +48,13 @@ def ids(plan: Node, epoch: int = 0) -> list[int]:
     return [row["id"] for row in rows(plan, epoch)]
 
 
+def ids_by_unit(plan: Node) -> list[list[int]]:
+    units = resolved(plan, 0, InlineExecutor())
+    found = [[row["id"] for block in unit.read() for row in block.rows()] for unit in units]
+    assert [unit.num_rows for unit in units] == [*map(len, found)]
+    return found
+
+
 KEYS = st.lists(
     st.tuples(st.sampled_from(["i", "f", "s"]), st.booleans()), min_size=1, max_size=3, unique_by=lambda k: k[0]
 )
@@ -61,11 +73,10 @@ def test_rows_are_sorted_as_pandas_sorts_them(table: Table, keys: list[tuple[str
 def test_rows_of_one_key_are_divided_into_parts_that_fit(data_context) -> None:
     data_context.target_max_block_size = 800
     block = Block({"id": np.arange(1000), "key": np.zeros(1000, np.int64)})
-    units = resolved(Sort(reading([block.slice(0, 300), block.slice(300)]), ("key",), (False,)), 0, InlineExecutor())
-    assert [unit.num_rows for unit in units] == [sum(b.num_rows for b in unit.read()) for unit in units]
-    assert len(units) > 10
-    assert max(unit.num_rows for unit in units) < 250
-    assert [row["id"] for unit in units for block in unit.read() for row in block.rows()] == [*range(1000)]
+    found = ids_by_unit(Sort(reading([block.slice(0, 300), block.slice(300)]), ("key",), (False,)))
+    assert len(found) > 10
+    assert max(map(len, found)) < 250
+    assert [row for part in found for row in part] == [*range(1000)]
 
 
 def test_times_are_sorted(data_context) -> None:
@@ -77,23 +88,22 @@ def test_times_are_sorted(data_context) -> None:
     assert ids(Sort(reading([Block({"id": np.arange(3), "t": dates})]), ("t",), (True,))) == [0, 2, 1]
 
 
-def test_a_key_that_is_no_column_is_named() -> None:
-    with pytest.raises(KeyError, match="no column 'nokey'; there are: 'id'"):
-        run(Sort(reading([Block({"id": np.arange(3)})]), ("nokey",), (False,)))
-
-
-def test_a_key_of_tensors_is_refused() -> None:
-    with pytest.raises(TypeError, match="by the column 'x', which is of type"):
-        run(Sort(reading([Block({"x": np.ones((3, 2))})]), ("x",), (False,)))
-
-
-def test_keys_of_different_types_are_refused() -> None:
-    plan = reading([Block({"x": np.arange(3)}), Block({"x": ["a", "b"]})])
-    with pytest.raises(TypeError, match=r"sort\('x'\): the values of the keys cannot be compared"):
-        run(Sort(plan, ("x",), (False,)))
-
-
-# Slices
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        ([Block({"id": np.arange(3)})], KeyError, "no column 'x'; there are: 'id'"),
+        ([Block({"x": np.ones((3, 2))})], TypeError, "by the column 'x', which is of type"),
+        (
+            [Block({"x": np.arange(3)}), Block({"x": ["a"]})],
+            TypeError,
+            r"sort\('x'\): the values .* cannot be compared",
+        ),
+    ],
+    ids=["no column", "tensors", "different types"],
+)
+def test_keys_that_have_no_order_are_refused(blocks: list[Block], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(Sort(reading(blocks), ("x",), (False,)))
 
 
 @given(tables(), st.integers(0, 40), st.none() | st.integers(0, 40), st.booleans())
@@ -115,89 +125,44 @@ def test_a_limit_counts_what_a_filter_leaves(table: Table, num_rows: int) -> Non
     assert ids(Map(limited(table.plan, num_rows), Odd())) == [i for i in range(min(num_rows, len(table.rows))) if i % 2]
 
 
-@dataclass(frozen=True)
-class Untouchable:
-    """A unit that must not be read."""
-
-    name: str = "untouchable"
-    num_rows: int | None = 1000
-    num_bytes: int | None = None
-
-    def read(self) -> Iterator[Block]:
-        raise AssertionError("read")
-
-
 def test_a_limit_reads_no_more_than_it_needs() -> None:
-    from paceline.data.barriers import Ready
-    from paceline.data.plan import Read
-
-    few = reading([Block({"id": np.arange(10)})])
-    plan = Union((few, Read(Ready("rest", (Untouchable(),)))))
+    READ.clear()
+    plan = reading([Block({"id": np.arange(10)}), Block({"id": np.arange(10, 1000)})])
     assert ids(limited(plan, 7)) == [*range(7)]
     assert ids(limited(Map(plan, Doubled()), 7)) == [*range(0, 14, 2)]
     assert ids(limited(Map(plan, Odd()), 5)) == [1, 3, 5, 7, 9]
     assert ids(limited(Map(plan, Odd()), 0)) == []
-
-
-def test_what_comes_of_known_rows_is_known(data_context) -> None:
-    units = resolved(Sliced(reading([Block({"id": np.arange(10)})] * 3), 5, 22), 0, InlineExecutor())
-    assert [(unit.name, unit.num_rows) for unit in units] == [
-        ("unit 0 (rows 5 to 10)", 5),
-        ("unit 1", 10),
-        ("unit 2 (rows 0 to 2)", 2),
-    ]
-
-
-@pytest.mark.parametrize("number", [-1, 1.5, True, None])
-def test_a_limit_that_is_no_number_of_rows_is_refused(number: object) -> None:
-    with pytest.raises(ValueError, match=r"limit\(.*\): it must be an integer of 0 or more"):
-        limited(reading([]), number)
-
-
-# Repartition
+    assert {unit for unit, *_ in READ} == {"unit 0"}
 
 
 @given(tables(), st.integers(1, 8))
 @settings(max_examples=80, deadline=None)
-def test_so_many_blocks_have_nearly_equally_many_rows(table: Table, num_blocks: int) -> None:
-    units = resolved(Repartition(table.plan, num_blocks), 0, InlineExecutor())
-    sizes = [unit.num_rows for unit in units]
-    assert len(units) == num_blocks
-    assert max(sizes) - min(sizes) <= 1
-    assert [[row["id"] for block in unit.read() for row in block.rows()] for unit in units] == [
-        [*range(sum(sizes[:k]), sum(sizes[: k + 1]))] for k in range(num_blocks)
-    ]
-    assert sum(sizes) == len(table.rows)
+def test_blocks_have_nearly_equally_many_rows_or_as_many_as_asked_for(table: Table, number: int) -> None:
+    count = len(table.rows)
+    for shuffle in (False, True):
+        found = ids_by_unit(Repartition(table.plan, number, shuffle=shuffle))
+        assert len(found) == number or (shuffle and not count)
+        assert not found or max(map(len, found)) - min(map(len, found)) <= 1
+        order = [row for part in found for row in part]
+        assert (sorted(order) if shuffle else order) == [*range(count)]
+        assert not shuffle or count <= 20 or order != [*range(count)]
+    sized = ids_by_unit(Repartition(table.plan, target_num_rows_per_block=number))
+    assert sized == [[*range(count)][begin : begin + number] for begin in range(0, count, number)]
 
 
-@given(tables(), st.integers(1, 8))
-@settings(max_examples=50, deadline=None)
-def test_blocks_have_the_number_of_rows_asked_for(table: Table, size: int) -> None:
-    units = resolved(Repartition(table.plan, target_num_rows_per_block=size), 0, InlineExecutor())
-    sizes = [unit.num_rows for unit in units]
-    assert sizes == [min(size, len(table.rows) - begin) for begin in range(0, len(table.rows), size)]
-    assert [row["id"] for unit in units for block in unit.read() for row in block.rows()] == [*range(len(table.rows))]
-
-
-@given(tables(), st.integers(1, 8))
-@settings(max_examples=30, deadline=None)
-def test_a_repartition_may_shuffle(table: Table, num_blocks: int) -> None:
-    units = resolved(Repartition(table.plan, num_blocks, shuffle=True), 0, InlineExecutor())
-    found = [[row["id"] for block in unit.read() for row in block.rows()] for unit in units]
-    order = [row for part in found for row in part]
-    assert sorted(order) == [*range(len(table.rows))]
-    assert not found or max(map(len, found)) - min(map(len, found)) <= 1
-    if len(table.rows) > 20:
-        assert order != [*range(len(table.rows))]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"num_blocks": 0}, {"num_blocks": 2, "target_num_rows_per_block": 2}])
-def test_a_repartition_into_nothing_is_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="repartition"):
-        Repartition(reading([]), **arguments)
-
-
-# Zip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda plan: limited(plan, -1), r"limit\(-1\): it must be an integer of 0 or more"),
+        (lambda plan: limited(plan, True), r"limit\(True\): it must be an integer of 0 or more"),
+        (lambda plan: Repartition(plan), "repartition"),
+        (lambda plan: Repartition(plan, 0), "repartition"),
+        (lambda plan: Repartition(plan, 2, target_num_rows_per_block=2), "repartition"),
+    ],
+)
+def test_numbers_of_rows_and_blocks_that_cannot_be_are_refused(make: Callable[[Node], Node], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(reading([]))
 
 
 @given(tables(), st.lists(st.integers(0, 30), max_size=4))
@@ -214,36 +179,8 @@ def test_rows_meet_by_their_position(table: Table, cuts: list[int]) -> None:
         (index, index * 10, index, index) for index in range(count)
     ]
     assert [row["s"] for row in found] == [row["s"] for row in table.rows]
-
-
-def test_datasets_of_different_lengths_are_told_apart() -> None:
-    short, long = (reading([Block({"id": np.arange(count)})]) for count in (3, 5))
-    with pytest.raises(ValueError, match="the datasets have 3 and 5 rows"):
-        run(Zip((short, long)))
-
-
-# Kept
-
-
-def test_what_is_materialized_is_computed_once() -> None:
-    calls: list[int] = []
-
-    @dataclass(frozen=True)
-    class Noted(Transform):
-        name = "noted"
-
-        def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-            for block in blocks:
-                calls.append(block.num_rows)
-                yield block
-
-    plan = Map(
-        reading([Block({"id": np.arange(3)}), Block({"id": np.arange(3, 3)}), Block({"id": np.arange(3, 7)})]), Noted()
-    )
-    kept = materialized(plan, InlineExecutor())
-    assert ids(kept) == ids(kept) == [*range(7)]
-    assert calls == [3, 0, 4]
-    assert [unit.num_rows for unit in kept.source.units()] == [3, 4]
+    with pytest.raises(ValueError, match=f"the datasets have {count} and {count + 1} rows"):
+        run(Zip((table.plan, reading([Block({"id": np.arange(count + 1)})]))))
 
 
 def test_every_kind_of_column_comes_back() -> None:
@@ -268,11 +205,8 @@ def test_every_kind_of_column_comes_back() -> None:
         for mine, theirs in zip(back.rows(), block.rows(), strict=True):
             for name, value in theirs.items():
                 np.testing.assert_equal(mine[name], value, err_msg=name)
-
-
-def test_units_of_one_name_keep_their_rows_apart() -> None:
     parts = tuple(reading([Block({"id": np.arange(first, first + 3)})]) for first in (0, 3, 6, 9))
-    assert ids(Materialize(Union(parts))) == [*range(12)]
+    assert ids(Materialize(Union(parts))) == [*range(12)], "units of one name keep their rows apart"
 
 
 def test_no_rows_stay_no_rows() -> None:
@@ -282,3 +216,96 @@ def test_no_rows_stay_no_rows() -> None:
         assert run(Repartition(nothing, 3)) == []
         assert run(Materialize(nothing)) == []
         assert run(Sliced(nothing, 1, 5)) == []
+
+
+# A full shuffle: every row once, an order that depends on seed and epoch alone, and as good as random
+
+
+def order(plan: Node, epoch: int = 0, executor: object = None) -> np.ndarray:
+    """The ids of the rows, to which tensors and texts belong."""
+    found = rows(plan, epoch, executor)
+    assert all((row["pair"].tolist(), row["text"]) == ([row["id"], 7], f"row {row['id']}") for row in found)
+    return np.array([row["id"] for row in found])
+
+
+def numbered(count: int, units: int, size: int = 1000) -> Node:
+    """Rows in so many units, each in blocks of this size."""
+    index = np.arange(count)
+    whole = Block({"id": index, "pair": np.stack([index, index * 0 + 7], 1), "text": [f"row {i}" for i in index]})
+    parts = cut(whole, [count * unit // units for unit in range(1, units)])
+    return reading([[part.slice(at, at + size) for at in range(0, part.num_rows, size)] for part in parts])
+
+
+@given(tables(max_rows=60), st.integers(0, 3), st.integers(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_every_row_comes_once_with_all_its_values(table: Table, seed: int, epoch: int) -> None:
+    found = rows(RandomShuffle(table.plan, seed), epoch)
+    assert sorted(row["id"] for row in found) == [*range(len(table.rows))]
+    for row in found:
+        np.testing.assert_equal([row["i"], row["s"]], [table.rows[row["id"]][name] for name in ("i", "s")])
+
+
+@given(
+    st.integers(0, 300),
+    st.integers(1, 5),
+    st.integers(1, 50),
+    st.sampled_from([200, 1000, 32 << 20]),
+    st.sampled_from([0, 3000, 1 << 30]),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_order_is_the_same_whatever_the_blocks_and_the_memory_and_whoever_is_first(
+    count: int, units: int, size: int, part_bytes: int, budget: int
+) -> None:
+    context = DataContext.get_current()
+    context.target_max_block_size, context.execution_options.resource_limits.object_store_memory = 32 << 20, 1 << 30
+    wanted = order(RandomShuffle(numbered(count, units), seed=5)).tolist()
+    context.target_max_block_size = part_bytes
+    context.execution_options.resource_limits.object_store_memory = budget
+    plan = RandomShuffle(numbered(count, units, size), seed=5)
+    assert order(plan).tolist() == order(plan, executor=BackwardsExecutor()).tolist() == wanted
+
+
+def test_seed_and_epoch_make_another_order() -> None:
+    plan = numbered(500, 3)
+    orders = [order(RandomShuffle(plan, seed), epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(found) for found in orders}) == 4
+    assert order(RandomShuffle(plan, 0, every_epoch=False), 0).tolist() == orders[0]
+    assert order(RandomShuffle(plan, 0, every_epoch=False), 1).tolist() == orders[0]
+
+
+def test_it_is_as_good_as_random(data_context: DataContext) -> None:
+    data_context.target_max_block_size = 4000
+    for epoch in range(5):
+        found = order(RandomShuffle(numbered(5000, 7), 3), epoch)
+        assert shuffle_quality(found) > 0.9
+
+
+def test_every_row_comes_to_every_place() -> None:
+    counts = np.zeros((6, 6), int)
+    for seed in range(360):
+        counts[np.arange(6), order(RandomShuffle(numbered(6, 2), seed))] += 1
+    # 60 are expected in each of 36 places: six deviations of that.
+    assert np.abs(counts - 60).max() < 6 * np.sqrt(60 * 5 / 6)
+
+
+def test_the_parts_are_alike_in_all_epochs(data_context: DataContext) -> None:
+    data_context.target_max_block_size = 1000
+    parts = [
+        [(unit.name, unit.num_rows) for unit in resolved(RandomShuffle(numbered(1003, 3), 1), epoch, InlineExecutor())]
+        for epoch in range(3)
+    ]
+    assert parts[0] == parts[1] == parts[2]
+    assert len(parts[0]) > 10
+    assert {num_rows for _, num_rows in parts[0]} <= {1003 // len(parts[0]), 1003 // len(parts[0]) + 1}
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=5), st.integers(0, 10), st.booleans())
+@settings(deadline=None)
+def test_a_hash_is_found_by_its_rank(sizes: list[int], seed: int, crowded: bool) -> None:
+    every = hashed(np.arange(sum(sizes)), seed)
+    if crowded:  # far from even, so that the place it is looked for first is wrong
+        every = every >> np.uint64(30)
+    chunks = [np.sort(part) for part in np.split(every, np.cumsum(sizes)[:-1])]
+    for rank in {0, len(every) // 3, len(every) - 1} - {-1}:
+        if rank < len(every):
+            assert np.count_nonzero(every < np.uint64(hash_at(chunks, len(every), rank))) == rank

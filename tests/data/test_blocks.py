@@ -33,8 +33,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "strings": st.lists(st.text(max_size=2), max_size=2),
     "dict": st.fixed_dictionaries({"a": st.integers(0, 5), "b": st.text(max_size=2)}),
 }
-LOSES_NUMPY = {"aware"}
-"""NumPy has no time zones."""
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "M8[D]", "M8[s]", "M8[ns]", "m8[us]"]
 
@@ -50,100 +48,8 @@ def rows_of(block: Block, name: str = "x") -> list[Any]:
     return [row[name] for row in block.rows()]
 
 
-@given(columns())
-@settings(max_examples=60, deadline=None)
-def test_rows_come_back_as_they_were_given(column: tuple[str, list[Any]]) -> None:
-    _, values = column
-    block = Block({"x": values})
-    assert block.num_rows == len(values)
-    assert rows_of(block) == values
-    assert rows_of(pickle.loads(pickle.dumps(block))) == values
-    assert all(type(got) is type(given) for got, given in zip(rows_of(block), values, strict=True))
-
-
-@given(columns(), st.data())
-@settings(max_examples=60, deadline=None)
-def test_cutting_taking_and_joining_are_those_of_lists(column: tuple[str, list[Any]], data: st.DataObject) -> None:
-    _, values = column
-    block = Block({"x": values})
-    cut = data.draw(st.integers(0, len(values)))
-    parts = [block.slice(0, cut), Block.empty(), block.slice(cut)]
-    assert [row for part in parts for row in rows_of(part) if part.columns] == values
-    assert rows_of(Block.concat(parts)) == values
-    taken = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=8)) if values else []
-    assert rows_of(block.take(taken)) == [values[index] for index in taken]
-
-
-@given(columns(nulls=False))
-@settings(max_examples=60, deadline=None)
-def test_numpy_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
-    kind, values = column
-    block = Block({"x": values})
-    array = block.to_numpy()["x"]
-    assert len(array) == len(values)
-    if kind not in LOSES_NUMPY:
-        assert plain(rows_of(Block.from_batch({"x": array}))) == values
-
-
-@given(columns())
-@settings(max_examples=60, deadline=None)
-def test_arrow_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
-    kind, values = column
-    block = Block({"x": values})
-    if kind == "huge" and any(value is not None and not -(2**63) <= value < 2**64 for value in values):
-        with pytest.raises(TypeError, match="the column 'x' holds what Arrow cannot"):
-            block.to_arrow()
-        return
-    if kind != "huge":
-        assert rows_of(Block.from_batch(block.to_arrow())) == values
-
-
-@given(columns(nulls=False))
-@settings(max_examples=60, deadline=None)
-def test_pandas_and_back_keeps_the_values(column: tuple[str, list[Any]]) -> None:
-    _, values = column
-    frame = Block({"x": values}).to_pandas()
-    assert len(frame) == len(values)
-    assert plain(rows_of(Block.from_batch(frame))) == values
-
-
-@given(st.lists(columns(), min_size=2, max_size=3))
-@settings(max_examples=80, deadline=None)
-def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: list[tuple[str, list[Any]]]) -> None:
-    blocks = [Block({"x": values}) for _, values in mixed]
-    expected = [value for _, values in mixed for value in values]
-    got = plain(rows_of(Block.concat(blocks))) if expected else []
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        # A type that holds the values of both may be wider: an int among floats is a float, a date among times a time.
-        widened = (isinstance(other, int) and one == float(other)) or (
-            isinstance(other, dt.date) and one == dt.datetime(other.year, other.month, other.day)
-        )
-        assert one == other or widened
-
-
-def test_texts_bytes_decimals_and_floats_that_are_joined_stay_what_they_are() -> None:
-    for values in ([b"a", "a"], ["a", b"a"], ["a", None, b"a"], [0.5, decimal.Decimal("0.01")]):
-        assert rows_of(Block.concat([Block({"x": [value]}) for value in values])) == values
-
-
-@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=5), st.sampled_from([(), (2,), (2, 3), (0,)]))
-@settings(max_examples=60, deadline=None)
-def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(
-    dtype: str, values: list[int], shape: tuple[int, ...]
-) -> None:
-    array = np.broadcast_to(
-        np.asarray(values, "i8").reshape(-1, *[1] * len(shape)), (len(values), *shape)
-    ).astype(dtype)  # fmt: skip
-    block = Block({"x": array})
-    assert block.to_numpy()["x"] is array
-    back = Block.from_batch(block.to_arrow()).to_numpy()["x"]
-    assert back.dtype == array.dtype
-    assert back.shape == array.shape
-    assert (back == array).all()
-    halves = Block.concat([block.slice(0, 1), block.slice(1)]).to_numpy()["x"]
-    assert halves.dtype == array.dtype
-    assert halves.shape == array.shape
+def join(*columns: Any) -> list[Any]:
+    return plain(rows_of(Block.concat([Block({"x": column}) for column in columns])))
 
 
 def plain(values: list[Any]) -> list[Any]:
@@ -161,18 +67,90 @@ def plain(values: list[Any]) -> list[Any]:
     return [one(value) for value in values]
 
 
-def test_a_tensor_that_is_missing_is_null() -> None:
-    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
-    storage = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
-    block = Block.from_batch(pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)}))
-    assert plain(rows_of(block)) == [[1, 2], None, [3, 4]]
-    assert block.schema.types == [TensorType(np.dtype("f4"), None)]
+@given(columns(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_rows_come_back_as_given_however_they_are_cut_taken_and_joined(
+    column: tuple[str, list[Any]], data: st.DataObject
+) -> None:
+    kind, values = column
+    block = Block({"x": values})
+    assert block.num_rows == len(values)
+    assert rows_of(block) == values
+    assert rows_of(pickle.loads(pickle.dumps(block))) == values
+    assert all(type(got) is type(given) for got, given in zip(rows_of(block), values, strict=True))
+    cut = data.draw(st.integers(0, len(values)))
+    parts = [block.slice(0, cut), Block.empty(), block.slice(cut)]
+    assert [row for part in parts for row in rows_of(part) if part.columns] == values
+    assert rows_of(Block.concat(parts)) == values
+    taken = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=8)) if values else []
+    assert rows_of(block.take(taken)) == [values[index] for index in taken]
+    if kind != "huge":
+        assert rows_of(Block.from_batch(block.to_arrow())) == values
+    elif any(value is not None and not -(2**63) <= value < 2**64 for value in values):
+        with pytest.raises(TypeError, match="the column 'x' holds what Arrow cannot"):
+            block.to_arrow()
 
 
-@pytest.mark.parametrize("dtype", ["i4", "u1", "f2", "f4", "f8", "?"])
-def test_rows_have_pythons_numbers(dtype: str) -> None:
-    (row,) = Block({"x": np.ones(1, dtype)}).rows()
-    assert type(row["x"]) in (int, float, bool)
+@given(columns(nulls=False))
+@settings(max_examples=60, deadline=None)
+def test_numpy_and_pandas_and_back_keep_the_values(column: tuple[str, list[Any]]) -> None:
+    kind, values = column
+    block = Block({"x": values})
+    array, frame = block.to_numpy()["x"], block.to_pandas()
+    assert len(array) == len(frame) == len(values)
+    assert plain(rows_of(Block.from_batch(frame))) == values
+    if kind != "aware":  # NumPy has no time zones.
+        assert plain(rows_of(Block.from_batch({"x": array}))) == values
+
+
+@given(st.lists(columns(), min_size=2, max_size=3))
+@settings(max_examples=80, deadline=None)
+def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: list[tuple[str, list[Any]]]) -> None:
+    expected = [value for _, values in mixed for value in values]
+    got = join(*(values for _, values in mixed)) if expected else []
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        # A type that holds the values of both may be wider: an int among floats is a float, a date among times a time.
+        widened = (isinstance(other, int) and one == float(other)) or (
+            isinstance(other, dt.date) and one == dt.datetime(other.year, other.month, other.day)
+        )
+        assert one == other or widened
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b"a", "a", None],
+        [0.5, decimal.Decimal("0.01")],
+        [np.int64(-1), np.uint64(2**64 - 1)],
+        [np.int64(-1), np.datetime64("2024-01-01", "s")],
+        [np.int64(-1), np.bool_(True)],
+    ],
+    ids=str,
+)
+def test_values_that_no_common_type_holds_stay_what_they_are(values: list[Any]) -> None:
+    found = join(*(np.array([value]) if isinstance(value, np.generic) else [value] for value in values))
+    expected = [value.item() if isinstance(value, np.generic) else value for value in values]
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in expected]
+
+
+@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=5), st.sampled_from([(), (2,), (2, 3), (0,)]))
+@settings(max_examples=60, deadline=None)
+def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(
+    dtype: str, values: list[int], shape: tuple[int, ...]
+) -> None:
+    array = np.broadcast_to(
+        np.asarray(values, "i8").reshape(-1, *[1] * len(shape)), (len(values), *shape)
+    ).astype(dtype)  # fmt: skip
+    block = Block({"x": array})
+    assert block.to_numpy()["x"] is array
+    back = Block.from_batch(block.to_arrow()).to_numpy()["x"]
+    halves = Block.concat([block.slice(0, 1), block.slice(1)]).to_numpy()["x"]
+    for found in (back, halves):
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        assert (found == array).all()
+    if not shape and dtype[0] not in "Mm":
+        assert {type(value) for value in rows_of(block)} <= {int, float, bool}
 
 
 def test_rows_have_pythons_times() -> None:
@@ -184,63 +162,47 @@ def test_rows_have_pythons_times() -> None:
     assert rows_of(Block({"x": fine})) == [fine[0]]
 
 
-def test_arrays_of_different_shapes_are_an_array_of_arrays() -> None:
-    values = [np.zeros((1, 2), "f4"), None, np.ones((3, 2), "f4")]
-    block = Block({"x": values})
+def test_arrays_of_different_shapes_and_missing_ones_are_an_array_of_arrays() -> None:
+    block = Block({"x": [np.zeros((1, 2), "f4"), None, np.ones((3, 2), "f4")]})
     assert block.schema.types == [TensorType(np.dtype("f4"), None)]
-    assert [None if v is None else v.shape for v in rows_of(block)] == [(1, 2), None, (3, 2)]
-    back = Block.from_batch(block.to_arrow()).to_numpy()["x"]
-    assert [None if v is None else (v.shape, v.dtype) for v in back] == [
-        ((1, 2), np.dtype("f4")),
-        None,
-        ((3, 2), np.dtype("f4")),
-    ]
+    for found in (rows_of(block), Block.from_batch(block.to_arrow()).to_numpy()["x"]):
+        assert [None if v is None else (v.shape, v.dtype.str) for v in found] == [
+            ((1, 2), "<f4"),
+            None,
+            ((3, 2), "<f4"),
+        ]
     assert rows_of(block.slice(2))[0].shape == (3, 2)
+    kind = pa.fixed_shape_tensor(pa.float32(), (2,))
+    storage = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
+    block = Block.from_batch(pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)}))
+    assert plain(rows_of(block)) == [[1, 2], None, [3, 4]]
+    assert block.schema.types == [TensorType(np.dtype("f4"), None)]
 
 
-def test_tensors_and_lists_of_other_blocks_are_joined() -> None:
-    lists = Block({"x": pa.array([[1.0, 2.0]])})
-    tensors = Block({"x": np.array([[3.0, 4.0]])})
-    ragged = Block({"x": [np.array([5.0]), np.array([6.0, 7.0])]})
-    nothing = Block({"y": [1]})
-    assert Block.concat([lists, tensors]).to_numpy()["x"].tolist() == [[1, 2], [3, 4]]
-    assert plain(rows_of(Block.concat([lists, tensors, ragged]))) == [[1, 2], [3, 4], [5], [6, 7]]
-    assert plain(rows_of(Block.concat([tensors, nothing]))) == [[3, 4], None]
-    assert rows_of(Block.concat([tensors, nothing]), "y") == [None, 1]
+def test_tensors_lists_and_dictionaries_of_other_blocks_are_joined() -> None:
+    lists, tensors, ragged = pa.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), [np.array([5.0]), np.array([6.0, 7.0])]
+    assert Block.concat([Block({"x": lists}), Block({"x": tensors})]).to_numpy()["x"].tolist() == [[1, 2], [3, 4]]
+    assert join(lists, tensors, ragged) == [[1, 2], [3, 4], [5], [6, 7]]
+    other = Block.concat([Block({"x": tensors}), Block({"y": [1]})])
+    assert plain(rows_of(other)) == [[3, 4], None]
+    assert rows_of(other, "y") == [None, 1]
+    words = pa.array(["a", "b"]).dictionary_encode()
+    assert join(words, ["c"], words.slice(1)) == ["a", "b", "c", "b"]
+    assert Block({"x": words}).to_numpy()["x"].tolist() == ["a", "b"]
+    assert Block.concat([Block({"x": np.array([1], dtype)}) for dtype in ("i4", "i8")]).to_numpy()["x"].dtype == "i8"
 
 
-def test_a_dictionary_is_joined_with_plain_values() -> None:
-    words = Block({"x": pa.array(["a", "b"]).dictionary_encode()})
-    assert rows_of(Block.concat([words, Block({"x": ["c"]})])) == ["a", "b", "c"]
-    assert words.to_numpy()["x"].tolist() == ["a", "b"]
-    assert rows_of(Block.concat([words, words.slice(1)])) == ["a", "b", "b"]
-
-
-def test_a_join_keeps_numbers_that_no_common_type_holds() -> None:
-    signed, unsigned = Block({"x": np.array([-1])}), Block({"x": np.array([2**64 - 1], "u8")})
-    assert rows_of(Block.concat([signed, unsigned])) == [-1, 2**64 - 1]
-    assert rows_of(Block.concat([signed, Block({"x": np.array([True])})]))[1] is True
-    times = Block({"x": np.array(["2024-01-01"], "M8[s]")})
-    assert rows_of(Block.concat([signed, times])) == [-1, dt.datetime(2024, 1, 1)]
-    assert Block.concat([Block({"x": np.array([1], "i4")}), signed]).to_numpy()["x"].dtype == "i8"
-
-
-def test_blocks_without_rows_keep_their_columns() -> None:
+def test_blocks_without_rows_keep_their_columns_and_rows_without_columns_are_still_rows() -> None:
     block = Block({"x": np.zeros((0, 3), "f4"), "y": pa.array([], pa.string())})
     assert Block.concat([Block.empty(), block, block]).schema.names == ["x", "y"]
-    assert block.to_numpy()["x"].shape == (0, 3)
-    assert block.to_arrow().num_rows == 0
-    assert Block.from_batch(block.to_arrow()).to_numpy()["x"].shape == (0, 3)
+    assert block.to_numpy()["x"].shape == Block.from_batch(block.to_arrow()).to_numpy()["x"].shape == (0, 3)
     assert list(block.to_pandas().columns) == ["x", "y"]
     assert list(block.rows()) == []
     assert Block.from_batch(pa.table({"x": pa.chunked_array([], pa.list_(pa.int64()))})).to_numpy()["x"].shape == (0,)
-
-
-def test_rows_without_columns_are_still_rows() -> None:
-    block = Block({"x": [1, 2]}).drop(["x"])
-    assert block.num_rows == 2
-    assert list(block.rows()) == [{}, {}]
-    assert list(block.slice(1).rows()) == [{}]
+    bare = Block({"x": [1, 2]}).drop(["x"])
+    assert bare.num_rows == 2
+    assert list(bare.rows()) == [{}, {}]
+    assert list(bare.slice(1).rows()) == [{}]
 
 
 def test_a_frame_may_hold_what_pandas_takes_for_missing() -> None:
@@ -259,9 +221,7 @@ def test_a_frame_may_hold_what_pandas_takes_for_missing() -> None:
     )
     first, second = Block.from_batch(frame).rows()
     assert {name: value for name, value in second.items() if value is not None} == {}
-    assert first["whole"] == 1
-    assert first["kind"] == "x"
-    assert first["time"] == dt.datetime(2024, 1, 1)
+    assert (first["whole"], first["kind"], first["time"]) == (1, "x", dt.datetime(2024, 1, 1))
     assert first["array"].tolist() == [0, 0]
 
 
@@ -286,28 +246,10 @@ def test_a_column_may_be_a_series_a_tensor_or_any_sequence() -> None:
     assert rows_of(block, "strings") == [["a"], ["b"]]
 
 
-def test_objects_that_arrow_cannot_hold_stay_objects() -> None:
-    things = [object(), {1, 2}]
-    block = Block({"x": things})
-    assert rows_of(block) == things
-    assert rows_of(Block.concat([block.slice(1), block.slice(0, 1)])) == things[::-1]
-    with pytest.raises(TypeError, match="the column 'x' holds what Arrow cannot"):
-        block.to_arrow()
-
-
-def test_a_slice_and_a_selection_copy_nothing() -> None:
-    array = np.arange(10)
-    block = Block({"x": array, "y": [*map(str, array)]})
-    assert np.shares_memory(block.slice(2, 5).select(["x"]).columns["x"], array)
-    table = pa.table({"x": array})
-    assert np.shares_memory(Block.from_batch(table).to_numpy()["x"], array)
-
-
 @pytest.mark.parametrize(
     ("batch", "kind", "message"),
     [
         ({"x": [1, 2], "y": [1]}, ValueError, "equally many rows, but 'x' has 2, 'y' has 1"),
-        ({"x": 5}, TypeError, "the column 'x' of a batch is a int"),
         ({"x": "text"}, TypeError, "the column 'x' of a batch is a str"),
         ({"x": np.float32(5)}, ValueError, "the column 'x' of a batch is a single value"),
         ([1, 2], TypeError, "not list"),
@@ -320,17 +262,13 @@ def test_what_is_no_batch_is_refused_by_name(batch: Any, kind: type[Exception], 
         Block.from_batch(batch)
 
 
-def test_a_missing_column_is_named_with_those_that_are_there() -> None:
-    block = Block({"x": [1], "y": [2]})
+def test_a_missing_column_is_named_with_those_that_are_there_and_a_schema_prints_all() -> None:
+    block = Block({"image": np.zeros((1, 2, 2), "u1"), "label": ["a"], "price": [decimal.Decimal("1.5")]})
     for ask in (lambda: block.select(["z"]), lambda: block.drop(["z"]), lambda: block.rename({"z": "a"})):
-        with pytest.raises(KeyError, match="no column 'z'; there are: 'x', 'y'"):
+        with pytest.raises(KeyError, match="no column 'z'; there are: 'image', 'label', 'price'"):
             ask()
     with pytest.raises(ValueError, match="two columns one name"):
-        block.rename({"x": "y"})
-
-
-def test_a_schema_prints_names_and_types() -> None:
-    block = Block({"image": np.zeros((1, 2, 2), "u1"), "label": ["a"], "price": [decimal.Decimal("1.5")]})
+        block.rename({"image": "label"})
     assert str(block.schema).splitlines()[2:] == [
         "image   numpy.ndarray(shape=(2, 2), dtype=uint8)",
         "label   string",

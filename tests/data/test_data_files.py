@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import fsspec
+import pyarrow as pa
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow import fs
 
 from paceline.data.files import File, listed, reading
 
@@ -45,7 +52,6 @@ ALL = [*(f"a/{name}" for name in A), *(f"b/{name}" for name in B), "top.CSV", "w
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        ("a", A),
         ("a/", A),
         ("", ALL),
         ("a/x.csv", ["x.csv"]),
@@ -53,7 +59,6 @@ ALL = [*(f"a/{name}" for name in A), *(f"b/{name}" for name in B), "top.CSV", "w
         ("a/_*.csv", ["_hidden.csv"]),
         ("*/?.csv*", ["a/x.csv", "a/y.csv.gz"]),
         ("**/*.csv", ["a/x.csv", *(f"b/{name}" for name in B), "we[i]rd.csv"]),
-        ("**", ALL),
         ("b/year=2024/*/p.csv", ["part=x%2Fy/p.csv"]),
         ("b/year=*", B),
         ("we[i]rd.csv", ["we[i]rd.csv"]),
@@ -65,18 +70,12 @@ def test_a_path_is_a_file_a_directory_or_a_pattern(tree: Path, path: str, found:
     assert names(f"file://{quote(f'{tree}/{path}')}") == found
 
 
-def test_a_list_keeps_its_order_and_names_that_are_not_told_apart_become_paths(tree: Path) -> None:
+def test_paths_keep_their_order_and_may_begin_anywhere(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names([tree / "we[i]rd.csv", tree / "a"]) == ["we[i]rd.csv", *A]
-    first, second = tree / "b/year=2024/part=x%2Fy/p.csv", tree / "b/year=2025/part=__HIVE_DEFAULT_PARTITION__/p.csv"
-    assert names([first, second]) == [str(first), str(second)]
-
-
-def test_the_home_directory_is_that_of_the_user(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_names = [str(tree / "b" / name) for name in B]
+    assert names(same_names) == same_names, "files of one name are told apart by their paths"
     monkeypatch.setenv("HOME", str(tree))
     assert listed("~/a/x.csv")[0].path == f"{tree}/a/x.csv"
-
-
-def test_a_relative_path_is_one_from_the_working_directory(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     assert [file.path for file in listed("a")] == [f"{tree}/a/x.csv", f"{tree}/a/y.csv.gz"]
 
@@ -85,6 +84,8 @@ def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_nam
     assert names(tree / "a", file_extensions=["csv"]) == ["x.csv"]
     assert names(tree, file_extensions=[".CSV.gz"]) == ["a/y.csv.gz"]
     assert names(tree / "a/x.csv", file_extensions=["parquet"]) == ["x.csv"]
+    with pytest.raises(FileNotFoundError, match=r"no file that ends in .parquet, but 2 that do not, such as x.csv"):
+        listed(tree / "a", file_extensions=["parquet"])
 
 
 def test_directories_of_partitions_give_columns(tree: Path) -> None:
@@ -97,36 +98,20 @@ def test_directories_of_partitions_give_columns(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "typed"),
-    [
-        (["1", "02"], [1, 2]),
-        (["-3", "7"], [-3, 7]),
-        (["1", "x"], ["1", "x"]),
-        (["9223372036854775808", "1"], ["9223372036854775808", "1"]),
-        (["1.5", "2"], ["1.5", "2"]),
-        (["²", "2"], ["²", "2"]),
-    ],
+    [("-1 02", [-1, 2]), ("1 x", ["1", "x"]), ("² 2", ["²", "2"]), (f"{2**63} 1", [str(2**63), "1"])],
 )
-def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values: list[str], typed: list[Any]) -> None:
-    paths = [tmp_path / f"k={value}" / "f" for value in values]
+def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values: str, typed: list[Any]) -> None:
+    paths = [tmp_path / f"k={value}" / "f" for value in values.split()]
     for path in paths:
         path.parent.mkdir()
         path.write_text("")
     assert [dict(file.partition)["k"] for file in listed(paths)] == typed
 
 
-def test_a_file_can_be_pickled_and_shares_its_filesystem_with_others(tree: Path) -> None:
-    files = listed(tree)
-    copies = [pickle.loads(pickle.dumps(file)) for file in files]
-    assert copies == list(files)
-    assert all(copy.place is files[0].place for copy in copies)
-    assert copies[0].read() == b"a\n1\n"
-
-
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("nowhere", "there is no file or directory"),
-        ("a/nowhere.csv", "there is no file or directory"),
+        ("a/nowhere.csv", "nowhere.csv': there is no file or directory"),
         ("*.parquet", "*.parquet finds no file"),
         ("nowhere/*.csv", "nowhere/*.csv finds no file"),
         ("empty", "empty has no file"),
@@ -134,24 +119,14 @@ def test_a_file_can_be_pickled_and_shares_its_filesystem_with_others(tree: Path)
 )
 def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) -> None:
     (tree / "empty").mkdir()
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(FileNotFoundError, match=re.escape(said)):
         listed(f"{tree}/{path}")
-    assert said in str(caught.value)
-    assert os.path.basename(path) in str(caught.value) or "nowhere" in str(caught.value)
-
-
-def test_a_directory_with_other_files_only_says_which(tree: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no file that ends in .parquet, but 2 that do not, such as x.csv"):
-        listed(tree / "a", file_extensions=["parquet"])
 
 
 def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
     assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
     with pytest.raises(FileNotFoundError, match="none of them leads to a file"):
         listed([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
-
-
-def test_a_link_that_leads_nowhere_is_named(tree: Path) -> None:
     (tree / "a/dangling.csv").symlink_to(tree / "gone.csv")
     with pytest.raises(OSError, match=r"dangling\.csv"):
         listed(tree / "a")
@@ -162,8 +137,6 @@ def test_a_link_that_leads_nowhere_is_named(tree: Path) -> None:
     [
         ({"paths": []}, "at least one path"),
         ({"paths": 3}, "paths=3 must be a path"),
-        ({"paths": [""]}, "each must be a path"),
-        ({"paths": [3]}, "each must be a path"),
         ({"paths": "x", "filesystem": 3}, "filesystem=3 is neither"),
         ({"paths": "x", "file_extensions": "csv"}, "file_extensions='csv' must be a list"),
         ({"paths": "x", "partitioning": "dir"}, "partitioning='dir' must be 'hive' or None"),
@@ -179,54 +152,35 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
 
 
 def _memory(tree: Path) -> tuple[Any, str]:
-    from fsspec.implementations.memory import MemoryFileSystem
-
     filesystem = MemoryFileSystem()
     filesystem.put(str(tree / "a"), f"{tree}/a", recursive=True)
-    return filesystem, str(tree)
+    return filesystem, f"{tree}/a"
 
 
-def _subtree(tree: Path) -> tuple[Any, str]:
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-    return SubTreeFileSystem(str(tree), LocalFileSystem()), ""
-
-
-def _local(tree: Path) -> tuple[Any, str]:
-    from pyarrow.fs import LocalFileSystem
-
-    return LocalFileSystem(), str(tree)
+FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+    "pyarrow": lambda tree: (fs.LocalFileSystem(), f"{tree}/a"),
+    "pyarrow, a subtree": lambda tree: (fs.SubTreeFileSystem(str(tree / "a"), fs.LocalFileSystem()), "/"),
+    "fsspec, in memory": _memory,
+    "fsspec, a directory": lambda tree: (DirFileSystem(str(tree / "a"), LocalFileSystem()), "/"),
+}
 
 
-def _directory(tree: Path) -> tuple[Any, str]:
-    from fsspec.implementations.dirfs import DirFileSystem
-    from fsspec.implementations.local import LocalFileSystem
-
-    return DirFileSystem(str(tree), LocalFileSystem()), ""
-
-
-@pytest.mark.parametrize("make", [_memory, _subtree, _local, _directory])
+@pytest.mark.parametrize("make", FILESYSTEMS.values(), ids=FILESYSTEMS.keys())
 def test_any_filesystem_will_do(tree: Path, make: Callable[[Path], tuple[Any, str]]) -> None:
     filesystem, root = make(tree)
-    at = f"{root}/a".lstrip("/") if not root else f"{root}/a"
-    assert names(at, filesystem=filesystem) == A
-    assert names(f"{at}/*.gz", filesystem=filesystem) == ["y.csv.gz"]
-    (file,) = listed(f"{at}/x.csv", filesystem=filesystem)
-    assert pickle.loads(pickle.dumps(file)).read() == b"a\n1\n"
+    assert names(root, filesystem=filesystem) == A
+    at = root.rstrip("/") and f"{root}/"
+    assert names(f"{at}*.gz", filesystem=filesystem) == ["y.csv.gz"]
+    (file,) = listed(f"{at}x.csv", filesystem=filesystem)
+    copies = [pickle.loads(pickle.dumps(file)) for _ in range(2)]
+    assert copies[0].read() == b"a\n1\n"
+    assert copies[0].place is copies[1].place, "copies share a filesystem"
     assert file.size == 4
     with pytest.raises(FileNotFoundError, match=r"nowhere"):
-        listed(f"{at}/nowhere", filesystem=filesystem)
-
-
-@pytest.mark.parametrize("make", [_subtree, _directory])
-def test_the_root_of_a_filesystem_is_a_directory_too(tree: Path, make: Callable[[Path], tuple[Any, str]]) -> None:
-    filesystem, _ = make(tree / "a")
-    assert names("/", filesystem=filesystem) == A
+        listed(f"{at}nowhere", filesystem=filesystem)
 
 
 def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path) -> None:
-    from fsspec.implementations.local import LocalFileSystem
-
     class Closed(LocalFileSystem):
         cachable = False
 
@@ -240,8 +194,6 @@ def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path
 
 
 def test_http_goes_through_fsspec(tree: Path) -> None:
-    import fsspec
-
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None: ...
 
@@ -272,10 +224,8 @@ def test_what_goes_wrong_while_reading_is_said_with_the_file(tree: Path) -> None
         raise PermissionError(13, "no")
 
 
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4"])
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path: Path, suffix: str) -> None:
-    import pyarrow as pa
-
     path = tmp_path / f"x.txt.{suffix}"
     content = os.urandom(5000)
     with pa.output_stream(str(path), compression={"gz": "gzip", "zst": "zstd"}.get(suffix, suffix)) as stream:

@@ -31,56 +31,40 @@ def taken_before(error, message, batches):
     return taken
 
 
-def test_each_iteration_is_the_next_epoch():
-    it = DataIterator(Rows([2, 2], reorder=True))
+def test_each_iteration_is_the_next_epoch_in_whatever_way_one_iterates():
+    feeds = Rows([2, 2], reorder=True)
+    it = DataIterator(feeds)
     batches = it.iter_batches(batch_size=2)
+    iter(batches)
+    assert feeds.opened == [], "nothing is begun before the first batch is asked for"
     orders = [ids(batches) for _ in range(6)]
     assert [ids(DataIterator(Rows([2, 2], reorder=True)).iter_batches(batch_size=2))] == orders[:1]
     assert {tuple(map(tuple, order)) for order in orders} == {((0, 1), (2, 3)), ((2, 3), (0, 1))}
-    assert it.get_state()["epoch"] == 6
-
-
-def test_the_epochs_of_one_iterator_go_on_over_all_its_ways_to_iterate():
-    feeds = Rows([4])
-    it = DataIterator(feeds)
-    list(it.iter_batches())
     list(it.iter_rows())
     list(it.iter_batches(batch_format="pandas"))
-    assert [epoch for epoch, _, _ in feeds.opened] == [0, 1, 2]
+    assert [epoch for epoch, _, _ in feeds.opened] == [*range(8)]
+    assert it.get_state()["epoch"] == 8
+    assert [len(pair) for pair in zip(batches, batches, strict=True)] == [2, 2]
+    assert [epoch for epoch, _, _ in feeds.opened[8:]] == [8, 9], "two at a time are two epochs"
+    assert it.get_state()["epoch"] == 10
 
 
-def test_nothing_is_begun_before_the_first_batch_is_asked_for():
-    feeds = Rows([4])
-    it = DataIterator(feeds)
-    iter(it.iter_batches())
-    assert feeds.opened == []
-    assert it.get_state().get("epoch", 0) == 0
-
-
-def test_an_epoch_that_is_left_early_is_over_and_closed():
-    feeds = Rows([10])
-    it = DataIterator(feeds)
-    batches = it.iter_batches(batch_size=2)
-    for _ in batches:
-        break
-    assert feeds.num_open == 0
-    assert ids(batches) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
-    assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
-
-
-@pytest.mark.parametrize("options", [{}, {"_collate_fn": len}], ids=["at once", "ahead"])
-def test_a_stream_that_somebody_else_knows_too_is_closed(options):
-    kept = []
+@pytest.mark.parametrize("options", [{}, {"_collate_fn": lambda batch: batch}], ids=["at once", "ahead"])
+def test_an_epoch_that_is_left_early_is_over_and_its_stream_closed(options):
+    streams = []
 
     class Kept(Rows):
         def open(self, *place):
-            kept.append(super().open(*place))
-            return kept[-1]
+            streams.append(super().open(*place))
+            return streams[-1]
 
     feeds = Kept([10])
-    for _ in DataIterator(feeds).iter_batches(batch_size=2, **options):
+    batches = DataIterator(feeds).iter_batches(batch_size=2, **options)
+    for _ in batches:
         break
-    assert (len(kept), feeds.num_open) == (1, 0)
+    assert (len(streams), feeds.num_open) == (1, 0), "closed, though somebody else knows the stream"
+    assert ids(batches) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
 
 
 def test_a_state_from_after_a_break_stands_where_the_break_was():
@@ -108,18 +92,6 @@ def test_a_batch_counts_as_used_once_it_is_handed_out_and_no_sooner(options):
     assert it.get_state()["total"] == 10
 
 
-def test_rows_count_one_by_one():
-    world = 3
-    shards = [DataIterator(Rows([5, 0, 6]), Split(rank, world, "equal")) for rank in range(world)]
-    for shard in shards:
-        for number, _ in enumerate(shard.iter_rows(), 1):
-            cursor = shard.cursor()
-            assert cursor.row == number * world
-            again = DataIterator(Rows([5, 0, 6]), Split(0, 1, "exact"), cursor=cursor)
-            assert [row["id"] for row in again.iter_rows()] == list(range(number * world, 11))
-        assert number == 3
-
-
 def test_many_rows_are_cut_and_counted_right():
     it = DataIterator(Rows([10_000], block_rows=9_000))
     for number, row in enumerate(it.iter_rows()):
@@ -128,26 +100,14 @@ def test_many_rows_are_cut_and_counted_right():
             assert it.get_state()["row"] == number + 1
 
 
-def test_a_total_that_is_learned_is_kept():
-    feeds = Rows([11], without=4)  # eight rows are left
-    shards = [DataIterator(feeds, Split(rank, 3, "equal")) for rank in range(3)]
-    epochs = [{row for shard in shards for row in flat(shard.iter_batches(batch_size=1))} for _ in range(2)]
-    assert [shard.get_state()["total"] for shard in shards] == [8] * 3
-    assert [set(feeds.order(0)) - rows for rows in epochs] == [{9, 10}, {6, 7}]
-
-
 def test_batches_of_one_block_are_views_of_it():
-    blocks = []
-
-    def columns(numbers):
-        blocks.append(numbers)
-        return {"id": numbers}
-
-    it = DataIterator(Rows([8], block_rows=8, columns=columns), Split(1, 2, "equal"))
-    blocks.clear()
-    batches = list(it.iter_batches(batch_size=2))
+    table = pa.table({"id": pa.array(range(8)), "maybe": pa.array([1, None, 3, 4, 5, None, 7, 8])})
+    feeds = Rows([8], block_rows=8, columns=lambda n: {name: table.column(name) for name in table.column_names})
+    batches = list(DataIterator(feeds, Split(1, 2, "equal")).iter_batches(batch_size=2))
     assert ids(batches) == [[2, 3], [6, 7]]
-    assert all(np.shares_memory(batch["id"], blocks[-1]) for batch in batches)
+    assert all(np.shares_memory(batch["id"], table["id"].to_numpy()) for batch in batches)
+    assert pa.concat_tables(DataIterator(feeds).iter_batches(batch_size=3, batch_format="pyarrow")) == table
+    assert list(DataIterator(feeds).iter_rows()) == table.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -155,44 +115,19 @@ def test_batches_of_one_block_are_views_of_it():
     [("numpy", dict), ("default", dict), ("pandas", pandas.DataFrame), ("pyarrow", pa.Table)],
 )
 def test_batches_come_in_each_format(batch_format, kind):
-    columns = {"text": lambda n: [f"row {i}" for i in n], "pair": lambda n: np.stack([n, n], 1), "id": lambda n: n}
-    feeds = Rows([5], columns=lambda n: {name: make(n) for name, make in columns.items()})
+    feeds = Rows([5], columns=lambda n: {"text": [f"row {i}" for i in n], "pair": np.stack([n, n], 1), "id": n})
     batches = list(DataIterator(feeds).iter_batches(batch_size=4, batch_format=batch_format))
     assert [type(batch) for batch in batches] == [kind] * 2
     texts = [batch["text"].to_pylist() if kind is pa.Table else batch["text"].tolist() for batch in batches]
     assert texts == [["row 0", "row 1", "row 2", "row 3"], ["row 4"]]
 
 
-def test_arrow_columns_give_the_same_rows_as_arrays():
-    table = pa.table(
-        {"id": pa.array(range(7)), "maybe": pa.array([1, None, 3, 4, 5, None, 7]), "flag": pa.array([True] * 7)}
-    )
-    feeds = Rows([7], block_rows=7, columns=lambda n: {name: table.column(name) for name in table.column_names})
-    batches = DataIterator(feeds).iter_batches(batch_size=3, batch_format="pyarrow")
-    assert pa.concat_tables(batches) == table
-    assert list(DataIterator(feeds).iter_rows()) == table.to_pylist()
-
-
-@pytest.mark.parametrize("batch_size", [4, None])
-def test_an_empty_dataset_gives_no_batches(batch_size):
-    for sizes in ([], [0], [0, 0]):
-        it = DataIterator(Rows(sizes), Split(0, 2, "exact"))
-        assert list(it.iter_batches(batch_size=batch_size)) == []
-        assert list(it.iter_rows()) == []
-        assert it.get_state()["epoch"] == 2
-
-
 def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     assert [*map(len, ids(DataIterator(Rows([600])).iter_batches()))] == [256, 256, 88]
     shard = DataIterator(Rows([100]), Split(1, 4, "equal"), global_batch_size=40)
-    assert ids(shard.iter_batches())[0] == list(range(10, 20))
-    assert ids(shard.iter_batches(batch_size=10))[0] == list(range(10, 20))
+    assert ids(shard.iter_batches())[0] == ids(shard.iter_batches(batch_size=10))[0] == list(range(10, 20))
     everything = DataIterator(Rows([100]), Split(1, 4, "all"), global_batch_size=40)
     assert ids(everything.iter_batches())[0] == list(range(10))
-
-
-def test_a_batch_size_beside_the_global_one_must_fit():
-    shard = DataIterator(Rows([100]), Split(1, 4, "equal"), global_batch_size=40)
     for batch_size in (40, None):
         with pytest.raises(ValueError, match=r"batch_size=.* does not fit global_batch_size=40.*4 workers has 10"):
             shard.iter_batches(batch_size=batch_size)
@@ -206,15 +141,11 @@ def test_a_batch_size_beside_the_global_one_must_fit():
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size=0 is not a whole number of 1 or more, or None"),
-        ({"batch_size": "1"}, "batch_size='1' is not a whole number"),
         ({"batch_size": True}, "batch_size=True is not a whole number"),
-        ({"batch_size": 2.0}, "batch_size=2.0 is not a whole number"),
         ({"prefetch_batches": -1}, "prefetch_batches=-1 is not a whole number of 0 or more"),
-        ({"prefetch_batches": None}, "prefetch_batches=None is not"),
         ({"batch_format": "arrow"}, "batch_format='arrow' is not one of 'default', 'numpy', 'pandas', 'pyarrow'"),
         ({"drop_last": 1}, "drop_last=1 is not True or False"),
         ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size=0 is not a whole number of 1 or more, or None"),
-        ({"local_shuffle_seed": "a"}, "local_shuffle_seed='a' is not a whole number, or None"),
         ({"_collate_fn": 3}, "_collate_fn=3 is not a function, or None"),
     ],
 )
@@ -222,14 +153,11 @@ def test_a_wrong_argument_is_named_at_the_call(arguments, message):
     with pytest.raises(ValueError) as raised:
         DataIterator(Rows([1])).iter_batches(**arguments)
     assert message in str(raised.value)
-
-
-def test_iterating_over_the_iterator_itself_says_what_to_do():
     with pytest.raises(TypeError, match="iter_batches"):
         iter(DataIterator(Rows([1])))
 
 
-def test_a_state_of_other_data_is_refused():
+def test_a_state_of_other_data_and_what_is_no_state_are_refused():
     state = DataIterator(Rows([4])).get_state()
     other = DataIterator(Rows([5]), name="train")
     with pytest.raises(ValueError, match=r"other data than dataset 'train'[\s\S]*hint"):
@@ -238,21 +166,10 @@ def test_a_state_of_other_data_is_refused():
         DataIterator(Rows([5]), cursor=Cursor(fingerprint="0"))
     del state["fingerprint"]
     other.set_state(state)
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"row": -1}, "row"),
-        ({"row": "1"}, "row"),
-        ({"rows": 1}, "rows"),
-        ([], "object"),
-        ({"ahead": {"row": 0, "leads": [[3, "x"]], "chunk": 2, "world": 2}}, "leads"),
-    ],
-)
-def test_what_is_no_state_is_refused(state, message):
-    with pytest.raises(ValueError, match=f"no state that get_state\\(\\) gave[\\s\\S]*{message}"):
-        DataIterator(Rows([4])).set_state(state)
+    ahead = {"row": 0, "leads": [[3, "x"]], "chunk": 2, "world": 2}
+    for wrong, message in (({"row": -1}, "row"), ({"rows": 1}, "rows"), ([], "object"), ({"ahead": ahead}, "leads")):
+        with pytest.raises(ValueError, match=rf"no state that get_state\(\) gave[\s\S]*{message}"):
+            other.set_state(wrong)
 
 
 def test_a_state_set_inside_a_loop_is_for_the_next_one():
@@ -263,15 +180,6 @@ def test_a_state_set_inside_a_loop_is_for_the_next_one():
             it.set_state(start)
     assert it.get_state() == start
     assert ids(it.iter_batches(batch_size=8)) == [list(range(8))]
-
-
-def test_two_iterations_at_a_time_are_two_epochs():
-    feeds = Rows([4])
-    it = DataIterator(feeds)
-    batches = it.iter_batches(batch_size=2)
-    assert [(a["id"][0], b["id"][0]) for a, b in zip(batches, batches, strict=True)] == [(0, 0), (2, 2)]
-    assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
-    assert it.get_state()["epoch"] == 2
 
 
 def test_a_changed_window_waits_for_the_next_epoch():
@@ -291,18 +199,13 @@ def test_a_changed_window_waits_for_the_next_epoch():
 
 @pytest.mark.parametrize("sizes", [[5, 0, 6], []])
 def test_a_part_can_be_made_a_dataset_in_memory(sizes):
-    it = DataIterator(Rows(sizes), Split(1, 2, "exact"))
+    it = DataIterator(Rows(sizes), Split(1, 2, "exact"), name="train")
     rows = [row["id"] for row in it.iter_rows()]
+    assert it.schema() is None if not sizes else it.schema().names == ["id"]
+    assert repr(it) == "DataIterator(train, worker 1 of 2)"
     kept = it.materialize()
     assert [row["id"] for row in kept.iter_rows()] == rows
     assert it.get_state()["epoch"] == 2
-
-
-def test_schema_stats_and_name_are_those_of_the_dataset():
-    it = DataIterator(Rows([4]), Split(1, 2, "equal"), name="train")
-    assert it.schema().names == ["id"]
-    assert it.stats() == "0 blocks"
-    assert repr(it) == "DataIterator(train, worker 1 of 2)"
 
 
 def test_an_iterator_that_is_sent_to_another_process_goes_on_there():
@@ -335,7 +238,7 @@ def test_no_more_is_made_ahead_than_was_asked_for():
         next(batches)
         # The one that was handed out, and two beside it.
         while len(made) < number + 3:
-            assert taken.acquire(timeout=10)
+            assert taken.acquire(timeout=60)
         assert len(made) <= number + 3
     batches.close()
     assert len(made) <= 8
@@ -359,25 +262,22 @@ def test_the_thread_ends_with_the_iteration(leave):
     assert feeds.num_open == 0
 
 
-@pytest.mark.parametrize("prefetch_batches", [0, 1, 5])
-def test_what_collate_raises_comes_where_the_batch_was_to_come(prefetch_batches):
+@pytest.mark.parametrize("options", [{}, {"prefetch_batches": 0}, {"prefetch_batches": 5}], ids=str)
+def test_what_collate_or_a_reader_raises_comes_where_the_batch_was_to_come(options):
     def collate(batch):
         if batch["id"][0] == 6:
             raise RuntimeError("no sixth")
-        return batch["id"].tolist()
+        return batch
 
-    it = DataIterator(Rows([10]))
-    batches = it.iter_batches(batch_size=2, prefetch_batches=prefetch_batches, _collate_fn=collate)
-    assert taken_before(RuntimeError, "no sixth", batches) == [[0, 1], [2, 3], [4, 5]]
-    assert it.get_state()["row"] == 6
-
-
-def test_what_a_reader_raises_comes_after_the_batches_before_it():
     def columns(numbers):
         if numbers[0] >= 8:
             raise OSError("disk")
         return {"id": numbers}
 
-    for options in ({}, {"_collate_fn": lambda batch: batch}):
-        batches = DataIterator(Rows([5, 5], columns=columns)).iter_batches(batch_size=2, **options)
+    it = DataIterator(Rows([10]))
+    batches = it.iter_batches(batch_size=2, _collate_fn=collate, **options)
+    assert ids(taken_before(RuntimeError, "no sixth", batches)) == [[0, 1], [2, 3], [4, 5]]
+    assert it.get_state()["row"] == 6
+    for more in ({}, {"_collate_fn": lambda batch: batch}):
+        batches = DataIterator(Rows([5, 5], columns=columns)).iter_batches(batch_size=2, **options, **more)
         assert ids(taken_before(OSError, "disk", batches)) == [[0, 1], [2, 3], [4, 5], [6, 7]]

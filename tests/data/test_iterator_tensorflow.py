@@ -20,21 +20,11 @@ def test_batches_are_dicts_of_tensors():
     assert first["x"].shape == (2, 2)
     assert second["y"].numpy().tolist() == [2, 3]
     assert first["s"].numpy().tolist() == [b"0", b"1"]
-
-
-def test_dtypes_are_cast_to():
-    [batch] = iterator(lambda ids: {"y": ids}).iter_tf_batches(dtypes={"y": tf.float16})
+    [batch] = iterator(lambda ids: {"y": ids, "r": [np.arange(i) for i in ids]}).iter_tf_batches(
+        dtypes={"y": tf.float16}
+    )
     assert batch["y"].dtype == tf.float16
-
-
-def test_arrays_of_different_lengths_are_ragged():
-    [batch] = iterator(lambda ids: {"r": [np.arange(i) for i in ids]}).iter_tf_batches()
     assert batch["r"].to_list() == [[], [0], [0, 1], [0, 1, 2]]
-
-
-def test_dates_are_refused_by_the_columns_name():
-    with pytest.raises(TypeError, match="column 'd' holds datetime64"):
-        list(iterator(lambda ids: {"d": ids.astype("datetime64[s]")}).iter_tf_batches())
 
 
 def test_a_dataset_gives_features_and_labels_epoch_by_epoch():
@@ -44,9 +34,6 @@ def test_a_dataset_gives_features_and_labels_epoch_by_epoch():
     for epoch in range(2):
         assert [labels.numpy().tolist() for _, labels in dataset] == [[0, 1], [2, 3]]
         assert it.get_state()["epoch"] == epoch + 1
-
-
-def test_several_columns_are_a_dict():
     features, labels, additional = next(iter(iterator().to_tf(["x", "s"], "y", additional_columns=["y"])))
     assert sorted(features) == ["s", "x"]
     assert labels.numpy().tolist() == additional["y"].numpy().tolist() == [0]
@@ -62,6 +49,8 @@ def test_lists_are_ragged_where_the_spec_says_so(lengths):
     assert spec.is_compatible_with(ragged)
 
 
-def test_an_unknown_column_is_named_at_the_call():
+def test_columns_that_cannot_be_tensors_or_are_not_there_are_named():
+    with pytest.raises(TypeError, match="column 'd' holds datetime64"):
+        list(iterator(lambda ids: {"d": ids.astype("datetime64[s]")}).iter_tf_batches())
     with pytest.raises(ValueError, match="label_columns names the column 'z', but the columns are: 'x', 'y', 's'"):
         iterator().to_tf("x", "z")

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numbered_rows import Rows
@@ -27,11 +27,8 @@ def batches_of(columns, num_rows=4, **options):
     ("kind", "expected"),
     [
         ("float32", torch.float32),
-        ("float64", torch.float64),
         ("float16", torch.float16),
         ("int8", torch.int8),
-        ("uint8", torch.uint8),
-        ("int64", torch.int64),
         ("uint16", torch.int32),
         ("uint32", torch.int64),
         ("uint64", torch.uint64),
@@ -40,45 +37,31 @@ def batches_of(columns, num_rows=4, **options):
         (">f4", torch.float32),
     ],
 )
-def test_numbers_become_tensors(kind, expected):
-    first, _ = batches_of(lambda ids: {"x": ids.astype(kind)})
-    assert first["x"].dtype == expected
-    assert first["x"].tolist() == np.array([0, 1]).astype(kind).tolist()
-
-
-@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_()])
-def test_arrow_columns_become_tensors(kind):
-    first, second = batches_of(lambda ids: {"x": pa.array(ids % 2).cast(kind)})
-    assert first["x"].tolist() == second["x"].tolist() == [0, 1]
-
-
-def test_columns_of_tensors_keep_their_shape():
-    first, _ = batches_of(lambda ids: {"x": np.ones((len(ids), 2, 3), np.float32)})
-    assert first["x"].shape == (2, 2, 3)
-
-
-def test_memory_that_may_be_written_to_is_not_copied():
-    blocks = []
-
+def test_numbers_become_tensors_that_keep_their_shape(kind, expected):
     def columns(ids):
-        blocks.append(ids.astype(np.float32))
-        return {"x": blocks[-1]}
-
-    batches = batches_of(columns)
-    assert [np.shares_memory(batch["x"].numpy(), blocks[-1]) for batch in batches] == [True, True]
-
-
-def test_memory_that_may_not_be_written_to_is_copied_without_a_warning():
-    blocks = []
-
-    def columns(ids):
-        ids.flags.writeable = False
-        blocks.append(ids)
-        return {"x": ids, "backwards": ids[::-1]}
+        return {"x": ids.astype(kind), "y": np.stack([ids, ids], 1).astype(kind), "arrow": pa.array(ids % 2 == 1)}
 
     first, _ = batches_of(columns)
-    first["x"] += 1
-    assert blocks[-1].tolist() == [0, 1, 2, 3]
+    assert first["arrow"].tolist() == [False, True]
+    assert first["x"].dtype == expected
+    assert first["x"].tolist() == np.array([0, 1]).astype(kind).tolist()
+    assert first["y"].shape == (2, 2)
+
+
+def test_memory_is_copied_only_where_it_may_not_be_written_to():
+    blocks = []
+
+    def columns(ids):
+        fixed = ids.copy()
+        fixed.flags.writeable = False
+        blocks.append((ids, fixed))
+        return {"own": ids, "fixed": fixed, "backwards": ids[::-1]}
+
+    first, second = batches_of(columns)
+    own, fixed = blocks[-1]
+    assert [np.shares_memory(batch["own"].numpy(), own) for batch in (first, second)] == [True, True]
+    first["fixed"] += 1
+    assert fixed.tolist() == [0, 1, 2, 3]
     assert first["backwards"].tolist() == [3, 2]
 
 
@@ -95,12 +78,7 @@ def test_one_dtype_is_for_all_columns_and_a_dict_for_some():
     ("columns", "message"),
     [
         (lambda ids: {"name": [f"{i}" for i in ids]}, r"column 'name' holds values of type str[\s\S]*hint: drop it"),
-        (lambda ids: {"b": [b"x" for _ in ids]}, r"column 'b' holds values of type bytes[\s\S]*hint"),
         (lambda ids: {"d": ids.astype("datetime64[s]")}, r"column 'd' holds datetime64\[s\], and torch has no dates"),
-        (
-            lambda ids: {"r": [np.zeros(i + 1) for i in ids]},
-            r"column 'r' holds arrays of different shapes, such as \(1,\) and",
-        ),
         (lambda ids: {"l": [list(range(i)) for i in ids]}, r"column 'l' holds arrays of different shapes"),
         (lambda ids: {"v": ids.astype(np.longdouble)}, r"column 'v' is of type \w+, of which torch has no tensors"),
     ],
@@ -110,32 +88,26 @@ def test_a_column_that_is_no_tensor_is_named(columns, message):
         batches_of(columns)
 
 
-def test_collate_gets_arrays_and_its_result_is_what_comes():
+def test_collate_gets_arrays_and_its_result_is_what_comes_on_the_device():
     def collate(batch):
         assert threading.current_thread() is not threading.main_thread()
         return {"n": len(batch["name"]), "x": torch.as_tensor(batch["x"])}
 
     batches = batches_of(lambda ids: {"x": ids, "name": [f"{i}" for i in ids]}, collate_fn=collate)
     assert [(batch["n"], batch["x"].tolist()) for batch in batches] == [(2, [0, 1]), (2, [2, 3])]
-
-
-def test_what_collate_makes_is_moved():
     batches = batches_of(lambda ids: {"x": ids}, device="meta", collate_fn=lambda batch: [torch.ones(2)])
     assert [batch[0].device.type for batch in batches] == ["meta", "meta"]
 
 
-@pytest.mark.parametrize("device", ["meta", torch.device("meta"), lambda: "meta"], ids=["name", "device", "function"])
 @pytest.mark.parametrize("prefetch_batches", [0, 2])
-def test_tensors_go_to_the_device(device, prefetch_batches):
-    batches = batches_of(lambda ids: {"x": ids}, device=device, prefetch_batches=prefetch_batches)
-    assert [batch["x"].device.type for batch in batches] == ["meta", "meta"]
-
-
-def test_auto_is_the_device_of_the_worker():
+def test_tensors_go_to_the_device_that_is_given_or_that_of_the_worker(prefetch_batches):
     def device_of(default_device, **options):
         it = DataIterator(Rows([4]), default_device=default_device)
-        return next(iter(it.iter_torch_batches(**options)))["id"].device.type
+        (batch,) = it.iter_torch_batches(prefetch_batches=prefetch_batches, **options)
+        return batch["id"].device.type
 
+    for device in ("meta", torch.device("meta"), lambda: "meta"):
+        assert device_of(None, device=device) == "meta"
     assert device_of(None) == "cpu"
     assert device_of(lambda: torch.device("meta")) == "meta"
     assert device_of(lambda: torch.device("meta"), device="auto") == "meta"
@@ -147,15 +119,11 @@ def test_auto_is_the_device_of_the_worker():
     ("arguments", "message"),
     [
         ({"device": "gpu0"}, "device='gpu0' is no device of torch"),
-        ({"device": 1.5}, "device=1.5 is no device of torch"),
         ({"dtypes": "float32"}, "dtypes='float32' is neither a torch.dtype nor a dict"),
-        ({"dtypes": {"x": "float32"}}, "is neither a torch.dtype nor a dict"),
         ({"dtypes": {"z": torch.float32}}, "dtypes names the column 'z', but the columns are: 'x'"),
         ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn are both given"),
         ({"collate_fn": 3}, "collate_fn=3 is not a function, or None"),
         ({"pin_memory": 1}, "pin_memory=1 is not True or False"),
-        ({"prefetch_batches": -1}, "prefetch_batches=-1 is not a whole number of 0 or more"),
-        ({"batch_size": 0}, "batch_size=0 is not a whole number of 1 or more, or None"),
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
@@ -179,6 +147,7 @@ KINDS = ("float16", "float32", "float64", "int8", "uint8", "uint16", "uint32", "
     wanted=st.sampled_from([None, torch.float32, torch.bfloat16, torch.int32]),
     is_strided=st.booleans(),
 )
+@settings(deadline=None)
 @pytest.mark.filterwarnings("ignore:Casting complex values to real", "ignore:.*discards the imaginary part")
 def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, sizes, wanted, is_strided):
     parts = []
@@ -200,6 +169,7 @@ def test_parts_of_several_shapes_are_refused_by_the_name_of_their_column():
         put_together([parts[0], {"x": np.array(["a"], object)}], None, pin_memory=False)
 
 
+@pytest.mark.slow
 def test_parts_are_put_together_without_threads_of_torch():
     script = """
 import os, torch
@@ -222,16 +192,6 @@ assert len(os.listdir("/proc/self/task")) > before, "this test sees nothing"
 def test_memory_cannot_be_pinned_without_a_gpu():
     with pytest.raises(ValueError, match="pin_memory=True needs a GPU"):
         batches_of(lambda ids: {"x": ids}, pin_memory=True)
-
-
-def test_the_state_counts_only_what_was_handed_out_while_more_is_made_ahead():
-    it = DataIterator(Rows([12]))
-    batches = iter(it.iter_torch_batches(batch_size=2, device="meta", prefetch_batches=3))
-    for used in range(2, 13, 2):
-        next(batches)
-        assert it.get_state()["row"] == used
-    assert next(batches, None) is None
-    assert it.get_state()["epoch"] == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: copying beside the current stream was not checked")

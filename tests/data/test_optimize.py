@@ -1,6 +1,5 @@
-"""A plan and its optimised form give the same rows, and readers are asked for no more than is needed."""
+"""A plan and its optimised form give the same rows, and readers read no more than is needed."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from paceline.data.dataset import Dataset
 from paceline.data.exec.exchange import resolved
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.pipeline import lowered
-from paceline.data.expressions import col, parsed
+from paceline.data.expressions import col
 from paceline.data.optimize import optimized
-from paceline.data.plan import Map, Node, Read, Reorder, walk
+from paceline.data.plan import Map, Node, Read, walk
 from paceline.data.transforms.rows import MapRows
 
 NAMES = ["a", "b", "c", "d"]
@@ -134,11 +133,9 @@ def four(**options: Any) -> Dataset:
         (four().with_column("x", col("a") + col("b")).select_columns(["x"]), "ab"),
         (four().with_column("a", col("b") + 1).select_columns(["a"]), "b"),
         (four().filter(expr="d > 3").select_columns(["a"]), "ad"),
-        (four().select_columns(["a", "b"]).select_columns(["b"]), "b"),
         (four().select_columns(["a", "b"]).filter(expr="a > 1").drop_columns("a"), "ab"),
         (four().random_shuffle().select_columns(["a"]), "a"),
         (four().sort("b").select_columns(["a"]), "ab"),
-        (four().limit(2).select_columns(["a"]), "a"),
         (four().random_sample(0.5).select_columns(["a"]), "a"),
         (four().randomize_block_order().select_columns(["a"]), "a"),
         (four().select_columns(["a"]).map(lambda row: row), "a"),
@@ -186,37 +183,17 @@ def test_a_limit_goes_before_what_gives_a_row_for_each_row() -> None:
     assert seen == [0, 1]
 
 
-def test_two_selections_become_one_only_if_no_error_is_lost() -> None:
-    assert (
-        Counter(type(node) for node in walk(optimized(four().select_columns(["a", "b"]).select_columns("a")._plan)))[
-            Map
-        ]
-        == 1
-    )
+def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay() -> None:
+    plan = optimized(four().select_columns(["a", "b"]).select_columns("a")._plan)
+    assert [type(node) for node in walk(plan)].count(Map) == 1
+    whole = four().map(lambda row: row).random_shuffle()._plan
+    assert optimized(whole) is whole
     wrong = four().select_columns(["a", "typo"]).select_columns(["a"])
     with pytest.raises(KeyError, match="there is no column 'typo'"):
         wrong.take_all()
-
-
-def test_a_plan_that_asks_for_all_is_left_as_it_is() -> None:
-    plan = four().map(lambda row: row).random_shuffle()._plan
-    assert optimized(plan) is plan
 
 
 def test_what_is_not_needed_is_not_read() -> None:
     READ.clear()
     assert four().filter(expr="a == 11").select_columns(["b"]).take_all() == [{"b": 11}]
     assert [(unit, columns) for unit, columns, num_rows in READ if num_rows] == [("part-1.file", ["a", "b"])]
-
-
-def test_the_predicate_reaches_the_reader_in_its_own_names() -> None:
-    told: list[str] = []
-
-    class Told(Listed):
-        def pruned(self, predicate: Any) -> None:
-            told.append(repr(predicate))
-
-    inner = source(four()._plan)
-    dataset = Dataset(Reorder(Read(Told(inner.listed, inner.columns)), 0)).rename_columns({"a": "x"})
-    optimized(dataset.filter(parsed("x > 1 and b in [2]"))._plan)
-    assert told == ["((col('a') > 1) & (col('b') in [2]))"]

@@ -1,6 +1,5 @@
 """read_parquet: columns, types, units and errors, on files as they come."""
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def many(tmp_path: Path) -> Path:
                 "l": [[row] * (row % 3) for row in rows],
                 "d": pa.array([f"k{row % 3}" for row in rows]).dictionary_encode(),
                 "t": pa.array([row * 1_000_000 for row in rows], pa.timestamp("us")),
-                "a.b": pa.array(rows, pa.int8(), safe=False) if rows.stop < 100 else pa.array([1] * 100, pa.int8()),
+                "a.b": pa.array([1] * 100, pa.int8()),
                 "v": [{"k": row} for row in rows],
             }
         )
@@ -42,7 +41,9 @@ def many(tmp_path: Path) -> Path:
 
 def test_batches_are_what_pandas_reads(many: Path) -> None:
     frame = pd.concat([pd.read_parquet(many / f"{number}.parquet") for number in range(3)], ignore_index=True)
-    found = Block.concat(blocks_of(read_parquet(many))).to_pandas()
+    blocks = blocks_of(read_parquet(many))
+    assert not any(block.to_numpy()[name].flags.owndata for block in blocks for name in "nx"), "numbers are not copied"
+    found = Block.concat(blocks).to_pandas()
     assert list(found.columns) == list(frame.columns)
     for name in ("n", "x", "t"):
         pd.testing.assert_series_equal(found[name], frame[name], check_dtype=False)
@@ -51,7 +52,7 @@ def test_batches_are_what_pandas_reads(many: Path) -> None:
     assert [list(row) for row in found["l"]] == [list(row) for row in frame["l"]]
 
 
-@pytest.mark.parametrize("names", [["x"], ["v", "n"], ["a.b", "s"], []])
+@pytest.mark.parametrize("names", [["v", "n"], ["a.b", "s"], []])
 def test_projection_is_selection(many: Path, names: list[str]) -> None:
     dataset = read_parquet(many)
     expected = [{name: row[name] for name in names} for row in rows_of(dataset)]
@@ -83,6 +84,12 @@ def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
         (unit.name, unit.groups, unit.num_rows, unit.num_bytes) for unit in units
     ]
     assert column(dataset, "n") == list(range(300))
+    copy = pickle.loads(pickle.dumps(source_of(dataset)))
+    assert [unit.name for unit in copy.units()] == [unit.name for unit in units]
+    assert (copy.name, copy.schema()) == (f"read_parquet('{many}')", source_of(dataset).schema())
+    chosen = read_parquet(many, override_num_blocks=30)
+    assert 24 <= len(source_of(chosen).units()) <= 30
+    assert column(chosen, "n") == list(range(300))
 
 
 def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(
@@ -99,12 +106,6 @@ def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(
     assert column(read_parquet(tmp_path / "bytes.parquet"), "s") == data
 
 
-def test_the_number_of_units_can_be_asked_for(many: Path) -> None:
-    units = source_of(read_parquet(many, override_num_blocks=30)).units()
-    assert 24 <= len(units) <= 30
-    assert column(read_parquet(many, override_num_blocks=30), "n") == list(range(300))
-
-
 @pytest.mark.parametrize("whole", [0, 1 << 30])
 def test_large_row_groups_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
     table = pa.table({"n": range(5000), "s": [f"{row:050}" for row in range(5000)]})
@@ -115,11 +116,6 @@ def test_large_row_groups_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(blocks) > 5
     assert max(block.nbytes for block in blocks) < 64 << 10
     assert Block.concat(blocks).to_arrow().to_pydict() == table.to_pydict()
-
-
-def test_numbers_become_arrays_without_a_copy(many: Path) -> None:
-    for block in blocks_of(read_parquet(many, columns=["n", "x"])):
-        assert not any(array.flags.owndata for array in block.to_numpy().values())
 
 
 def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_footers_are_kept_as_long_as_there_is_room(many: Path, monkeypatch: pyte
 
 
 class TestSchemas:
-    def test_columns_that_files_lack_are_null_and_numbers_get_the_wider_type(self, tmp_path: Path) -> None:
+    def test_files_have_one_schema_or_are_named(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), tmp_path / "1.parquet")
         pq.write_table(pa.table({"c": [True], "a": pa.array([2**40])}), tmp_path / "2.parquet")
         pq.write_table(pa.table({"a": [0.5], "b": pa.array(["y"]).dictionary_encode()}), tmp_path / "3.parquet")
@@ -161,23 +157,18 @@ class TestSchemas:
             {"a": 0.5, "b": "y", "c": None},
         ]
         assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
-
-    def test_types_that_do_not_go_together_name_both_files(self, tmp_path: Path) -> None:
-        pq.write_table(pa.table({"a": [1], "b": [1]}), tmp_path / "1.parquet")
-        pq.write_table(pa.table({"a": ["x"], "b": [2]}), tmp_path / "2.parquet")
-        with pytest.raises(ValueError, match=r"'a' is int64 in .*1\.parquet and string in .*2\.parquet"):
+        pq.write_table(pa.table({"a": ["x"], "c": [False]}), tmp_path / "4.parquet")
+        with pytest.raises(ValueError, match=r"'a' is \w+ in .*1\.parquet and string in .*4\.parquet"):
             read_parquet(tmp_path)
-        assert column(read_parquet(tmp_path, columns=["b"]), "b") == [1, 2]
+        assert column(read_parquet(tmp_path, columns=["c"]), "c") == [None, True, None, False]
 
-    def test_a_value_that_the_wider_type_does_not_hold_is_said_with_the_file(self, tmp_path: Path) -> None:
+    def test_columns_that_cannot_be_read_are_named_with_their_file(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
         pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
         with pytest.raises(ValueError, match=r"2\.parquet cannot be read as Parquet: "):
             rows_of(read_parquet(tmp_path))
-
-    def test_two_columns_of_one_name_are_refused(self, tmp_path: Path) -> None:
-        pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "x.parquet")
-        with pytest.raises(ValueError, match=r"x\.parquet has two columns called 'a'"):
+        pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "1.parquet")
+        with pytest.raises(ValueError, match=r"1\.parquet has two columns called 'a'"):
             read_parquet(tmp_path)
 
     def test_partitions_and_paths_are_columns(self, tmp_path: Path) -> None:
@@ -194,7 +185,7 @@ class TestSchemas:
 
 
 class TestTensors:
-    def test_fixed_shape_tensors_are_arrays(self, tmp_path: Path) -> None:
+    def test_tensors_are_arrays_whatever_their_shapes(self, tmp_path: Path) -> None:
         values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
         table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
         pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
@@ -202,30 +193,24 @@ class TestTensors:
         (block,) = blocks_of(dataset)
         np.testing.assert_array_equal(block.columns["t"], values)
         assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int16), (2, 3))]
+        rows = pa.array([{"data": [1, 2], "shape": [1, 2]}, {"data": [1, 2, 3], "shape": [3, 1]}])
+        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_variable_shaped_tensor", b"2", rows)
+        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
+        assert [row.shape for row in found] == [(1, 2), (3, 1)]
 
     @pytest.mark.parametrize("name", ["ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"])
-    def test_those_that_ray_wrote_are_read_without_it(self, tmp_path: Path, name: str) -> None:
+    def test_tensors_of_ray_are_read_without_ray(self, tmp_path: Path, name: str) -> None:
         values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
         rows = pa.array(values.reshape(3, 4).tolist(), pa.list_(pa.float32()))
         _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", rows)
         dataset = read_parquet(tmp_path)
         np.testing.assert_array_equal(blocks_of(dataset)[0].columns["t"], values)
         assert source_of(dataset).schema().types == [TensorType(np.dtype(np.float32), (2, 2))]
-
-    def test_null_tensors_are_none_among_arrays(self, tmp_path: Path) -> None:
-        rows = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
-        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", b"[2, 1]", rows)
+        _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", pa.concat_arrays([rows[:1], pa.nulls(1, rows.type)]))
         found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
-        assert found[0].tolist() == [[1.0], [2.0]]
-        assert found[1] is None
+        assert (found[0].tolist(), found[1]) == (values[0].tolist(), None)
 
-    def test_those_of_different_shapes_are_an_array_of_arrays(self, tmp_path: Path) -> None:
-        rows = pa.array([{"data": [1, 2], "shape": [1, 2]}, {"data": [1, 2, 3], "shape": [3, 1]}])
-        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_variable_shaped_tensor", b"2", rows)
-        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
-        assert [row.shape for row in found] == [(1, 2), (3, 1)]
-
-    @pytest.mark.parametrize("before", ["pass", "import ray.data"])
+    @pytest.mark.parametrize("before", ["pass", pytest.param("import ray.data", marks=pytest.mark.slow)])
     def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path: Path, run_script: Any, before: str) -> None:
         """In a process of its own: one that has imported Ray Data knows the type, and refuses such a shape itself."""
         rows = pa.array([[1.0]], pa.list_(pa.float32()))
@@ -262,88 +247,29 @@ class TestFilter:
 
     def test_the_order_is_kept_when_pyarrow_filters(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "x.parquet")
-        found = Block.concat(
-            blocks_of(read_parquet(tmp_path, filter=pc.field("n") % 2 == 0 if False else pc.field("n") > 9))
-        )
+        found = Block.concat(blocks_of(read_parquet(tmp_path, filter=pc.field("n") > 9)))
         assert (np.diff(found.to_numpy()["n"]) == 1).all()
 
 
-class TestBroken:
-    @pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage" * 100], ids=["empty", "short", "garbage"])
-    def test_what_is_no_parquet_file_is_named_at_once(self, many: Path, content: bytes) -> None:
-        (many / "bad.parquet").write_bytes(content)
-        with pytest.raises(ValueError, match=r"bad\.parquet cannot be read as Parquet"):
-            read_parquet(many)
-
-    def test_a_truncated_file_is_named_at_once(self, many: Path) -> None:
-        content = (many / "1.parquet").read_bytes()
-        (many / "1.parquet").write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match=r"1\.parquet cannot be read as Parquet"):
-            read_parquet(many)
-
-    def test_a_page_of_garbage_is_named_when_it_is_read(self, many: Path) -> None:
-        path = many / "1.parquet"
-        content = bytearray(path.read_bytes())
-        content[4:200] = os.urandom(196)
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"1\.parquet cannot be read as Parquet"):
-            rows_of(read_parquet(many))
-
-    def test_files_without_rows_give_none_but_their_columns(self, tmp_path: Path) -> None:
-        pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "1.parquet")
-        dataset = read_parquet(tmp_path)
-        assert list(source_of(dataset).units()) == []
-        assert source_of(dataset).schema().names == ["n"]
-        pq.write_table(pa.table({"n": [1]}), tmp_path / "2.parquet")
-        assert rows_of(read_parquet(tmp_path)) == [{"n": 1}]
-
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            ({"columns": ["x", "nowhere"]}, "columns names 'nowhere', which is no column .* there are: 'n', 'x'"),
-            ({"columns": "x"}, "columns='x' must be a list of names"),
-            ({"columns": ["x", "x"]}, "names a column twice"),
-            ({"filter": "nowhere > 3"}, "filter names 'nowhere'"),
-            ({"filter": col("s") > 3}, "filter=.* does not fit the columns: "),
-            ({"filter": "n + 1"}, "filter=.* does not fit the columns: "),
-            ({"filter": pc.field("nowhere") > 3}, "filter=.* does not fit the columns: .*nowhere"),
-            ({"filter": lambda row: True}, "filter=.* must be an expression"),
-            ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files' or a FileShuffleConfig"),
-            ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
-            ({"concurrency": 1.5}, "concurrency=1.5 must be"),
-            ({"include_paths": 1}, "include_paths=1 must be True or False"),
-        ],
-    )
-    def test_a_wrong_argument_is_named(self, many: Path, arguments: dict[str, Any], said: str) -> None:
-        with pytest.raises(ValueError, match=said):
-            read_parquet(many, **arguments)
-
-    def test_an_argument_that_is_not_there_is_named_with_those_that_are(self, many: Path) -> None:
-        with pytest.raises(TypeError, match=r"read_parquet\(\) has no argument 'colums'; it has paths, .*columns"):
-            read_parquet(many, colums=["x"])
+def test_files_without_rows_give_none_but_their_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "1.parquet")
+    dataset = read_parquet(tmp_path)
+    assert list(source_of(dataset).units()) == []
+    assert source_of(dataset).schema().names == ["n"]
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "2.parquet")
+    assert rows_of(read_parquet(tmp_path)) == [{"n": 1}]
 
 
-class TestShuffle:
-    def test_files_change_places(self, many: Path) -> None:
-        for shuffle, seed, every_epoch in (
-            ("files", 0, True),
-            (FileShuffleConfig(seed=3), 3, True),
-            (FileShuffleConfig(reseed_after_execution=False), 0, False),
-        ):
-            plan = read_parquet(many, shuffle=shuffle)._plan
-            assert isinstance(plan, Reorder)
-            assert isinstance(plan.input, Read)
-            assert (plan.seed, plan.every_epoch) == (seed, every_epoch)
-
-    @pytest.mark.parametrize("arguments", [{"seed": 1.5}, {"seed": True}, {"reseed_after_execution": None}])
-    def test_a_wrong_configuration_is_named(self, arguments: dict[str, Any]) -> None:
+def test_files_change_places_as_the_shuffle_says(many: Path) -> None:
+    for shuffle, seed, every_epoch in (
+        ("files", 0, True),
+        (FileShuffleConfig(seed=3), 3, True),
+        (FileShuffleConfig(reseed_after_execution=False), 0, False),
+    ):
+        plan = read_parquet(many, shuffle=shuffle)._plan
+        assert isinstance(plan, Reorder)
+        assert isinstance(plan.input, Read)
+        assert (plan.seed, plan.every_epoch) == (seed, every_epoch)
+    for arguments in ({"seed": 1.5}, {"seed": True}, {"reseed_after_execution": None}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
             FileShuffleConfig(**arguments)
-
-
-def test_a_source_can_be_pickled(many: Path) -> None:
-    source = source_of(read_parquet(many, filter=col("n") > 5, columns=["x"]))
-    copy = pickle.loads(pickle.dumps(source))
-    assert [unit.name for unit in copy.units()] == [unit.name for unit in source.units()]
-    assert copy.schema() == source.schema()
-    assert source.name == f"read_parquet('{many}')"

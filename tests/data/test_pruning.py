@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from units_read import column, source_of
 
 from paceline.data import col, lit, read_parquet
 from paceline.data.block import Block
 from paceline.data.expressions import Binary, Expr, values_of
-from paceline.data.sources.pruning import Bounds, can_hold, family_of
 
 DAY, MOMENT = date(2024, 2, 28), datetime(2024, 2, 28, 12)
 VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -69,34 +68,6 @@ UNFIT = (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeEr
 """How an expression, or Arrow, says that it does not compare such things at all."""
 
 
-@settings(max_examples=200, deadline=None)
-@given(case=_cases())
-@example(("float32", [0.1], col("float32").is_in([0.1])))
-@example(("float32", [2.0**24], col("float32") == 16777217))
-@example(("whole", [2**53 + 1], col("whole") == 2.0**53))
-@example(("unsigned", [2**64 - 1], col("unsigned") > 1))
-@example(("float64", [math.nan, 1.0], ~(col("float64") == 1.0)))
-@example(("whole", [None, 1], ~col("whole").is_in([1])))
-@example(("whole", [1], ~(col("whole") < 1)))
-def test_what_holds_for_a_row_can_hold_for_its_bounds(case: tuple[str, list[Any], Expr]) -> None:
-    name, rows, predicate = case
-    block = Block.from_arrow(pa.table({name: pa.array(rows, VALUES[name][0])}))
-    try:
-        held = _wanted(predicate, block).num_rows
-    except UNFIT:
-        return
-    there = [value for value in block.to_arrow().column(name).to_pylist() if value is not None]
-    bounded = [value for value in there if value == value]
-    known = Bounds(
-        nulls=len(there) < len(rows),
-        values=bool(there),
-        family=family_of(VALUES[name][0]) if bounded else None,
-        low=min(bounded, default=None),
-        high=max(bounded, default=None),
-    )
-    assert can_hold(predicate, lambda _: known) or not held
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pruning") / "x.parquet"
@@ -106,8 +77,15 @@ def _wanted(predicate: Expr, block: Block) -> Any:
     return block.to_arrow().filter(values_of(predicate, block))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None)
 @given(case=_cases(), group=st.integers(1, 3), statistics=st.booleans())
+@example(("float32", [0.1], col("float32").is_in([0.1])), 1, True)
+@example(("float32", [2.0**24], col("float32") == 16777217), 1, True)
+@example(("whole", [2**53 + 1], col("whole") == 2.0**53), 1, True)
+@example(("unsigned", [2**64 - 1], col("unsigned") > 1), 1, True)
+@example(("float64", [math.nan, 1.0], ~(col("float64") == 1.0)), 2, True)
+@example(("whole", [None, 1], ~col("whole").is_in([1])), 2, True)
+@example(("whole", [1], ~(col("whole") < 1)), 1, True)
 def test_pruned_and_filtered_is_filtered(
     path: Path, case: tuple[str, list[Any], Expr], group: int, statistics: bool
 ) -> None:
@@ -128,7 +106,6 @@ def test_pruned_and_filtered_is_filtered(
     ("predicate", "kept"),
     [
         (col("n") < 10, [0]),
-        (col("n") >= 25, [2]),
         (lit(9) >= col("n"), [0]),
         (col("n") == 15, [1]),
         (col("n").is_in([3, 27]), [0, 2]),
@@ -138,7 +115,6 @@ def test_pruned_and_filtered_is_filtered(
         (col("s").is_null(), [1]),
         (col("s") != "a", [2]),
         (col("n") == 99, []),
-        (lit(False), []),
         (col("n") + 1 < 5, [0, 1, 2]),
         (col("n") < "5", [0, 1, 2]),
         (col("nowhere") < 5, [0, 1, 2]),
@@ -170,8 +146,3 @@ def test_a_column_that_only_other_files_have_is_null(tmp_path: Path) -> None:
     assert column(read_parquet(tmp_path, filter=col("m") > 1), "n") == [2]
     assert column(read_parquet(tmp_path, filter=col("m").is_null()), "n") == [1]
     assert len(source_of(read_parquet(tmp_path, filter=col("m").is_null())).units()) == 1
-
-
-def test_where_nothing_is_known_everything_can_hold() -> None:
-    for predicate in (col("a") == 1, ~(col("a") == 1), col("a").is_null(), col("a").is_in([1]), col("a")):
-        assert can_hold(predicate, lambda name: Bounds())

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data import ranges
@@ -15,6 +15,7 @@ def rows(found):
     return [row for begin, stop in found for row in range(begin, stop)]
 
 
+@settings(deadline=None)
 @given(some)
 def test_joined_ranges_are_sorted_and_apart(given):
     found = ranges.joined(given)
@@ -23,16 +24,19 @@ def test_joined_ranges_are_sorted_and_apart(given):
     assert ranges.size(found) == len(rows(found))
 
 
+@settings(deadline=None)
 @given(edges, some)
 def test_what_is_left_of_a_range(span, gone):
     assert rows(ranges.without(span, gone)) == sorted({*rows([span])} - {*rows(gone)})
 
 
+@settings(deadline=None)
 @given(some, some)
 def test_what_both_have(first, second):
     assert rows(ranges.within(first, second)) == sorted({*rows(first)} & {*rows(second)})
 
 
+@settings(deadline=None)
 @given(some, st.lists(st.integers(0, 12), max_size=5))
 def test_rows_are_taken_off_the_front(given, numbers):
     found = ranges.joined(given)

@@ -1,4 +1,4 @@
-"""What tasks on a cluster may use is decided from what it has, before one of them is started."""
+"""What data tasks on a cluster may use is decided from what the cluster has, before a task starts."""
 
 import numpy as np
 import pytest
@@ -33,36 +33,24 @@ def pipeline(num_actors: int = 0, num_gpus: float | None = None) -> Pipeline:
     return lowered_for(dataset._plan, 0, InlineExecutor())
 
 
-def test_a_quarter_of_the_object_store_is_used_where_nothing_is_said() -> None:
-    assert means_for(pipeline(), cluster(), DataContext()).budget == 2 * GB
-    assert means_for(pipeline(), cluster(), limited(object_store_memory=GB)).budget == GB
-
-
-def test_no_more_units_are_read_at_a_time_than_fit_the_budget_twice() -> None:
-    assert means_for(pipeline(), cluster(), limited(object_store_memory=GB)).most == 5
+def test_units_read_at_a_time_fit_the_memory_and_the_cores() -> None:
+    assert means_for(pipeline(), cluster(), DataContext()).budget == 2 * GB, "a quarter of the object store"
+    means = means_for(pipeline(), cluster(), limited(object_store_memory=GB))
+    assert (means.budget, means.most) == (GB, 5)
     assert means_for(pipeline(), cluster(), limited(object_store_memory=1)).most == 1
-
-
-def test_no_more_units_are_read_at_a_time_than_the_user_allows_cores() -> None:
     assert means_for(pipeline(), cluster(), limited(cpu=2)).most == 2
+    means = means_for(pipeline(), cluster(free_cpus=4), limited(object_store_memory=2 * GB))
+    assert 4 * means.ahead == GB, "what all units may be ahead"
 
 
-def test_tasks_ask_for_cores_where_every_stage_can_have_some() -> None:
+def test_tasks_take_no_cores_where_a_stage_would_wait_for_ever() -> None:
+    assert cpus_needed(pipeline(num_actors=3)) == 4
     means = means_for(pipeline(num_actors=3), cluster(free_cpus=4), DataContext())
     assert (means.with_cpus, means.said) == (True, None)
-
-
-def test_tasks_run_beside_those_who_have_the_cores_where_a_stage_would_wait_for_ever() -> None:
-    assert cpus_needed(pipeline(num_actors=3)) == 4
     means = means_for(pipeline(num_actors=3), cluster(free_cpus=3), DataContext())
     assert (means.with_cpus, means.most) == (False, 4)
     assert means.said is not None
     assert means.said.startswith("data: 3 of the cluster's 8 CPUs are free and 4 are needed")
-
-
-def test_what_one_unit_may_be_ahead_fits_the_budget_for_all_that_are_read() -> None:
-    means = means_for(pipeline(), cluster(free_cpus=4), limited(object_store_memory=2 * GB))
-    assert 4 * means.ahead == GB
 
 
 def test_gpus_that_the_cluster_does_not_have_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""A pass over rows that workers share: bytes that are held, workers that come late, lag behind or leave."""
+"""A pass over rows that workers share: bytes in flight, workers that come late, lag behind or leave."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,30 +9,15 @@ from paceline.data.exec.ray.sharing import Pass, Piece
 RANKS = range(3)
 
 
-def filled(state, number, *, num_bytes=10, ranks=RANKS):
-    state.came(num_bytes)
-    state.cut({rank: Piece(number, 0, 5, ref=("ref", number, rank) if rank in ranks else None) for rank in RANKS})
-
-
-def test_a_block_is_in_flight_until_the_last_worker_that_has_rows_of_it_is_past_it():
-    state = Pass(RANKS, patience_s=10)
-    takers = [state.join(rank) for rank in RANKS]
-    filled(state, 0, ranks=(0, 1))
-    filled(state, 1, ranks=())
-    assert state.in_flight == 10
-    for taker in takers:
-        assert [piece.unit for piece in state.tell(taker)] == [0, 1]
-    state.passed(takers[0], 2)
-    state.passed(takers[2], 1)
-    assert state.in_flight == 10
-    state.leave(takers[1], now=0)
-    assert (state.in_flight, state.closed) == (0, False)
+def add_block(state, number):
+    state.came(10)
+    state.cut({rank: Piece(number, 0, 5, ref=("ref", number, rank)) for rank in RANKS})
 
 
 def test_workers_that_have_not_come_are_waited_for_and_then_given_up():
     state = Pass(RANKS, patience_s=10)
     taker = state.join(0)
-    filled(state, 0)
+    add_block(state, 0)
     assert not state.wants_more(0, now=0)  # it has something to go on with
     state.tell(taker)
     state.passed(taker, 1)
@@ -46,30 +31,26 @@ def test_workers_that_have_not_come_are_waited_for_and_then_given_up():
     assert state.in_flight == 0
 
 
-def test_one_that_lags_behind_does_not_stop_one_that_has_nothing_left():
+def test_neither_a_worker_that_lags_nor_rows_that_cannot_be_cut_stop_one_that_has_nothing_left():
     state = Pass(RANKS, patience_s=10)
     takers = [state.join(rank) for rank in RANKS]
-    filled(state, 0)
+    add_block(state, 0)
     state.tell(takers[0])
     takers[0].asks = True
     assert not state.wants_more(0, now=0)
     state.passed(takers[0], 1)
     assert state.wants_more(0, now=0)
-
-
-def test_what_cannot_be_cut_yet_is_no_reason_to_stop():
-    state = Pass(RANKS, patience_s=10)
-    taker = state.join(0)
-    taker.asks = True
-    state.came(10)
-    assert state.in_flight == 10
-    assert state.wants_more(0, now=0)
+    uncut = Pass(RANKS, patience_s=10)
+    uncut.join(0).asks = True
+    uncut.came(10)
+    assert uncut.in_flight == 10
+    assert uncut.wants_more(0, now=0)
 
 
 def test_a_pass_that_is_over_is_kept_for_those_that_come_a_little_later():
     state = Pass(RANKS, patience_s=10)
     first = state.join(0)
-    filled(state, 0)
+    add_block(state, 0)
     state.tell(first)
     state.ended = True
     state.leave(first, now=20)
@@ -83,13 +64,13 @@ def test_a_pass_that_is_over_is_kept_for_those_that_come_a_little_later():
 
 
 class Sharing(RuleBasedStateMachine):
-    """Against what each worker should have been told, and what is held for whom."""
+    """Against what each worker should have received, and what is held for whom."""
 
     def __init__(self):
         super().__init__()
         self.state = Pass(RANKS, patience_s=10)
         self.takers = {}
-        self.told = {rank: [] for rank in RANKS}
+        self.received = {rank: [] for rank in RANKS}
         self.rows_of = []
         self.num_uncut = 0
         self.given_up = set()
@@ -120,15 +101,15 @@ class Sharing(RuleBasedStateMachine):
     @rule(data=st.data())
     def takes(self, data):
         rank = data.draw(st.sampled_from(sorted(set(self.takers) - self.left)))
-        self.told[rank] += [piece.unit for piece in self.state.tell(self.takers[rank])]
-        assert self.told[rank] == list(range(len(self.rows_of)))
+        self.received[rank] += [piece.unit for piece in self.state.tell(self.takers[rank])]
+        assert self.received[rank] == list(range(len(self.rows_of)))
         self.takers[rank].asks = data.draw(st.booleans())
 
     @precondition(lambda self: set(self.takers) - self.left)
     @rule(data=st.data())
     def passes(self, data):
         rank = data.draw(st.sampled_from(sorted(set(self.takers) - self.left)))
-        self.state.passed(self.takers[rank], data.draw(st.integers(0, len(self.told[rank]))))
+        self.state.passed(self.takers[rank], data.draw(st.integers(0, len(self.received[rank]))))
 
     @precondition(lambda self: set(self.takers) - self.left)
     @rule(data=st.data())

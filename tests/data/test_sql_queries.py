@@ -4,6 +4,7 @@ import hashlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from read_back import block, pipeline
@@ -42,22 +43,13 @@ def test_the_rows_of_a_query_are_rows(connect: Connect) -> None:
     assert found.columns["title"].to_pylist()[4] == "film 4"
     assert found.columns["score"].to_pylist() == [0.0, 0.5, 1.0, None, 2.0]
     assert found.columns["made"].to_pylist() == [b"x"] * 5
-
-
-def test_many_rows_are_fetched_some_at_a_time(connect: Connect) -> None:
-    (task,) = pipeline(read_sql("SELECT id FROM movies ORDER BY id", connect)).tasks
-    blocks = list(task.unit.read())
-    assert len(blocks) == 3
-    assert [number for block in blocks for number in block.columns["id"].tolist()] == [*range(10000)]
-
-
-def test_parameters_are_passed_on(connect: Connect) -> None:
-    found = block(read_sql("SELECT id FROM movies WHERE id < ? ORDER BY id", connect, sql_params=(2,)))
-    assert found.columns["id"].tolist() == [0, 1]
+    chosen = "SELECT id FROM movies WHERE id < ? ORDER BY id"
+    assert block(read_sql(chosen, connect, sql_params=(2,))).columns["id"].tolist() == [0, 1]
+    assert block(read_sql(chosen, connect, sql_params=(0,))).num_rows == 0
 
 
 @pytest.mark.parametrize("keys", [["id"], ["id", "title"]])
-def test_shards_have_all_rows_once(connect: Connect, keys: list[str]) -> None:
+def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect: Connect, keys: list[str]) -> None:
     dataset = read_sql(
         "SELECT id, title FROM movies", connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3
     )
@@ -68,10 +60,10 @@ def test_shards_have_all_rows_once(connect: Connect, keys: list[str]) -> None:
     sizes = [sum(block.num_rows for block in task.unit.read()) for task in tasks]
     assert min(sizes) > 3000
     assert sorted(block(dataset).columns["id"].tolist()) == [*range(10000)]
-
-
-def test_a_query_without_rows_has_none(connect: Connect) -> None:
-    assert block(read_sql("SELECT * FROM movies WHERE id < 0", connect)).num_rows == 0
+    (whole,) = pipeline(read_sql("SELECT id FROM movies ORDER BY id", connect)).tasks
+    blocks = [each.columns["id"].tolist() for each in whole.unit.read()]
+    assert len(blocks) == 3, "some rows are fetched at a time"
+    assert [number for numbers in blocks for number in numbers] == [*range(10000)]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +98,15 @@ def test_connections_are_closed_also_after_an_error(connect: Connect) -> None:
             connection.execute("SELECT 1")
 
 
-def test_bad_arguments_are_refused_at_once(connect: Connect) -> None:
-    with pytest.raises(ValueError, match="sql=' ' must be a query"):
-        read_sql(" ", connect)
-    with pytest.raises(TypeError, match=r"connection_factory=.* must be a function(.|\n)*hint: .*lambda"):
-        read_sql("SELECT 1", "train.db")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="override_num_blocks=4 needs shard_keys"):
-        read_sql("SELECT 1", connect, override_num_blocks=4)
-    with pytest.raises(ValueError, match="shard_keys='id' must be a list"):
-        read_sql("SELECT 1", connect, shard_keys="id", override_num_blocks=4)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sql": " "}, "sql=' ' must be a query"),
+        ({"connection_factory": "train.db"}, r"connection_factory=.* must be a function(.|\n)*hint: .*lambda"),
+        ({"override_num_blocks": 4}, "override_num_blocks=4 needs shard_keys"),
+        ({"shard_keys": "id", "override_num_blocks": 4}, "shard_keys='id' must be a list"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(connect: Connect, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        read_sql(**{"sql": "SELECT 1", "connection_factory": connect, **arguments})

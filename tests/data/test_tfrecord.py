@@ -1,10 +1,9 @@
-"""TFRecord files as bytes: the frame, its checksums, and the examples within."""
+"""TFRecord files: the frame, its checksums, the examples within, and the rows that `read_tfrecords` makes of them."""
 
-import contextlib
 import gzip
 import io
-import pickle
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from read_back import block, pipeline
 
 from paceline.data.block import Block
 from paceline.data.crc32c import computed, crc32c, masked
+from paceline.data.read_media import read_tfrecords
+from paceline.data.sources import tfrecords
 from paceline.data.sources.examples import Decoder
 from paceline.data.tfexample import MalformedExampleError, decoded, examples
 from paceline.data.tfrecord import CorruptRecordError, Inflated, framed, records
@@ -27,6 +29,7 @@ KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 
 def test_checksums_are_those_of_the_standard(data: bytes, checksum: int) -> None:
     assert computed([data]) == [crc32c(data)] == [checksum]
     assert computed([data, b"123456789"]) == [checksum, 0xE3069283]
+    assert (masked(0), masked(0xFFFFFFFF)) == (0xA282EAD8, 0xA282EAD7)
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,25 +47,17 @@ def test_our_own_checksums_agree_with_one_bit_at_a_time(datas: list[bytes], end:
     assert computed(datas) == [slowly(data) for data in datas]
 
 
-def test_the_mask_is_that_of_the_format() -> None:
-    assert masked(0) == 0xA282EAD8
-    assert masked(0xFFFFFFFF) == 0xA282EAD7
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=2000), max_size=8), st.sampled_from(["plain", "gzip", "zlib", "members"]))
 def test_what_was_framed_is_read(datas: list[bytes], how: str) -> None:
     file = b"".join(map(framed, datas))
-    match how:
-        case "plain":
-            assert list(records(io.BytesIO(file))) == datas
-        case "gzip":
-            assert list(records(Inflated(io.BytesIO(gzip.compress(file))))) == datas
-        case "zlib":
-            assert list(records(Inflated(io.BytesIO(zlib.compress(file))))) == datas
-        case "members":
-            members = b"".join(gzip.compress(framed(data)) for data in datas)
-            assert list(records(Inflated(io.BytesIO(members)))) == datas
+    written = {
+        "plain": io.BytesIO(file),
+        "gzip": Inflated(io.BytesIO(gzip.compress(file))),
+        "zlib": Inflated(io.BytesIO(zlib.compress(file))),
+        "members": Inflated(io.BytesIO(b"".join(gzip.compress(framed(data)) for data in datas))),
+    }
+    assert list(records(written[how])) == datas
 
 
 @settings(max_examples=150, deadline=None)
@@ -92,17 +87,6 @@ def test_a_file_that_was_cut_off_is_found_unless_between_records(datas: list[byt
     else:
         with pytest.raises(CorruptRecordError, match="cut off"):
             list(records(io.BytesIO(file[:end])))
-
-
-def test_compressed_data_that_was_cut_off_is_found() -> None:
-    file = gzip.compress(framed(b"a" * 1000) + framed(bytes(range(256)) * 8))
-    with pytest.raises((EOFError, CorruptRecordError), match="cut off"):
-        list(records(Inflated(io.BytesIO(file[:-20]))))
-
-
-def test_the_error_of_a_record_pickles() -> None:
-    error = pickle.loads(pickle.dumps(CorruptRecordError(3, 99, "it was altered")))
-    assert (error.record, error.offset, str(error)) == (3, 99, "record 3 (byte 99): it was altered")
 
 
 def plain(values: Any) -> list[Any]:
@@ -138,33 +122,25 @@ def check_together(datas: list[bytes]) -> None:
         assert begin == len(values)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(4, 40))
 def test_records_that_look_alike_are_read_together_as_each_alone(seed: int, num_rows: int) -> None:
     random = np.random.default_rng(seed)
-    block = Block(
-        {
-            "pixels": random.random((num_rows, 5), dtype=np.float32),
-            "label": random.integers(0, 200, num_rows),  # one byte or two
-            "ids": random.integers(-3, 1 << 40, (num_rows, 3)),
-            "text": [bytes(random.integers(0, 256, random.integers(0, 3), dtype=np.uint8)) for _ in range(num_rows)],
-        }
-    )
-    check_together(list(examples(block)))
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 100)), min_size=4, max_size=30))
-def test_records_of_one_length_that_look_different_are_told_apart(rows: list[tuple[bool, bool, int]]) -> None:
-    block = Block(
-        {
-            "a": np.array([number + 200 * wide for wide, _, number in rows]),
-            "b": np.array([number + 200 * (not wide) for wide, _, number in rows]),
-            "c": [b"x" * (1 + long) for _, long, _ in rows],
-            "d": [b"y" * (2 - long) for _, long, _ in rows],
-        }
-    )
-    datas = list(examples(block))
+    alike = {
+        "pixels": random.random((num_rows, 5), dtype=np.float32),
+        "label": random.integers(0, 200, num_rows),  # one byte or two
+        "ids": random.integers(-3, 1 << 40, (num_rows, 3)),
+        "text": [bytes(random.integers(0, 256, random.integers(0, 3), dtype=np.uint8)) for _ in range(num_rows)],
+    }
+    check_together(list(examples(Block(alike))))
+    wide, long = random.integers(0, 2, (2, num_rows))
+    of_one_length = {
+        "a": random.integers(0, 100) + 200 * wide,
+        "b": random.integers(0, 100) + 200 * (1 - wide),
+        "c": [b"x" * (1 + each) for each in long],
+        "d": [b"y" * (2 - each) for each in long],
+    }
+    datas = list(examples(Block(of_one_length)))
     assert len({len(data) for data in datas}) == 1
     check_together(datas)
 
@@ -181,35 +157,23 @@ def test_numbers_that_are_not_packed_are_read() -> None:
     check_together([data] * 5)
 
 
-def test_one_feature_of_two_kinds_is_an_error_with_the_record() -> None:
-    datas = [*examples(Block({"x": np.arange(6)})), *examples(Block({"x": np.ones(1)}))]
-    with pytest.raises(MalformedExampleError, match="'x' is a float list, and a int64 list") as caught:
-        Decoder().decode(datas)
-    assert caught.value.record == 6
+(GOOD,) = examples(Block({"a": np.array([[1, 300, -1]]), "b": np.ones((1, 2), np.float32), "c": [b"xyz"]}))
+DAMAGED = st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)).map(
+    lambda change: GOOD[: change[0]] + bytes([change[1]]) + GOOD[change[0] + 1 :]
+)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=60))
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60) | DAMAGED)
 def test_any_bytes_are_an_example_or_a_clear_error(data: bytes) -> None:
     try:
-        alone: Any = {name: plain(values) for name, values in decoded(data).items()}
+        alone = decoded(data)
     except MalformedExampleError:
         with pytest.raises(MalformedExampleError):
             Decoder().decode([data] * 5)
     else:
         assert sorted(Decoder().decode([data] * 5)) == sorted(alone)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_a_damaged_example_is_read_or_a_clear_error(data: st.DataObject) -> None:
-    (good,) = examples(Block({"a": np.array([[1, 300, -1]]), "b": np.ones((1, 2), np.float32), "c": [b"xyz"]}))
-    bad = bytearray(good)
-    bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(MalformedExampleError):
-        decoded(bytes(bad))
-    with contextlib.suppress(MalformedExampleError):
-        check_together([bytes(bad)] * 5)
+        check_together([data] * 5)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +182,12 @@ def test_a_damaged_example_is_read_or_a_clear_error(data: st.DataObject) -> None
         (np.zeros((1, 2, 2)), r"'x' has tensors of the shape \(2, 2\)"),
         (np.array(["2020-01-01"], "datetime64[D]"), "'x' has values of the type datetime64"),
         (pa.array([{"a": 1}]), "'x' has values of the type dict"),
+        (np.array([2**64 - 1], np.uint64), "'x' has 18446744073709551615"),
     ],
 )
 def test_what_no_feature_can_hold_is_refused_by_column(column: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises((TypeError, OverflowError), match=message):
         list(examples(Block({"x": column})))
-
-
-def test_a_number_too_large_for_int64_is_refused() -> None:
-    with pytest.raises(OverflowError, match="'x' has 18446744073709551615"):
-        list(examples(Block({"x": np.array([2**64 - 1], np.uint64)})))
 
 
 def test_every_plain_type_of_column_has_a_feature() -> None:
@@ -244,3 +204,94 @@ def test_every_plain_type_of_column_has_a_feature() -> None:
     )
     assert first == {"b": [1], "d": [1.5], "u": [1], "t": [b"a"], "l": [1, 2], "r": [1.0]}
     assert second == {"b": [0], "d": [2.5], "u": [255], "l": [], "r": [1.0, 2.0]}
+
+
+def content(columns: Any) -> bytes:
+    return b"".join(map(framed, examples(Block(columns))))
+
+
+def test_features_of_one_value_are_values_and_others_lists(tmp_path: Path) -> None:
+    columns = {
+        "label": np.array([3, 1, 200]),
+        "weight": np.array([0.5, 1.5, 2.5], np.float32),
+        "pixels": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "tags": [[1], [2, 3], []],
+        "missing": [1, None, 3],
+        "missing list": [[1.0, 2.0], None, [3.0]],
+        "missing text": ["a", None, None],
+    }
+    (tmp_path / "a.tfrecord").write_bytes(content(columns))
+    found = block(read_tfrecords(tmp_path))
+    assert found.columns["label"].tolist() == [3, 1, 200]
+    assert found.columns["weight"].dtype == np.float32
+    np.testing.assert_array_equal(found.to_numpy()["pixels"], columns["pixels"])
+    for name in ("tags", "missing", "missing list"):
+        assert found.columns[name].to_pylist() == columns[name]
+    assert found.columns["tags"].type == pa.list_(pa.int64())
+    assert found.columns["missing text"].to_pylist() == [b"a", None, None]
+
+
+def test_files_come_one_after_the_other_with_their_paths(tmp_path: Path) -> None:
+    for number, name in enumerate("ba"):
+        (tmp_path / f"{name}.tfrecord").write_bytes(content({"x": np.array([number, number + 10])}))
+    (tmp_path / "empty.tfrecord").write_bytes(b"")
+    dataset = read_tfrecords(tmp_path, include_paths=True)
+    assert [task.unit.name for task in pipeline(dataset).tasks][:2] == ["a.tfrecord", "b.tfrecord"]
+    found = block(dataset)
+    assert found.columns["x"].tolist() == [1, 11, 0, 10]
+    assert found.columns["path"].to_pylist()[0] == str(tmp_path / "a.tfrecord")
+
+
+@pytest.mark.parametrize(
+    ("name", "packed", "compression"),
+    [
+        ("a.tfrecord.gz", gzip.compress, None),
+        ("a.tfrecord", gzip.compress, "GZIP"),
+        ("a.tfrecord", zlib.compress, "ZLIB"),
+    ],
+)
+def test_packed_files_are_read_and_truncated_ones_are_named(
+    tmp_path: Path, name: str, packed: Any, compression: Any
+) -> None:
+    data = packed(content({"x": np.arange(5000)}))
+    (tmp_path / name).write_bytes(data)
+    assert block(read_tfrecords(tmp_path, compression=compression)).columns["x"].tolist() == [*range(5000)]
+    (tmp_path / name).write_bytes(data[:-200])
+    with pytest.raises(ValueError, match=rf"{name} cannot be read as TFRecords .*(cut off|Truncated)"):
+        block(read_tfrecords(tmp_path, compression=compression))
+
+
+def test_a_feature_of_values_that_gets_several_late_is_an_error_with_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecords, "_RECORDS", 4)
+    (tmp_path / "a.tfrecord").write_bytes(content({"x": [[1]] * 6 + [[2, 3]]}))
+    with pytest.raises(ValueError, match=r"a\.tfrecord .*record 6: feature 'x' has 2 values(.|\n)*hint: .*tf_schema"):
+        block(read_tfrecords(tmp_path))
+    found = block(read_tfrecords(tmp_path, tf_schema={"x": pa.list_(pa.int64())}))
+    assert found.columns["x"].to_pylist() == [[1]] * 6 + [[2, 3]]
+    (tmp_path / "a.tfrecord").write_bytes(content({"x": [[1, 2], *([[3]] * 6)]}))
+    assert block(read_tfrecords(tmp_path)).columns["x"].to_pylist() == [[1, 2], *([[3]] * 6)]
+
+
+def test_values_are_cast_to_the_types_of_the_schema_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(content({"name": ["a", "ü"], "n": np.array([1, 2])}))
+    schema = pa.schema([("name", pa.string()), ("n", pa.int8()), ("absent", pa.float32())])
+    found = block(read_tfrecords(tmp_path, tf_schema=schema))
+    assert found.columns["name"].to_pylist() == ["a", "ü"]
+    assert found.columns["n"].type == pa.int8()
+    assert found.columns["absent"].to_pylist() == [None, None]
+    (tmp_path / "a.tfrecord").write_bytes(content({"n": np.array([1, 1000])}))
+    with pytest.raises(ValueError, match=r"a\.tfrecord .*feature 'n' cannot be int8, as tf_schema has it"):
+        block(read_tfrecords(tmp_path, tf_schema={"n": pa.int8()}))
+
+
+def test_only_the_requested_columns_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(content({"x": np.arange(2), "y": np.arange(2)}))
+    source = read_tfrecords(tmp_path, include_paths=True)._plan.source  # type: ignore[attr-defined]
+    (unit,) = source.projected(["y"]).units()
+    assert [list(one.columns) for one in unit.read()] == [["y"]]
+    (unit,) = source.projected(["path"]).units()
+    assert [one.num_rows for one in unit.read()] == [2]
+    with pytest.raises(KeyError, match=r"no column 'z'; there are: 'x', 'y'"):
+        block(read_tfrecords(tmp_path).select_columns(["z"]), optimize=True)

@@ -1,18 +1,13 @@
-"""TFRecord files that TensorFlow writes and reads, and tf.data pipelines that other processes run."""
+"""TFRecord files that TensorFlow writes and reads, and tf.data pipelines that data processes run."""
 
 import numpy as np
 import pytest
 
 from paceline.data import from_items, from_tf, read_tfrecords
-from paceline.data.exec import processes
 
 tf = pytest.importorskip("tensorflow")
 
-
-@pytest.fixture(autouse=True)
-def data_processes_go_with_the_test():
-    yield
-    processes.shutdown()
+pytestmark = pytest.mark.slow  # `test_tfrecord.py` has the smoke test.
 
 
 def example(number):

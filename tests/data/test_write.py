@@ -1,27 +1,31 @@
-"""What all writers have in common: nothing half done is ever seen, modes, names, sizes of files."""
+"""What all writers have in common: readers never see half a write; modes, names and sizes of files."""
 
 import errno
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
 from rows_in_units import dataset_of
 
 from paceline.data.block import Block
 from paceline.data.sinks import local, staging
 from paceline.data.sinks.staging import free_numbers, numbered
-from paceline.data.write import SaveMode, write_csv, write_json, write_numpy, write_parquet
+from paceline.data.write import SaveMode, write_csv, write_json, write_parquet
 
 
 def _rows(*numbers: int) -> dict[str, Any]:
@@ -40,10 +44,10 @@ def _everything(path: Path) -> list[str]:
     return sorted(str(one.relative_to(path)) for one in path.rglob("*"))
 
 
-def _fails_after(*numbers: int) -> Callable[[], Iterator[Block]]:
+def _fails_after(*numbers: int, error: BaseException | None = None) -> Callable[[], Iterator[Block]]:
     def blocks() -> Iterator[Block]:
         yield Block(_rows(*numbers))
-        raise RuntimeError("the disk of the reader is broken")
+        raise error or RuntimeError("the disk of the reader is broken")
 
     return blocks
 
@@ -51,97 +55,87 @@ def _fails_after(*numbers: int) -> Callable[[], Iterator[Block]]:
 THREE = ([_rows(0, 1)], [_rows(2), _rows(3)], [_rows(4)])
 
 
-def test_a_unit_is_a_file_and_files_are_numbered_in_the_order_of_rows(tmp_path: Path) -> None:
-    write_parquet(dataset_of(*THREE), tmp_path / "out")
-    assert _read(tmp_path / "out") == {
-        "part-000000.parquet": [0, 1],
-        "part-000001.parquet": [2, 3],
-        "part-000002.parquet": [4],
-    }
-    assert _everything(tmp_path) == ["out", *(f"out/part-00000{n}.parquet" for n in range(3))]
-
-
-def test_two_writes_of_one_dataset_give_equal_files(tmp_path: Path) -> None:
+def test_units_are_files_that_are_the_same_every_time_and_more_are_added_after_the_highest_number(
+    tmp_path: Path,
+) -> None:
     for name in ("one", "two"):
         write_parquet(dataset_of(*THREE), tmp_path / name)
     one, two = ([file.read_bytes() for file in sorted((tmp_path / name).iterdir())] for name in ("one", "two"))
     assert one == two
+    write_parquet(dataset_of([_rows(5)], [_rows(6)]), tmp_path / "one")
+    assert _read(tmp_path / "one") == {
+        f"part-00000{number}.parquet": rows for number, rows in enumerate([[0, 1], [2, 3], [4], [5], [6]])
+    }
+    assert len(_everything(tmp_path)) == 2 + 3 + 5, "nothing else is left"
 
 
-def test_directories_above_the_target_are_made_and_not_left_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="broken"):
-        write_parquet(dataset_of([_rows(0)], _fails_after(1, 2)), tmp_path / "a" / "b" / "out")
-    assert _everything(tmp_path) == []
-    write_parquet(dataset_of([_rows(0)]), tmp_path / "a" / "b" / "out")
-    assert _read(tmp_path / "a" / "b" / "out") == {"part-000000.parquet": [0]}
-
-
-@pytest.mark.parametrize("mode", list(SaveMode))
-def test_a_failure_in_the_middle_of_a_unit_leaves_what_was_there(tmp_path: Path, mode: SaveMode) -> None:
-    out = tmp_path / "out"
+@pytest.mark.parametrize(
+    ("mode", "error", "in_processes"),
+    [
+        *((mode, RuntimeError("broken"), False) for mode in SaveMode),
+        (SaveMode.APPEND, KeyboardInterrupt("broken"), False),
+        (SaveMode.OVERWRITE, RuntimeError("broken"), True),
+    ],
+)
+def test_a_failure_in_the_middle_of_a_unit_leaves_what_was_there(
+    tmp_path: Path, mode: SaveMode, error: BaseException, in_processes: bool
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    out = place / "a" / "b" / "out"
     if mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
         write_parquet(dataset_of([_rows(7)]), out)
-    before = _everything(tmp_path)
-    with pytest.raises(RuntimeError, match="broken"):
-        write_parquet(dataset_of([_rows(0)], _fails_after(1, 2)), out, mode=mode)
-    assert _everything(tmp_path) == before
+    before = _everything(place)
+    failing = dataset_of([_rows(0)], _fails_after(1, 2, error=error), in_processes=in_processes)
+    with pytest.raises(type(error), match="broken"):
+        write_parquet(failing, out, mode=mode)
+    assert _everything(place) == before
     write_parquet(dataset_of([_rows(1)]), out, mode=mode)
     assert 1 in [row for rows in _read(out).values() for row in rows]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[Block]:
-        yield Block(_rows(1))
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("concurrency", [None, 1])
+def test_data_processes_write_and_files_stay_in_order_though_one_dies(tmp_path: Path, concurrency: int | None) -> None:
+    died, out = tmp_path / "died", tmp_path / "out"
 
-    with pytest.raises(KeyboardInterrupt):
-        write_parquet(dataset_of([_rows(0)], interrupted), tmp_path / "out")
-    assert _everything(tmp_path) == []
+    def write_unit(number: int) -> Iterator[Block]:
+        yield Block({"x": np.array([number]), "pid": np.array([os.getpid()])})
+        if number == 3 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Block({"x": np.array([number + 100]), "pid": np.array([os.getpid()])})
 
-
-# Modes
-
-
-def test_append_adds_after_the_highest_number(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_parquet(dataset_of(*THREE), out)
-    write_parquet(dataset_of([_rows(5)], [_rows(6)]), out)
-    assert [row for rows in _read(out).values() for row in rows] == [0, 1, 2, 3, 4, 5, 6]
-    assert list(_read(out))[-1] == "part-000004.parquet"
+    units = [lambda number=number: write_unit(number) for number in range(6)]
+    write_parquet(dataset_of(*units, in_processes=True), out, concurrency=concurrency)
+    assert died.exists()
+    assert list(_read(out).values()) == [[number, number + 100] for number in range(6)]
+    pids = {row["pid"] for file in out.iterdir() for row in pq.ParquetFile(file).read().to_pylist()}
+    assert os.getpid() not in pids
 
 
-def test_overwrite_replaces_all_that_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", [False, True])
+def test_overwrite_replaces_all_that_was_there(tmp_path: Path, portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if portable:
+        monkeypatch.setenv("PACELINE_PORTABLE", "1")  # without an exchange of two directories
     out = tmp_path / "out"
     write_parquet(dataset_of(*THREE), out)
     (out / "notes.txt").write_text("old")
     out.chmod(0o750)
-    write_parquet(dataset_of([_rows(9)]), out, mode="overwrite")
-    assert _everything(tmp_path) == ["out", "out/part-000000.parquet"]
+    (tmp_path / "link").symlink_to("out")
+    write_parquet(dataset_of([_rows(9)]), tmp_path / "link", mode="overwrite")
+    assert _everything(tmp_path) == ["link", "out", "out/part-000000.parquet"]
+    assert (tmp_path / "link").is_symlink()
     assert _read(out) == {"part-000000.parquet": [9]}
     assert out.stat().st_mode & 0o777 == 0o750
 
 
-def test_overwrite_works_where_directories_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACELINE_PORTABLE", "1")
-    out = tmp_path / "out"
-    write_parquet(dataset_of(*THREE), out)
-    write_parquet(dataset_of([_rows(9)]), out, mode="overwrite")
-    assert _everything(tmp_path) == ["out", "out/part-000000.parquet"]
-
-
-def test_error_refuses_and_says_what_else_there_is(tmp_path: Path) -> None:
+def test_error_and_ignore_leave_what_is_there_and_read_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()  # empty: nothing that could be lost
     write_parquet(dataset_of(*THREE), out, mode="error")
     with pytest.raises(FileExistsError, match=r"mode='overwrite' replaces") as caught:
-        write_parquet(dataset_of([_rows(9)]), out, mode="error")
+        write_parquet(dataset_of(_fails_after()), out, mode="error")
     assert str(out) in str(caught.value)
-    assert len(_read(out)) == 3
-
-
-def test_ignore_leaves_what_is_there_and_reads_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_parquet(dataset_of(*THREE), out, mode="ignore")
     write_parquet(dataset_of(_fails_after()), out, mode="ignore")
     assert len(_read(out)) == 3
 
@@ -214,10 +208,8 @@ def test_a_failure_while_files_are_added_takes_back_those_that_were(
     assert _everything(tmp_path) == ["out", "out/part-000000.parquet"]
 
 
-# Kills
-
 KILLED = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from rows_in_units import dataset_of
@@ -226,20 +218,23 @@ from paceline.data.sinks import local
 from paceline.data.write import write_parquet
 
 place, mode, when = sys.argv[2:]
+driver = os.getpid()
 
-def killed(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_driver():
+    os.kill(driver, signal.SIGKILL)
+    while True:  # A data process goes with the driver.
+        time.sleep(0.01)
 
 def blocks():
     yield Block({"x": [1]})
-    if when == "unit":
-        killed()
+    if when in ("unit", "data process"):
+        kill_driver()
 
 if when == "first move":
-    move, moved = local._moved, []
+    move = local._moved
     def first_move(source, target):
         move(source, target)
-        killed()
+        kill_driver()
     local._moved = first_move
 if when == "exchange":
     local._exchanged = lambda one, other: False
@@ -247,83 +242,89 @@ if when == "exchange":
     def half(source, target):
         answer = rename(source, target)
         if target.name == "old":
-            killed()
+            kill_driver()
         return answer
     Path.rename = half
-write_parquet(dataset_of([{"x": [0]}], blocks, [{"x": [2]}]), place, mode=mode)
+rows = dataset_of([{"x": [0]}], blocks, [{"x": [2]}], in_processes=when == "data process")
+write_parquet(rows, place, mode=mode)
 """
 
 
-def _killed(tmp_path: Path, out: Path, mode: str, when: str) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    tests = str(Path(__file__).parent)
-    ended = subprocess.run([sys.executable, str(script), tests, str(out), mode, when], timeout=60)
-    assert ended.returncode == -signal.SIGKILL
-    script.unlink()
+@pytest.fixture
+def kill_writer(tmp_path: Path, processes_in: Callable[[Path], list[Any]]) -> Callable[[Path, str, str], None]:
+    """Run a writer that is killed at some moment, and wait until its data processes are gone, too."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "script.py").write_text(KILLED)
+
+    def kill_writer(out: Path, mode: str, when: str) -> None:
+        command = [sys.executable, "script.py", str(Path(__file__).parent), str(out), mode, when]
+        ended = subprocess.run(command, cwd=work, timeout=100)
+        assert ended.returncode == -signal.SIGKILL
+        deadline = time.monotonic() + 60
+        while processes_in(work):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    return kill_writer
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "there", "when"),
+    [("append", False, "unit"), ("overwrite", True, "unit"), ("append", True, "data process")],
+)
 def test_a_writer_killed_in_the_middle_leaves_nothing_to_be_seen_and_the_next_works(
-    tmp_path: Path, mode: str, there: bool
+    tmp_path: Path, mode: str, there: bool, when: str, kill_writer: Callable[[Path, str, str], None]
 ) -> None:
-    out = tmp_path / "out"
+    place = tmp_path / "place"
+    place.mkdir()
+    out = place / "out"
     if there:
         write_parquet(dataset_of([_rows(7)]), out)
-    _killed(tmp_path, out, mode, "unit")
-    left = [name for name in os.listdir(tmp_path) if name != "out"]
+    kill_writer(out, mode, when)
+    left = [name for name in os.listdir(place) if name != "out"]
     assert [re.sub("-.*", "", name) for name in left] == [".out.writing"]
-    assert (_read(out) if there else out.exists()) == ({"part-000000.parquet": [7]} if there else False)
+    assert _read(out) == ({"part-000000.parquet": [7]} if there else {})
+    assert out.exists() == there
     write_parquet(dataset_of([_rows(8)]), out)
     assert sorted(row for rows in _read(out).values() for row in rows) == ([7, 8] if there else [8])
-    assert os.listdir(tmp_path) == ["out"]
+    assert os.listdir(place) == ["out"]
 
 
-def test_what_a_writer_killed_in_the_last_moment_had_added_is_taken_back_by_the_next(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_what_a_writer_killed_in_the_last_moment_had_changed_is_taken_back_by_the_next(
+    tmp_path: Path, kill_writer: Callable[[Path, str, str], None]
+) -> None:
+    place = tmp_path / "place"
+    out = place / "out"
     write_parquet(dataset_of([_rows(7)]), out)
-    _killed(tmp_path, out, "append", "first move")
+    kill_writer(out, "append", "first move")
     assert _read(out) == {"part-000000.parquet": [7], "part-000001.parquet": [0]}
     write_parquet(dataset_of([_rows(8)]), out)
     assert _read(out) == {"part-000000.parquet": [7], "part-000001.parquet": [8]}
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_a_directory_that_a_killed_writer_had_set_aside_is_put_back(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_parquet(dataset_of([_rows(7)]), out)
-    _killed(tmp_path, out, "overwrite", "exchange")
+    assert os.listdir(place) == ["out"]
+    kill_writer(out, "overwrite", "exchange")
     assert not out.exists()
     with pytest.raises(FileExistsError):
-        write_parquet(dataset_of([_rows(8)]), out, mode="error")
-    assert _read(out) == {"part-000000.parquet": [7]}
-    assert os.listdir(tmp_path) == ["out"]
+        write_parquet(dataset_of([_rows(9)]), out, mode="error")
+    assert _read(out) == {"part-000000.parquet": [7], "part-000001.parquet": [8]}
+    assert os.listdir(place) == ["out"]
 
 
-def test_the_staging_of_a_writer_that_lives_is_left_alone(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with local.LocalPlace(out).staging(overwrite=False) as theirs:
+def test_the_staging_of_others_is_left_alone_unless_it_is_old(tmp_path: Path) -> None:
+    out, notes = tmp_path / "out", tmp_path / ".out.writing-notes"
+    notes.mkdir()
+    with local.LocalPlace(out).staging(overwrite=False) as living:
         write_parquet(dataset_of([_rows(8)]), out)
-        assert theirs.exists()
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_the_staging_of_another_machine_is_swept_when_it_is_old(tmp_path: Path) -> None:
+        assert living.exists()
     for age_s in (0.0, staging.ABANDONED_S + 60):
-        theirs = tmp_path / f".out.writing-{'0' * 16}-1-1-abcdef"
-        (theirs / "files").mkdir(parents=True, exist_ok=True)
-        changed = theirs.stat().st_mtime - age_s
-        for path in (theirs / "files", theirs):
+        remote = tmp_path / f".out.writing-{'0' * 16}-1-1-abcdef"  # of another machine
+        (remote / "files").mkdir(parents=True, exist_ok=True)
+        changed = remote.stat().st_mtime - age_s
+        for path in (remote / "files", remote):
             os.utime(path, (changed, changed))
-        write_parquet(dataset_of([_rows(8)]), tmp_path / "out")
-        assert theirs.exists() == (age_s == 0.0)
-
-
-def test_a_directory_of_somebody_else_is_never_swept(tmp_path: Path) -> None:
-    (tmp_path / ".out.writing-notes").mkdir()
-    write_parquet(dataset_of([_rows(8)]), tmp_path / "out")
-    assert sorted(os.listdir(tmp_path)) == [".out.writing-notes", "out"]
+        write_parquet(dataset_of([_rows(8)]), out)
+        assert remote.exists() == (age_s == 0.0)
+    assert sorted(os.listdir(tmp_path)) == [notes.name, "out"]
 
 
 def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(
@@ -344,25 +345,29 @@ def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(
     assert len(os.listdir(out)) == 2
 
 
-# Sizes
+@pytest.mark.parametrize(
+    ("sizes", "limits", "files"),
+    [
+        ([[5, 2], [1]], {"max_rows_per_file": 3}, [[0, 1, 2], [3, 4, 5], [6], [7]]),
+        ([[1]] * 7, {"min_rows_per_file": 3}, [[0, 1, 2], [3, 4, 5], [6]]),
+        (
+            [[1], [7], [1], [1]],
+            {"min_rows_per_file": 2, "max_rows_per_file": 3},
+            [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]],
+        ),
+    ],
+)
+def test_files_have_as_many_rows_as_the_limits_say(
+    tmp_path: Path, sizes: list[list[int]], limits: dict[str, int], files: list[list[int]]
+) -> None:
+    write_parquet(dataset_of(*_numbered(sizes)), tmp_path / "out", **limits)
+    assert list(_read(tmp_path / "out").values()) == files
 
 
-def test_a_file_has_at_most_so_many_rows(tmp_path: Path) -> None:
-    units = ([_rows(*range(5)), _rows(5, 6)], [_rows(7)])
-    write_parquet(dataset_of(*units), tmp_path / "out", max_rows_per_file=3)
-    assert list(_read(tmp_path / "out").values()) == [[0, 1, 2], [3, 4, 5], [6], [7]]
-
-
-def test_units_go_to_one_file_until_it_has_enough_rows(tmp_path: Path) -> None:
-    units = [[_rows(number)] for number in range(7)]
-    write_parquet(dataset_of(*units), tmp_path / "out", min_rows_per_file=3)
-    assert list(_read(tmp_path / "out").values()) == [[0, 1, 2], [3, 4, 5], [6]]
-
-
-def test_both_limits_hold_together(tmp_path: Path) -> None:
-    units = ([_rows(0)], [_rows(*range(1, 8))], [_rows(8)], [_rows(9)])
-    write_parquet(dataset_of(*units), tmp_path / "out", min_rows_per_file=2, max_rows_per_file=3)
-    assert list(_read(tmp_path / "out").values()) == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
+def _numbered(sizes: list[list[int]]) -> list[list[dict[str, Any]]]:
+    """The numbers from 0 on, in units of blocks of these sizes."""
+    numbers = itertools.count()
+    return [[_rows(*itertools.islice(numbers, size)) for size in unit] for unit in sizes]
 
 
 @settings(max_examples=60, deadline=None)
@@ -375,24 +380,18 @@ def test_no_row_is_lost_or_changes_its_place_whatever_the_sizes(
     tmp_path_factory: pytest.TempPathFactory, units: list[list[int]], least: int | None, most: int | None
 ) -> None:
     out = tmp_path_factory.mktemp("sizes") / "out"
-    made: list[list[dict[str, Any]]] = []
-    total = 0
-    for sizes in units:
-        made.append([_rows(*range(sum(sizes[:i]) + total, sum(sizes[: i + 1]) + total)) for i in range(len(sizes))])
-        total += sum(sizes)
+    total = sum(map(sum, units))
     if least is not None and most is not None and least > most:
         least, most = most, least
-    write_parquet(dataset_of(*made), out, min_rows_per_file=least, max_rows_per_file=most)
+    write_parquet(dataset_of(*_numbered(units)), out, min_rows_per_file=least, max_rows_per_file=most)
     files = list(_read(out).values())
     assert [row for rows in files for row in rows] == list(range(total))
     assert all(len(rows) <= (most or total) for rows in files)
     assert all(len(rows) >= (least or 1) for rows in files[:-1])
 
 
-@pytest.mark.parametrize("units", [(), ([],), ([_rows()], [])])
+@pytest.mark.parametrize("units", [(), ([_rows()], [])])
 def test_an_empty_dataset_makes_an_empty_directory(tmp_path: Path, units: Any) -> None:
-    write_parquet(dataset_of(*units), tmp_path / "out")
-    assert _everything(tmp_path) == ["out"]
     write_parquet(dataset_of(*units), tmp_path / "out")
     assert _everything(tmp_path) == ["out"]
     write_parquet(dataset_of([_rows(1)]), tmp_path / "out")
@@ -400,14 +399,12 @@ def test_an_empty_dataset_makes_an_empty_directory(tmp_path: Path, units: Any) -
     assert _everything(tmp_path) == ["out"]
 
 
-# Names
-
-
 def test_numbers_of_files_grow_wider_so_that_their_order_stays() -> None:
     names = numbered([("", ".png")] * 3, {"": 999_999})
     assert names == ["part-0999999.png", "part-1000000.png", "part-1000001.png"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["", "a=1", "a=1/b=2"]), max_size=20), st.lists(st.sampled_from(["", "a=1"])))
 def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[str]) -> None:
     there = numbered([(directory, ".csv.gz") for directory in old], {})
@@ -418,20 +415,15 @@ def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[
         assert mine == sorted(mine)
 
 
-# What callers get wrong
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"mode": "replace"}, r"mode='replace' is not known: it must be one of 'append', 'overwrite', 'error'"),
         ({"min_rows_per_file": 0}, r"min_rows_per_file=0 must be a whole number from 1 on"),
-        ({"max_rows_per_file": 2.5}, r"max_rows_per_file=2\.5 must be"),
         ({"min_rows_per_file": 5, "max_rows_per_file": 4}, "is more than max_rows_per_file=4"),
         ({"partition_cols": "x"}, r"must be a list of columns: \['x'\]"),
         ({"partition_cols": ["x", "x"]}, "twice"),
         ({"concurrency": -1}, "concurrency=-1"),
-        ({"compression": "zip"}, "zip"),
         ({"row_group_size": 0}, "row_group_size=0"),
         ({"colour": "red"}, "colour"),
     ],
@@ -442,39 +434,20 @@ def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, 
     assert _everything(tmp_path) == []
 
 
-def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("notes")
     with pytest.raises(NotADirectoryError, match="is a file: rows are written to a directory"):
         write_parquet(dataset_of([_rows(1)]), tmp_path / "out", mode="overwrite")
     assert (tmp_path / "out").read_text() == "notes"
-
-
-@pytest.mark.parametrize(("path", "said"), [("", "empty"), (7, "must be a path")])
-def test_a_path_must_be_one(path: Any, said: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
-        write_csv(dataset_of([_rows(1)]), path)
-
-
-def test_a_link_to_a_directory_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    write_parquet(dataset_of([_rows(1)]), tmp_path / "link", mode="overwrite")
-    assert (tmp_path / "link").is_symlink()
-    assert _read(tmp_path / "real") == {"part-000000.parquet": [1]}
+    with pytest.raises(ValueError, match="empty"):
+        write_csv(dataset_of([_rows(1)]), "")
+    with pytest.raises(TypeError, match="must be a path"):
+        write_csv(dataset_of([_rows(1)]), 7)  # type: ignore[arg-type]
 
 
 def test_uris_and_filesystems_of_this_machine_lead_to_directories(tmp_path: Path) -> None:
-    import fsspec
-    from pyarrow.fs import LocalFileSystem
-
     write_json(dataset_of([_rows(1)]), f"file://{tmp_path}/a")
     write_json(dataset_of([_rows(1)]), str(tmp_path / "b"), filesystem=LocalFileSystem())
     write_json(dataset_of([_rows(1)]), str(tmp_path / "c"), filesystem=fsspec.filesystem("file"))
     for name in "abc":
         assert json.loads((tmp_path / name / "part-000000.json").read_text()) == {"x": 1}
-
-
-def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="no column 'y'; there are: 'x'"):
-        write_numpy(dataset_of([_rows(1)]), tmp_path / "out", column="y")
-    assert _everything(tmp_path) == []

@@ -1,4 +1,4 @@
-"""A write with `resume=True` that is interrupted goes on with what is left, and ends like one that never was."""
+"""An interrupted write with `resume=True` continues with what is left and ends like one that was not interrupted."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def _read(path: Path) -> list[list[int]]:
     return [pq.ParquetFile(file).read().column("x").to_pylist() for file in sorted(path.glob("*.parquet"))]
 
 
-def _dataset(read: list[int], fail_at: int | None = None, scale: int = 10) -> Dataset:
+def _dataset(read: list[int], fail_at: int | None = None, shift: int = 0) -> Dataset:
     """Notes the units that are read, and is interrupted in one of them."""
 
     def unit(number: int) -> Iterator[Block]:
@@ -39,36 +39,36 @@ def _dataset(read: list[int], fail_at: int | None = None, scale: int = 10) -> Da
         if number == fail_at:
             raise Interrupted
         if number != 2:  # Which is empty.
-            yield Block({"x": np.array([scale * number, scale * number + 1])})
+            yield Block({"x": np.array([10 * number, 10 * number + 1])})
 
-    return dataset_of(*(lambda number=number: unit(number) for number in range(NUM_UNITS)))
+    units = dataset_of(*(lambda number=number: unit(number) for number in range(NUM_UNITS)))
+    return units.map_batches(_add, fn_kwargs={"shift": shift})
+
+
+def _add(batch: dict[str, Any], shift: int) -> dict[str, Any]:
+    return {"x": batch["x"] + shift}
 
 
 WHOLE = [[0, 1], [10, 11], [30, 31], [40, 41]]
 
 
 @pytest.mark.parametrize("fail_at", range(NUM_UNITS))
-def test_the_units_that_are_left_are_written_and_no_others(tmp_path: Path, fail_at: int) -> None:
+def test_only_the_units_that_are_left_are_written(tmp_path: Path, fail_at: int) -> None:
     read: list[int] = []
     with pytest.raises(Interrupted):
         write_parquet(_dataset(read, fail_at), tmp_path / "out", resume=True)
     assert not (tmp_path / "out").exists()
     read.clear()
     write_parquet(_dataset(read), tmp_path / "out", resume=True)
-    # The unit before is done again where nothing told that it had ended.
+    # The unit before is done again where its end was not recorded.
     assert read[0] in (fail_at, max(fail_at - 1, 0), max(fail_at - 2, 0))
     assert read[-1] == NUM_UNITS - 1
     assert _read(tmp_path / "out") == WHOLE
     assert os.listdir(tmp_path) == ["out"]
-
-
-def test_a_write_that_is_done_is_not_done_again(tmp_path: Path) -> None:
-    read: list[int] = []
-    write_parquet(_dataset(read), tmp_path / "out", resume=True)
     inodes = {path.stat().st_ino for path in (tmp_path / "out").iterdir()}
     read.clear()
     write_parquet(_dataset(read), tmp_path / "out", resume=True)
-    assert read == []
+    assert read == [], "a write that is done is not done again"
     assert {path.stat().st_ino for path in (tmp_path / "out").iterdir()} == inodes
     assert len(paceline.data.read_parquet(str(tmp_path / "out")).take_all()) == 8
 
@@ -77,17 +77,17 @@ def test_a_write_that_is_done_is_not_done_again(tmp_path: Path) -> None:
 def test_interrupted_at_any_rename_it_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
 ) -> None:
-    rename, made = Path.rename, 0
+    rename, num_renames = Path.rename, 0
     for crash_at in range(1, 100):
         target = tmp_path / str(crash_at) / "out"
         if mode == "overwrite":
             write_parquet(dataset_of([{"x": [7]}]), target)
-        made = 0
+        num_renames = 0
 
         def counted(self: Path, other: Any, crash_at: int = crash_at) -> Any:
-            nonlocal made
-            made += 1
-            if made == crash_at:
+            nonlocal num_renames
+            num_renames += 1
+            if num_renames == crash_at:
                 raise Interrupted
             return rename(self, other)
 
@@ -100,7 +100,7 @@ def test_interrupted_at_any_rename_it_is_finished_by_the_next(
         write_parquet(_dataset([]), target, resume=True, mode=mode)
         assert _read(target) == WHOLE
         assert os.listdir(target.parent) == ["out"]
-        if made < crash_at:
+        if num_renames < crash_at:
             return
     pytest.fail("it never came to an end")
 
@@ -123,33 +123,19 @@ def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path: Path) -> N
     [
         lambda path: write_parquet(dataset_of([{"x": [1]}]), path, resume=True),
         lambda path: write_parquet(_dataset([]).map_batches(lambda batch: batch), path, resume=True),
+        lambda path: write_parquet(_dataset([], shift=1), path, resume=True),
         lambda path: write_parquet(_dataset([]), path, resume=True, compression="zstd"),
         lambda path: write_json(_dataset([]), path, resume=True),
     ],
-    ids=["other rows", "another step", "another option", "another format"],
+    ids=["other rows", "another step", "another argument", "another option", "another format"],
 )
-def test_another_write_does_not_go_on_with_its_files(tmp_path: Path, again: Callable[[Path], None]) -> None:
+def test_another_write_does_not_continue_with_its_files(tmp_path: Path, again: Callable[[Path], None]) -> None:
     with pytest.raises(Interrupted):
         write_parquet(_dataset([], 3), tmp_path / "out", resume=True)
-    with pytest.raises(ValueError, match=r"an unfinished write to .*out was of other rows"):
+    with pytest.raises(ValueError, match=r"an unfinished write to .*out was of other rows, other steps"):
         again(tmp_path / "out")
     write_parquet(_dataset([]), tmp_path / "out", resume=True)
     assert _read(tmp_path / "out") == WHOLE
-
-
-def test_arguments_of_a_step_tell_one_write_from_another(tmp_path: Path) -> None:
-    def added(batch: dict[str, Any], number: int) -> dict[str, Any]:
-        return {"x": batch["x"] + number}
-
-    def dataset(number: int, fail_at: int | None = None) -> Dataset:
-        return _dataset([], fail_at).map_batches(added, fn_kwargs={"number": number})
-
-    with pytest.raises(Interrupted):
-        write_parquet(dataset(1, 3), tmp_path / "out", resume=True)
-    with pytest.raises(ValueError, match="other steps"):
-        write_parquet(dataset(2), tmp_path / "out", resume=True)
-    write_parquet(dataset(1), tmp_path / "out", resume=True)
-    assert _read(tmp_path / "out")[0] == [1, 2]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -163,7 +149,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True), "sort.* brings rows of all units"),
         (lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3), "one process writes all"),
@@ -171,36 +157,35 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         (lambda path: write_csv(_dataset([]), path.parent, resume=True), "there are other files at"),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, write: Callable[[Path], None], told: str) -> None:
+def test_a_write_that_cannot_be_resumed_is_refused(tmp_path: Path, write: Callable[[Path], None], message: str) -> None:
     (tmp_path / "other").touch()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         write(tmp_path / "out")
     assert os.listdir(tmp_path) == ["other"]
 
 
 SCRIPT = """
 import sys, time
-from pathlib import Path
 import paceline.data
 
-def slow(batch):
-    time.sleep(0.05)
+def multiply(batch):
+    while batch["id"][0] >= 12 and sys.argv[1] == "is killed":
+        time.sleep(0.01)
     with open("done", "a") as file:
         file.write(f"{batch['id'][0]}\\n")
     return {"x": batch["id"] * 10}
 
 if __name__ == "__main__":
-    rows = paceline.data.range(24, override_num_blocks=24).map_batches(slow)
+    rows = paceline.data.range(24, override_num_blocks=24).map_batches(multiply)
     rows.write_parquet("out", resume=True)
 """
 
 
 def test_killed_in_the_middle_it_goes_on_and_each_row_is_there_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "script.py"]
     journal = tmp_path / ".out.resuming" / progress._DONE
-    with subprocess.Popen(command, cwd=tmp_path) as driver:
-        deadline = time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "script.py", "is killed"], cwd=tmp_path) as driver:
+        deadline = time.monotonic() + 100
         while not journal.exists() or journal.read_bytes().count(b"\n") < 7:
             assert driver.poll() is None
             assert time.monotonic() < deadline
@@ -208,7 +193,7 @@ def test_killed_in_the_middle_it_goes_on_and_each_row_is_there_once(tmp_path: Pa
         driver.send_signal(signal.SIGKILL)
     assert not (tmp_path / "out").exists()
     (tmp_path / "done").rename(tmp_path / "done_first")
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "script.py", "continues"], cwd=tmp_path, check=True)
     assert [x for file in _read(tmp_path / "out") for x in file] == [10 * number for number in range(24)]
     again = [int(line) for line in (tmp_path / "done").read_text().split()]
     assert min(again) >= 6, "what was written before is not done again"

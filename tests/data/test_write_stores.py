@@ -11,9 +11,9 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import S3FileSystem
 from rows_in_units import dataset_of
 
 from paceline._core.errors import StorageError
@@ -57,18 +57,11 @@ def _fails() -> Iterator[Block]:
     raise RuntimeError("broken")
 
 
-def test_files_appear_under_their_names(place: str) -> None:
-    write_parquet(dataset_of([_rows(0, 1)], [_rows(2)]), place)
-    assert _read(place) == {"part-000000.parquet": [0, 1], "part-000001.parquet": [2]}
-
-
-def test_a_failure_leaves_nothing(place: str) -> None:
+def test_modes_are_those_of_a_disk_and_a_failure_leaves_nothing(place: str) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         write_parquet(dataset_of([_rows(0)], _fails), place)
+    write_parquet(dataset_of([]), place)
     assert _read(place) == {}
-
-
-def test_modes_are_those_of_a_disk(place: str) -> None:
     write_parquet(dataset_of([_rows(0)], [_rows(1)]), place, mode="error")
     with pytest.raises(FileExistsError, match="mode='append' adds"):
         write_parquet(dataset_of([_rows(9)]), place, mode="error")
@@ -104,24 +97,14 @@ def test_partitions_are_prefixes(place: str) -> None:
     rows = {"day": pa.array(["2024-01-01", "a b/c"]), "x": np.arange(2)}
     write_parquet(dataset_of([rows]), place, partition_cols=["day"])
     assert _read(place) == {"day=2024-01-01/part-000000.parquet": [0], "day=a%20b%2Fc/part-000000.parquet": [1]}
-    store = store_at(place)
-    back = pa.dataset.dataset(store.path, filesystem=store.filesystem, partitioning="hive").to_table()
-    assert sorted(back["day"].to_pylist()) == ["2024-01-01", "a b/c"]
 
 
-def test_an_empty_dataset_leaves_no_object(place: str) -> None:
-    write_parquet(dataset_of([]), place)
-    assert _read(place) == {}
-
-
-def test_a_bucket_that_is_not_there_is_said(s3_environment: Server) -> None:
+def test_a_bucket_that_is_not_there_is_named(s3_environment: Server) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         write_parquet(dataset_of([_rows(1)]), "s3://nowhere/out")
 
 
 def test_a_filesystem_of_pyarrow_leads_there_too(place: str, s3_environment: Server) -> None:
-    from pyarrow.fs import S3FileSystem
-
     filesystem = S3FileSystem(endpoint_override=s3_environment.authority, scheme="http", region="us-east-1")
     write_parquet(dataset_of([_rows(1)]), place.removeprefix("s3://"), filesystem=filesystem)
     assert _read(place) == {"part-000000.parquet": [1]}
@@ -147,7 +130,7 @@ def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place: str, staged
         "import sys; from pathlib import Path; from paceline.data.sinks import bucket, staging; "
         "Path(sys.argv[1], staging.new_name(bucket._PREFIX)).mkdir()"
     )
-    subprocess.run([sys.executable, "-c", left, str(staged)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", left, str(staged)], check=True, timeout=100)
     assert len(os.listdir(staged)) == 1
     write_parquet(dataset_of([_rows(1)]), place)
     assert os.listdir(staged) == []

@@ -22,6 +22,7 @@ def text_of(outputs: Any, kind: str = "text/plain") -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     _, _, run, frame, curve, plane, search, table, later = executed(client_of(NOTEBOOK, tmp_path, monkeypatch))
     assert "complete" in text_of(run), run
@@ -34,13 +35,8 @@ def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     assert re.search(r" 4$", text_of(table), re.MULTILINE), "a bad one ended early"
     assert float(text_of(later)) > 0.9, "it has learned to tell them apart"
     assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_the_notebook_is_kept_without_what_it_printed():
-    kept = json.loads(NOTEBOOK.read_text())
-    cells = [cell for cell in kept["cells"] if cell["cell_type"] == "code"]
-    assert len(cells) == 9
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    kept = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in kept), "kept without its output"
 
 
 CELLS = [

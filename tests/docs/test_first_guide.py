@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from followed_page import follow, is_as_shown, steps
+from followed_page import follow
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "first-run.md"
@@ -57,6 +57,7 @@ def test_a_fresh_clone_follows_the_first_guide_word_for_word(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_first_guide_holds_for_the_present_interpreter(tmp_path: Path) -> None:
     commands = tmp_path / "bin"
     commands.mkdir()
@@ -68,81 +69,3 @@ def test_the_first_guide_holds_for_the_present_interpreter(tmp_path: Path) -> No
     work = tmp_path / "paceline"
     work.mkdir()
     assert follow(PAGE, work, env, after="## A script", given={}, timeout_s=120) == 12
-
-
-def page_of(tmp_path: Path, text: str) -> Path:
-    page = tmp_path / "page.md"
-    page.write_text(text)
-    return page
-
-
-FOLLOWED = """\
-Save this as `said.txt`:
-
-<!-- not run: it is no Python -->
-```python
-hello
-```
-
-## Then
-
-```console
-$ mkdir below; cd below; x=1
-$ echo $x; cat ../said.txt; cat
-1
-{}
-$ sleep 100 &
-```
-"""
-
-
-def test_commands_share_one_shell_and_have_nothing_to_read(tmp_path: Path) -> None:
-    env = {"PATH": SYSTEM_PATH}
-    assert follow(page_of(tmp_path, FOLLOWED.format("h...o")), tmp_path, env, given={}, timeout_s=20) == 3
-    assert (tmp_path / "said.txt").read_text() == "hello\n"
-
-
-def test_what_is_printed_otherwise_fails_at_its_line_of_the_page(tmp_path: Path) -> None:
-    page = page_of(tmp_path, FOLLOWED.format("goodbye"))
-    with pytest.raises(AssertionError, match=r"page.md:12: echo .*\n.*printed:\n1\nhello\n"):
-        follow(page, tmp_path, {"PATH": SYSTEM_PATH}, given={}, timeout_s=20)
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("false", "ended with 1"),
-        ("sleep 100", "not done after"),
-        ("exit 0", "the shell ended"),
-        ("echo something", "printed:\nsomething\n\nThe page shows:\nnothing of the kind"),
-    ],
-)
-def test_a_command_that_does_not_do_what_the_page_says_fails(tmp_path: Path, command: str, message: str) -> None:
-    page = page_of(tmp_path, f"```console\n$ {command}\nnothing of the kind\n```\n")
-    with pytest.raises(AssertionError, match=message):
-        follow(page, tmp_path, {"PATH": SYSTEM_PATH}, given={}, timeout_s=0.5)
-
-
-@pytest.mark.parametrize("block", ["```\n$ ls\n```\n", "```python\nx = 1\n```\n", "```console\nls\n```\n"])
-def test_a_block_that_nobody_could_follow_is_refused(block: str) -> None:
-    with pytest.raises(ValueError, match="line 2: "):
-        steps(block)
-
-
-@pytest.mark.parametrize(
-    ("shown", "same"),
-    [
-        (("a 1", "b 2", "c"), True),
-        (("a   1", "b 2", "", "c"), True),
-        (("a ...", "b 2", "c"), True),
-        (("a 1", "..."), True),
-        (("...", "c"), True),
-        (("a 1", "b 2"), False),
-        (("a 1", "c"), False),
-        (("a ...", "c"), False),
-        (("b 2", "..."), False),
-        ((), False),
-    ],
-)
-def test_dots_stand_for_what_varies_and_for_nothing_else(shown: tuple[str, ...], same: bool) -> None:
-    assert is_as_shown("a 1\nb  2\n\nc\n", shown) is same

@@ -18,8 +18,6 @@ from paceline._control.journal import decoded
 from paceline._core.codec import valid_prefix
 from paceline._storage.commit import decoded_manifest
 from paceline._storage.lease import Holder
-from paceline._view.listing import Listing
-from paceline._view.searches import SearchReader
 from paceline.data.preprocessor import Preprocessor
 from paceline.train import Checkpoint, Result, TrainingFailedError
 from paceline.tune import ResultGrid, Tuner
@@ -27,7 +25,7 @@ from paceline.tune.drive import events as search_events
 from paceline.tune.drive.book import OF_SEARCHES
 
 
-def told(paceline, *arguments):
+def run_command(paceline, *arguments):
     code, out, err = paceline(*arguments)
     assert code == 0, err
     return out
@@ -48,28 +46,19 @@ def lost(before, after, where=""):
         yield f"{where}: {before!r} became {after!r}"
 
 
-def lost_in(lines, decode, encode):
-    for payload in lines:
-        before, after = json.loads(payload), json.loads(encode(decode(payload)))
-        yield from lost(before, after, before["type"])
-
-
-def test_every_field_of_every_line_is_known(golden):
-    for path in [golden / "kinds" / "run.jsonl", *golden.rglob("reports/*/*.jsonl"), *golden.rglob("journal.jsonl")]:
+def test_every_field_of_every_line_manifest_and_lease_is_known(golden):
+    for path in [*golden.glob("kinds/*.jsonl"), *golden.rglob("reports/*/*.jsonl"), *golden.rglob("journal.jsonl")]:
         lines = list(valid_prefix(path.read_bytes()))
         assert len(lines) == path.read_bytes().count(b"\n") > 0
-        if path.parent.name != "search":
-            assert list(lost_in(lines, lambda line: decoded(line, "it"), events.encode)) == []
-    for path in (golden / "kinds" / "search.jsonl", golden / "search" / "journal.jsonl"):
-        lines = list(valid_prefix(path.read_bytes()))
-        assert list(lost_in(lines, OF_SEARCHES.decode, search_events.encode)) == []
-
-
-def test_every_field_of_manifests_and_leases_is_known(golden):
+        of_search = path.stem == "search" or path.parent.name == "search"
+        for line in lines:
+            event = OF_SEARCHES.decode(line) if of_search else decoded(line, "it")
+            after = search_events.encode(event) if of_search else events.encode(event)
+            assert list(lost(json.loads(line), json.loads(after), str(path))) == []
     for path in [golden / "kinds" / "manifest.json", *golden.rglob(".manifest.json")]:
-        data = path.read_bytes()
-        manifest = decoded_manifest(data, str(path))
-        assert list(lost(json.loads(data), {"crc32": json.loads(data).get("crc32"), **as_json(manifest)})) == []
+        before = json.loads(path.read_bytes())
+        manifest = as_json(decoded_manifest(path.read_bytes(), str(path)))
+        assert list(lost(before, {"crc32": before.get("crc32"), **manifest})) == []
     for path in [golden / "kinds" / "lease.json", *golden.rglob(".lease/*.json")]:
         data = path.read_bytes()
         assert list(lost(json.loads(data), as_json(msgspec.json.decode(data, type=Holder)))) == []
@@ -79,7 +68,7 @@ def as_json(value):
     return json.loads(msgspec.json.encode(value))
 
 
-def test_a_complete_run_has_all_its_metrics_and_checkpoints(golden):
+def test_a_complete_run_has_all_its_metrics_and_checkpoints_and_is_not_run_again(golden):
     result = Result.from_path(golden / "complete")
     assert result.error is None
     assert result.return_value == {"steps": 4}
@@ -101,6 +90,8 @@ def test_a_complete_run_has_all_its_metrics_and_checkpoints(golden):
     logs = [(result.log_dir / f"attempt_{attempt}" / "rank_1.log").read_text() for attempt in (1, 2)]
     assert "ValueError: the first attempt fails" in logs[0]
     assert logs[1] == "rank 1 begins at step 2\n"
+    assert golden_runs.trainer(golden, "complete", golden / "rows").fit().return_value == {"steps": 4}
+    assert not (golden / "complete" / "logs" / "attempt_3").exists(), "it is not run again"
 
 
 def ids_of(result):
@@ -119,12 +110,6 @@ def test_an_interrupted_run_is_continued_and_every_row_comes_once(golden):
     assert ids == whole["ids"].tolist(), "the rows come in the order that they had then"
     assert result.checkpoint.to_dict()["weights"].tolist() == [10.0] * 4
     assert (golden / "interrupted" / "logs" / "attempt_2" / "rank_0.log").read_text() == "rank 0 begins at step 2\n"
-
-
-def test_a_complete_run_is_not_run_again(golden):
-    result = golden_runs.trainer(golden, "complete", golden / "rows").fit()
-    assert result.return_value == {"steps": 4}
-    assert not (golden / "complete" / "logs" / "attempt_3").exists()
 
 
 def test_a_search_is_read_and_its_failed_trial_goes_on(golden):
@@ -158,40 +143,30 @@ def test_a_state_without_a_run_is_read(golden):
     assert scaler.stats_ == golden_runs.scaler().stats_
 
 
-def test_the_commands_show_them(golden, paceline):
-    listed = {run["id"]: run for run in json.loads(told(paceline, "ls", golden, "--json"))}
-    states = {name: listed[name]["state"] for name in ("complete", "interrupted", "search")}
-    assert states == {"complete": "complete", "interrupted": "lost", "search": "complete"}
-    shown = told(paceline, "show", golden / "complete")
-    assert "ValueError: the first attempt fails" in shown
-    assert "loss" in told(paceline, "show", golden / "search")
-    assert told(paceline, "checkpoints", golden / "complete", "--verify").endswith("all 2 are whole\n")
-    rows = told(paceline, "metrics", golden / "complete", "--csv", "-").splitlines()
+def test_the_commands_and_so_the_dashboard_show_them(golden, paceline):
+    listed = {run["id"]: run for run in json.loads(run_command(paceline, "ls", golden, "--json"))}
+    complete, interrupted, search = (listed[name] for name in ("complete", "interrupted", "search"))
+    assert (complete["state"], interrupted["state"], search["state"]) == ("complete", "lost", "complete")
+    assert (complete["attempt"], complete["num_reports"], complete["num_checkpoints"]) == (2, 4, 2)
+    assert (complete["num_failures"], complete["best"]["value"]) == (1, 1.5)
+    assert (interrupted["num_reports"], interrupted["num_checkpoints"]) == (3, 1)
+    assert (search["num_reports"], search["num_failures"]) == (3, 1)
+    for name in ("complete", "interrupted"):
+        detail = json.loads(run_command(paceline, "show", golden / name, "--json"))
+        assert len(detail["attempts"]) == listed[name]["attempt"]
+        assert detail["checkpoints"][0]["name"] == "checkpoint_000002"
+        assert {"loss", "eval/acc"} <= set(detail["metric_names"])
+        assert (detail["config"]["lr"], detail["scaling"]["num_workers"]) == (0.1, 2)
+        assert detail["environment"]["packages"]["paceline"]
+        assert "def training" in detail["code"]["sources"]["golden_runs.py"]
+        assert detail["timeline"]
+    assert "ValueError: the first attempt fails" in run_command(paceline, "show", golden / "complete")
+    assert "loss" in run_command(paceline, "show", golden / "search")
+    assert run_command(paceline, "checkpoints", golden / "complete", "--verify").endswith("all 2 are whole\n")
+    rows = run_command(paceline, "metrics", golden / "complete", "--csv", "-").splitlines()
     assert len(rows) == 5
     assert "eval/acc" in rows[0]
-    assert told(paceline, "logs", golden / "complete")
-
-
-def test_the_reader_of_the_dashboard_shows_them(golden):
-    listing = Listing(golden)
-    listing.refresh()
-    summaries = {summary.id: summary for summary in listing.summaries()}
-    complete, interrupted = summaries["complete"], summaries["interrupted"]
-    assert (complete.state, complete.attempt, complete.num_reports, complete.num_checkpoints) == ("complete", 2, 4, 2)
-    assert (complete.num_failures, complete.best.value) == (1, 1.5)
-    assert (interrupted.state, interrupted.num_reports, interrupted.num_checkpoints) == ("lost", 3, 1)
-    for name in ("complete", "interrupted"):
-        detail = listing.reader(name).detail(name)
-        assert len(detail.attempts) == summaries[name].attempt
-        assert detail.checkpoints[0].name == "checkpoint_000002"
-        assert {"loss", "eval/acc"} <= set(detail.metric_names)
-        assert (detail.config["lr"], detail.scaling["num_workers"], detail.run_config["name"]) == (0.1, 2, name)
-        assert detail.environment["packages"]["paceline"]
-        assert "def training" in detail.code["sources"]["golden_runs.py"]
-        assert detail.timeline
-    search = SearchReader(golden / "search")
-    search.refresh()
-    assert (search.summary().num_reports, search.summary().num_failures) == (3, 1)
+    assert run_command(paceline, "logs", golden / "complete")
 
 
 def test_a_run_lives_and_is_resumed_in_a_place_with_an_odd_name(tmp_path, paceline):
@@ -204,6 +179,6 @@ def test_a_run_lives_and_is_resumed_in_a_place_with_an_odd_name(tmp_path, paceli
     assert ids_of(result) == Counter(range(golden_runs.NUM_ROWS))
     assert (result.log_dir / "attempt_2" / "rank_0.log").read_text() == "rank 0 begins at step 2\n"
     assert Result.from_path(place / name).checkpoint.to_dict()["step"] == 4
-    assert name in told(paceline, "show", place / name)
-    assert name in told(paceline, "ls", place)
-    assert told(paceline, "checkpoints", place / name, "--verify").endswith("all 2 are whole\n")
+    assert name in run_command(paceline, "show", place / name)
+    assert name in run_command(paceline, "ls", place)
+    assert run_command(paceline, "checkpoints", place / name, "--verify").endswith("all 2 are whole\n")

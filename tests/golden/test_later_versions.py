@@ -41,12 +41,10 @@ def refusals(golden, paceline, run):
         with pytest.raises(StorageError) as refusal:
             each()
         yield str(refusal.value)
-    if run == "search":
-        assert paceline("show", golden / run)[0] == 2
-        yield paceline("show", golden / run)[2]
-    else:
-        assert paceline("checkpoints", golden / run, "--verify")[0] == 2
-        yield paceline("checkpoints", golden / run, "--verify")[2]
+    command = ["show", golden / run] if run == "search" else ["checkpoints", golden / run, "--verify"]
+    code, _, message = paceline(*command)
+    assert code == 2
+    yield message
 
 
 @pytest.mark.parametrize("otherwise", [False, True], ids=["of-the-same-form", "of-another-form"])

@@ -47,18 +47,12 @@ def same(one: Any, other: Any) -> bool:
 @given(values)
 @example([math.nan, math.inf, -math.inf, -0.0])
 @example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
-def test_any_value_comes_back_from_json_as_it_was(value: Any) -> None:
-    wire = msgspec.json.encode(plain(value))
-    assert same(unplain(msgspec.json.decode(wire)), value)
-
-
-@settings(deadline=None)
-@given(values)
-def test_what_is_written_is_json_that_others_read_too(value: Any) -> None:
+def test_any_value_comes_back_from_json_that_others_read_too(value: Any) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
     wire = msgspec.json.encode(plain(value))
+    assert same(unplain(msgspec.json.decode(wire)), value)
     assert same(unplain(json.loads(wire, parse_constant=refuse)), value)
 
 
@@ -82,25 +76,30 @@ def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], c
     assert str(refusal.value).startswith(f"metrics{path} is a")
 
 
-@pytest.mark.parametrize("key", [None, (1, 2), True, b"loss"])
-def test_a_key_that_is_no_string_is_refused_by_its_path(key: object) -> None:
-    with pytest.raises(TypeError, match=r"^metrics\['eval'\] has the key "):
-        plain({"eval": {key: 1}})
-
-
-def test_the_key_of_the_escape_is_refused_for_it_could_not_come_back() -> None:
-    with pytest.raises(ValueError, match=r"^metrics\['a'\] has the key '\$number'"):
-        plain({"a": {"$number": "nan"}})
+@pytest.mark.parametrize(
+    ("value", "error", "told"),
+    [
+        *(({key: 1}, TypeError, "metrics['eval'] has the key ") for key in (None, (1, 2), True, b"loss")),
+        ({"$number": "nan"}, ValueError, "metrics['eval'] has the key '$number'"),
+        ({"name": "ab\ud800c"}, ValueError, r"metrics['eval']['name'] is a text with '\ud800' at position 2"),
+        (["ok", "\udfff"], ValueError, r"metrics['eval'][1] is a text with '\udfff' at position 0"),
+        ({"\ud800": 1}, ValueError, r"metrics['eval'] has a key with '\ud800' at position 0"),
+        ({1: 0, "1": 0}, ValueError, "metrics['eval'] has the keys 1 and '1', which are the same as text"),
+        ({"0.5": 0, 0.5: 0}, ValueError, "metrics['eval'] has the keys '0.5' and 0.5, which are the same as text"),
+    ],
+)
+def test_what_could_not_come_back_is_refused_by_its_path(value: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error) as refusal:
+        plain({"eval": value})
+    assert str(refusal.value).startswith(told)
+    assert "\\ud" not in told or "hint: " in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("value", "number"),
     [
-        (np.float64(1.5), 1.5),
         (np.float32(0.5), 0.5),
-        (np.float16(0.25), 0.25),
         (np.longdouble(2.5), 2.5),
-        (np.int64(-7), -7),
         (np.uint64(2**64 - 1), 2**64 - 1),
         (np.bool_(True), True),
         (np.str_("good"), "good"),
@@ -115,7 +114,7 @@ def test_scalars_of_numpy_become_numbers(value: Any, number: Any) -> None:
     assert same(unplain(msgspec.json.decode(msgspec.json.encode(plain({"x": value})))), {"x": number})
 
 
-def test_tensors_of_one_element_become_numbers() -> None:
+def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
     torch = pytest.importorskip("torch")
     metrics = {
         "loss": torch.tensor(1.5, requires_grad=True),
@@ -126,10 +125,6 @@ def test_tensors_of_one_element_become_numbers() -> None:
     }
     expected = {"loss": 1.5, "half": 0.5, "count": 7, "done": True, "nan": math.nan}
     assert same(unplain(plain(metrics)), expected)
-
-
-def test_a_tensor_of_many_elements_is_refused_with_its_path_and_shape() -> None:
-    torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"^metrics\['acc'\] is a Tensor of shape \(2, 3\)"):
         plain({"acc": torch.zeros(2, 3)})
 
@@ -144,7 +139,7 @@ def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any
     assert hint.startswith("hint: ")
 
 
-def test_subclasses_of_numbers_and_strings_become_the_plain_kind() -> None:
+def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys_text() -> None:
     class Level(enum.IntEnum):
         HIGH = 3
 
@@ -152,9 +147,6 @@ def test_subclasses_of_numbers_and_strings_become_the_plain_kind() -> None:
         pass
 
     assert same(plain([Level.HIGH, Name("a")]), [3, "a"])
-
-
-def test_number_keys_become_text() -> None:
     assert plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
 
 
@@ -168,32 +160,10 @@ def test_a_metric_is_found_by_its_name_or_by_its_path() -> None:
     assert looked_up([1], "x") is None
 
 
-@pytest.mark.parametrize("digits", [600, 4300, 4301, 10_000])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_an_integer_of_any_length_comes_back(digits: int, sign: int) -> None:
-    value = {"n": sign * (10**digits - 1)}
+@pytest.mark.parametrize("digits", [4300, 4301, 10_000])
+def test_an_integer_of_any_length_comes_back(digits: int) -> None:
+    value = {"n": [10**digits - 1, 1 - 10**digits]}
     assert unplain(msgspec.json.decode(msgspec.json.encode(plain(value)))) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ({"eval": {"name": "ab\ud800c"}}, r"metrics['eval']['name'] is a text with '\ud800' at position 2"),
-        ({"eval": ["ok", "\udfff"]}, r"metrics['eval'][1] is a text with '\udfff' at position 0"),
-        ({"eval": {"\ud800": 1}}, r"metrics['eval'] has a key with '\ud800' at position 0"),
-    ],
-)
-def test_half_a_character_is_refused_by_its_path(value: Any, told: str) -> None:
-    with pytest.raises(ValueError) as refusal:
-        plain(value)
-    assert str(refusal.value).startswith(told)
-    assert "hint: " in str(refusal.value)
-
-
-@pytest.mark.parametrize("keys", [(1, "1"), ("1", 1), (0.5, "0.5"), (1, 1.5, "1.5")])
-def test_keys_that_are_the_same_as_text_are_refused_by_their_path(keys: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^metrics\['eval'\] has the keys .* and .*, which are the same as text"):
-        plain({"eval": dict.fromkeys(keys, 0)})
 
 
 @pytest.mark.parametrize("text", ["junk", "", "0xzz", "9" * 5000])

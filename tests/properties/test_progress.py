@@ -34,11 +34,3 @@ def test_the_least_moves_with_the_last_rank_of_each_round(size: int, random) -> 
             progress = progress.advanced(rank, seq)
         assert progress.least == seq
     assert progress == Progress.of(size, 2), "it does not matter by which way it came there"
-
-
-def test_the_progress_before_a_report_is_not_changed_by_it() -> None:
-    before = Progress.of(1030, 3)
-    after = before.advanced(1029, 4)
-    assert before == Progress.of(1030, 3)
-    assert after[1029] == 4
-    assert before[1029] == 3

@@ -149,12 +149,6 @@ def test_what_an_arena_held_before_does_not_show(states: list[Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @settings(deadline=None, max_examples=300)
-@given(JSON, st.lists(JSON, max_size=3))
-def test_a_hostile_tree_is_read_or_refused(tree: Any, buffers: list[Any]) -> None:
-    _read_or_refuse({"version": 1, "num_bytes": 64, "tree": tree, "buffers": buffers})
-
-
-@settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_a_hostile_change_of_a_state_is_read_or_refused(data: st.DataObject) -> None:
     document = {

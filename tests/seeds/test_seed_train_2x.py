@@ -83,6 +83,7 @@ from paceline.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfi
 from paceline.train.torch import TorchTrainer
 
 def train_func(config):
+    torch.manual_seed(0)
     x = torch.ones(16, 4)
     y = torch.ones(16, 1)
     model = nn.Linear(4, 1)

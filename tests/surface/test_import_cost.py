@@ -13,9 +13,9 @@ import sys
 import time
 
 before = set(sys.modules)
-began = time.perf_counter()
+began = time.process_time()
 import {module}
-took_s = time.perf_counter() - began
+took_s = time.process_time() - began
 loaded = {{name.partition(".")[0] for name in set(sys.modules) - before}}
 
 import json
@@ -24,7 +24,7 @@ print(json.dumps([took_s, sorted(loaded - {{"{module}", "paceline"}} - set(sys.s
 
 
 def imported(run_script: RunScript, module: str) -> tuple[float, list[str]]:
-    """How long a fresh interpreter takes to import it, and what it loads outside the standard library."""
+    """The processor time of an import in a fresh interpreter, and what it loads besides the standard library."""
     ended = run_script(IMPORT.format(module=module), env={"PACELINE_PREWARM": "0"})
     assert ended.returncode == 0, ended.stderr
     took_s, packages = json.loads(ended.stdout)
@@ -36,17 +36,13 @@ def test_importing_paceline_loads_the_standard_library_only(run_script: RunScrip
     assert packages == []
 
 
+@pytest.mark.slow  # It has a bound on time, and `make test` has none.
 def test_importing_paceline_takes_less_than_50_ms(run_script: RunScript) -> None:
     took_s = min(imported(run_script, "paceline")[0] for _ in range(5))
     assert took_s < 0.050
 
 
-@pytest.mark.parametrize("heavy", ["numpy", "pandas", "pyarrow", "ray", "torch"])
-def test_importing_train_leaves_heavy_packages_alone(run_script: RunScript, heavy: str) -> None:
-    _, packages = imported(run_script, "paceline.train")
-    assert heavy not in packages
-
-
-def test_a_package_that_is_loaded_is_seen(run_script: RunScript) -> None:
-    _, packages = imported(run_script, "psutil, xxhash")
-    assert packages == ["psutil", "xxhash"]
+def test_importing_train_leaves_heavy_packages_alone(run_script: RunScript) -> None:
+    _, packages = imported(run_script, "paceline.train, psutil")
+    assert "psutil" in packages, "what is loaded is seen"
+    assert not {"numpy", "pandas", "pyarrow", "ray", "torch"} & set(packages)

@@ -72,10 +72,6 @@ def normalised(lines):
     return text
 
 
-def golden(name, text):
-    assert text == (GOLDEN / name).read_text()
-
-
 def test_the_whole_screen_while_a_run_is_under_way_and_after_it(tmp_path):
     seen = []
 
@@ -89,8 +85,8 @@ def test_the_whole_screen_while_a_run_is_under_way_and_after_it(tmp_path):
     assert ended == 0, text
     assert HIDE not in text
     assert OTHER_SCREEN not in text
-    golden("live_screen.txt", normalised(seen[0]))
-    golden("screen_after.txt", normalised(shown(text, 200)))
+    assert normalised(seen[0]) == (GOLDEN / "live_screen.txt").read_text()
+    assert normalised(shown(text, 200)) == (GOLDEN / "screen_after.txt").read_text()
     shares = [int(share) for share in re.findall(r"(\d+) %", next(line for line in seen[0] if "  time" in line))]
     assert sum(shares) == 100
 
@@ -118,14 +114,11 @@ def test_narrow_resized_in_colour_and_with_standard_output_in_a_file(tmp_path):
     assert "run resnet is complete after 5 reports" in text.replace("\r\n", "")
 
 
-CTRL_C = {
-    1: (0, "paceline: stopped after report"),
-    2: (1, "KeyboardInterrupt"),
-}
-
-
-@pytest.mark.parametrize("times", CTRL_C)
-def test_ctrl_c_leaves_a_clean_screen(times, tmp_path):
+@pytest.mark.parametrize(
+    ("times", "codes", "last"),
+    [(1, {0}, "paceline: stopped after report"), (2, {1, -signal.SIGINT}, "KeyboardInterrupt")],
+)
+def test_ctrl_c_leaves_a_clean_screen(times, codes, last, tmp_path):
     script = """
 def forever(config):
     for epoch in range(100_000):
@@ -145,12 +138,11 @@ def forever(config):
             pressed.append(2)
             os.write(keys, b"\x03")
 
-    code, told = CTRL_C[times]
     script += f"fit(function=forever, stays={times == 2})"
     ended, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
-    assert ended in (code, -signal.SIGINT if times == 2 else code), text
+    assert ended in codes, text
     lines = shown(text)
-    assert any(line.startswith(told) for line in lines), text
+    assert any(line.startswith(last) for line in lines), text
     assert "paceline: stopping at the next report; press Ctrl-C again to stop now" in lines
     assert not any(line.startswith(("run resnet", "  rank", "     0")) for line in lines), "the block is gone"
 
@@ -188,6 +180,7 @@ fit(function=debugged, num_workers=0, answer=1)
     assert "paceline: report" not in text
 
 
+@pytest.mark.slow
 def test_runs_one_after_the_other_and_two_at_once(tmp_path):
     script = """
 def brief(config):
@@ -214,6 +207,7 @@ for thread in threads:
     assert not any(line.startswith("run ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_its_terminal_is_closed(tmp_path):
     """As with `disown`: the signal does not end it, and there is nothing to write to any more."""
     script = """

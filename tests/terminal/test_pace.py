@@ -28,11 +28,6 @@ def test_an_epoch_of_each_report_counts_from_zero_and_is_done_when_it_is_reporte
     assert (now.kind, now.done, now.goal, now.steps_per_s) == ("epoch", 4, 10, None)
 
 
-def test_counting_from_one_comes_to_the_same():
-    now = heard(every(10, 4, first=1), {"num_epochs": 10}).now(130.0)
-    assert now.progress == pytest.approx(0.4)
-
-
 def test_steps_within_epochs_count_the_epochs_that_are_over():
     rows = [(100.0 + i, i + 1, {"epoch": i // 10, "global_step": i * 5}, 1) for i in range(35)]
     now = heard(rows, {"max_epochs": 6, "max_steps": 300}).now(134.0)
@@ -41,29 +36,21 @@ def test_steps_within_epochs_count_the_epochs_that_are_over():
     assert now.left_s == pytest.approx(130 / 5)
 
 
-def test_a_step_that_begins_anew_in_each_epoch_tells_nothing():
+def test_a_step_that_begins_anew_in_each_epoch_or_is_past_its_end_tells_no_progress():
     rows = [(100.0 + i, i + 1, {"step": i % 10}, 1) for i in range(35)]
     now = heard(rows, {"max_steps": 40}).now(134.0)
     assert now == Pacing(reports_per_s=pytest.approx(1.0))
-
-
-def test_a_counter_past_its_end_tells_no_progress():
     now = heard(every(1, 30, "step"), {"num_steps": 20}).now(130.0)
-    assert now.progress is None
-    assert now.left_s is None
-    assert now.steps_per_s == pytest.approx(1.0)
+    assert (now.progress, now.left_s, now.steps_per_s) == (None, None, pytest.approx(1.0))
 
 
-def test_a_resumed_run_counts_from_where_it_resumed():
+def test_a_resumed_run_counts_from_where_it_resumed_and_one_report_after_that_is_no_rate():
     rows = [*every(10, 6), *every(2, 4, first=3, seq=4, start=1000.0, attempt=2)]
     now = heard(rows, {"epochs": 10}).now(1006.0)
     assert now.done == 7
     assert now.epochs_per_s == pytest.approx(0.5)
     assert now.left_s == pytest.approx(6)
-
-
-def test_one_report_after_a_restart_is_no_rate():
-    now = heard([*every(10, 6), *every(2, 1, first=3, seq=4, start=1000.0, attempt=2)], {"epochs": 10}).now(1006.0)
+    now = heard(rows[:7], {"epochs": 10}).now(1006.0)
     assert (now.reports_per_s, now.left_s) == (None, None)
     assert now.progress == pytest.approx(0.4)
 
@@ -74,10 +61,8 @@ def test_what_is_overdue_is_slower_than_it_was():
     assert pace.now(140.0).left_s == pytest.approx(50)
     assert pace.now(310.0).epochs_per_s == pytest.approx(3 / 200)
     assert pace.now(310.0).left_s > 300
-
-
-def test_the_last_of_all_leaves_nothing():
-    assert heard(every(10, 10), {"num_epochs": 10}).now(191.0).left_s == 0
+    assert heard(every(10, 10), {"num_epochs": 10}).now(191.0).left_s == 0, "nothing is left"
+    assert Pace({"epochs": 3}).now(5.0) == Pacing(), "nobody has reported"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +77,10 @@ def test_names_within_the_usual_dictionaries_count(metrics, config):
     assert heard([(1.0, 3, metrics, 1)], config).now(1.0).progress == 0.5
 
 
-@pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, [5], 10**400])
+@pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, 10**400])
 def test_what_is_no_number_counts_nothing(value):
     assert heard([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).now(1.0).progress is None
     assert heard([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).now(1.0).progress is None
-
-
-def test_nobody_has_reported():
-    assert Pace({"epochs": 3}).now(5.0) == Pacing()
 
 
 def test_what_follows_fast_is_looked_at_now_and_then():
@@ -110,12 +91,9 @@ def test_what_follows_fast_is_looked_at_now_and_then():
     assert len(pace._samples) < 100
 
 
-def test_only_the_last_minute_tells_the_rate():
+def test_only_the_last_minute_tells_the_rate_unless_reports_are_rare():
     rows = [*every(1, 100, "step"), *every(0.5, 200, "step", first=100, seq=101, start=200.0)]
     assert heard(rows).now(299.5).steps_per_s == pytest.approx(2.0)
-
-
-def test_rare_reports_are_reckoned_with_though_they_are_long_ago():
     pace = heard(every(600, 20))
     assert pace.now(100 + 600 * 19).epochs_per_s == pytest.approx(1 / 600)
     assert len(pace._samples) == AT_LEAST

@@ -108,9 +108,7 @@ def worker(begin):
             yield answer
 
 
-def drive(
-    path, faults, *, size=2, max_failures=20, limit=float("inf"), before=None, stop_after=None, sizes=(), num_drivers=20
-):
+def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=None, sizes=()):
     """Play a run to its end, with a new driver for each that was lost; returns the run and its engines."""
     engines = []
     stopper = _Stopper(stop_after)
@@ -141,7 +139,7 @@ def drive(
                 if before is not None:
                     before(controller)
                 stopper.controller = controller
-                started = DriverStarted(size, max_failures, Retention(num_to_keep=1), sizes=sizes)
+                started = DriverStarted(size, 20, Retention(num_to_keep=1), sizes=sizes)
                 return controller.drive(started), engines
     raise AssertionError("20 drivers were lost")
 
@@ -179,22 +177,10 @@ def expected(rank, steps=STEPS):
 
 
 def _group(path, command, run):
-    first = command.resume.seq if command.resume else 0
+    resume, size = command.resume, command.size
+    first = resume.seq if resume else 0
     begins = [
-        Begin(
-            "run",
-            str(path),
-            command.attempt,
-            rank,
-            command.size,
-            rank,
-            command.size,
-            0,
-            first,
-            1,
-            checkpoints=run.checkpoints,
-            resume=command.resume,
-        )
-        for rank in range(command.size)
+        Begin("run", str(path), command.attempt, rank, size, rank, size, 0, first, 1, resume=resume)
+        for rank in range(size)
     ]
     return Group(command.attempt, tuple(WorkerSpec(begin, path / "log") for begin in begins), b"")

@@ -13,15 +13,30 @@ from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
 from paceline.testing.faults.engine import FaultyEngine
 from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
 
-ON_A_RESTART = ("restore",)
 
-
-def test_a_run_without_faults_is_left_alone(tmp_path):
-    run, engines = drive(tmp_path, Faults())
+@pytest.mark.parametrize(
+    ("faults", "first_seqs"),
+    [
+        (Faults(), [[0]]),
+        (Faults().kill(1, at=At("commit", 4, call=3)), [[0, 4]]),
+        (Faults().lose_driver(after="Committed", number=2), [[0], [4]]),
+        (Faults().lose_all(1, at=("report", 3)), [[0], [2]]),
+        *(
+            (Faults(seed=3).corrupt("rank_1", how=how, after=2).kill(0, at=("step", 3)), [[0, 0]])
+            for how in ("flip", "truncate", "zero")
+        ),
+    ],
+    ids=str,
+)
+def test_faults_strike_once_and_the_run_goes_on_from_the_last_whole_checkpoint(tmp_path, faults, first_seqs):
+    """`first_seqs`: by driver and attempt, the report that workers resumed from."""
+    run, engines = drive(tmp_path, faults)
     assert run.phase == Finished("complete")
-    assert len(engines) == 1
-    assert len(engines[0].groups) == 1
-    assert not (tmp_path / "faults.jsonl").exists()
+    assert [[group.workers[0].begin.first_seq for group in engine.groups] for engine in engines] == first_seqs
+    assert len(faults.fired(tmp_path)) == len(faults.all)
+    assert (tmp_path / "faults.jsonl").exists() == bool(faults.all)
+    broken = [e.seq for e in journal.read(Layout(tmp_path).journal) if isinstance(e, CheckpointBroken)]
+    assert broken == ([2] if first_seqs == [[0, 0]] else [])
     for rank in (0, 1):
         assert rows(tmp_path, rank) == expected(rank)
 
@@ -30,7 +45,7 @@ def test_a_run_without_faults_is_left_alone(tmp_path):
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
     faults = Faults().kill(rank, at=phase)
-    if phase in ON_A_RESTART:
+    if phase == "restore":
         faults = faults.kill(1 - rank, at=("step", 4))
     run, engines = drive(tmp_path, faults)
     assert run.phase == Finished("complete")
@@ -40,14 +55,6 @@ def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
     assert [(event.rank, event.failure.kind) for event in failed][-1] == (rank, "killed")
     for other in (0, 1):
         assert rows(tmp_path, other) == expected(other)
-
-
-def test_a_fault_strikes_at_its_number_and_call_and_once(tmp_path):
-    faults = Faults().kill(1, at=At("commit", 4, call=3))
-    run, engines = drive(tmp_path, faults)
-    assert run.phase == Finished("complete")
-    assert [group.workers[0].begin.first_seq for group in engines[0].groups] == [0, 4]
-    assert len(faults.fired(tmp_path)) == 1
 
 
 def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(tmp_path):
@@ -64,22 +71,8 @@ def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(t
     assert num_lost > 20
 
 
-def test_a_driver_is_lost_after_the_event_it_was_to_be_lost_after(tmp_path):
-    faults = Faults().lose_driver(after="Committed", number=2)
-    _, engines = drive(tmp_path, faults)
-    assert [engine.groups[0].workers[0].begin.first_seq for engine in engines] == [0, 4]
-
-
-def test_a_machine_that_goes_down_takes_driver_and_worker(tmp_path):
-    faults = Faults().lose_all(1, at=("report", 3))
-    run, engines = drive(tmp_path, faults)
-    assert run.phase.ending == "complete"
-    assert len(engines) == 2
-    assert rows(tmp_path, 1) == expected(1)
-
-
 def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
-    for seed in range(20):
+    for seed in range(10):
         path = tmp_path / str(seed)
         faults = Faults(seed=seed).kills(6, num_reports=STEPS)
         assert faults == Faults(seed=seed).kills(6, num_reports=STEPS)
@@ -143,61 +136,47 @@ def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path
     assert run.latest.seq == LAST_CHECKPOINT
 
 
-def test_a_corrupted_checkpoint_is_passed_over_for_the_one_before(tmp_path):
-    faults = Faults(seed=3).corrupt("rank_1", how="flip", after=2).kill(0, at=("step", 3))
-    run, engines = drive(tmp_path, faults)
-    assert run.phase.ending == "complete"
-    assert [e.seq for e in journal.read(Layout(tmp_path).journal) if isinstance(e, CheckpointBroken)] == [2]
-    assert [group.workers[0].begin.first_seq for group in engines[0].groups] == [0, 0]
-
-
 # What the loss of a message does. A socket loses none, short of losing the connection, and then the worker leaves and
 # is told as exited; an engine that may lose messages has to say them again.
 LOST = {
-    "WorkerReady": "nothing",
-    "Reported": "a row",
-    "CheckpointStaged": "stuck",
-    "CheckpointCommitted": "stuck",
-    "WorkerReturned": "stuck",
-    "Joined": "stuck",
-    "Release": "stuck",
+    ("WorkerReady", None): "nothing",
+    ("Reported", 3): "a row",
+    ("Reported", 4): "stuck",
+    ("CheckpointStaged", None): "stuck",
+    ("CheckpointCommitted", None): "stuck",
+    ("WorkerReturned", None): "stuck",
+    ("Joined", None): "stuck",
+    ("Release", None): "stuck",
 }
 
 
-@pytest.mark.parametrize("message", LOST)
-def test_what_the_loss_of_a_message_does(tmp_path, message):
-    number = 3 if message == "Reported" else None
+@pytest.mark.parametrize(("message", "number"), LOST)
+def test_what_the_loss_of_a_message_does(tmp_path, message, number):
+    outcome = LOST[message, number]
     faults = Faults().drop(message, rank=1, number=number)
-    if LOST[message] == "stuck":
+    if outcome == "stuck":
         with pytest.raises(Stuck):
             drive(tmp_path, faults, limit=300)
         return
     run, _ = drive(tmp_path, faults)
     assert run.phase.ending == "complete"
     missing = [row for row in expected(1) if row not in rows(tmp_path, 1)]
-    assert missing == ([{"seq": 3, "rank": 1}] if LOST[message] == "a row" else [])
+    assert missing == ([{"seq": 3, "rank": 1}] if outcome == "a row" else [])
     assert rows(tmp_path, 0) == expected(0)
 
 
-def test_a_lost_report_with_a_checkpoint_is_waited_for_without_end(tmp_path):
-    with pytest.raises(Stuck):
-        drive(tmp_path, Faults().drop("Reported", rank=1, number=4), limit=300)
+def request_stop(controller):
+    controller._inbox.append(StopRequested(1))
 
 
 @pytest.mark.parametrize("message", ["Hold", "WorkerHeld"])
 def test_a_stop_that_is_not_heard_is_waited_for_without_end(tmp_path, message):
     with pytest.raises(Stuck):
-        drive(
-            tmp_path,
-            Faults().drop(message, rank=1),
-            limit=300,
-            before=lambda controller: controller._inbox.append(StopRequested(1)),
-        )
+        drive(tmp_path, Faults().drop(message, rank=1), limit=300, before=request_stop)
 
 
 def test_a_stop_that_one_rank_does_not_hear_of_ends_all_a_while_after_the_first_has_stopped(tmp_path):
-    stop = Faults().drop("StopAt", rank=1)
-    run, _ = drive(tmp_path, stop, before=lambda controller: controller._inbox.append(StopRequested(1)))
+    run, _ = drive(tmp_path, Faults().drop("StopAt", rank=1), before=request_stop)
     assert run.phase.ending == "interrupted"
 
 

@@ -2,109 +2,74 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    CheckpointUploadMode,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    WorkerGroupError,
-)
-
-
-@pytest.fixture
-def fit(tmp_path):
-    def fit(function, num_workers=2, *, name="run", **run_config):
-        return DataParallelTrainer(
-            function,
-            scaling_config=ScalingConfig(num_workers),
-            run_config=RunConfig(name=name, storage_path=tmp_path, **run_config),
-        ).fit()
-
-    return fit
+from paceline.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, WorkerGroupError
 
 
 def names(result):
     return sorted(path.name for path in Path(result.path).glob("*") if path.is_dir() and "check" in path.name)
 
 
-def test_a_directory_of_the_users_is_copied_and_stays(fit, tmp_path):
+def test_directories_are_copied_staged_ones_moved_async_ones_removed_and_a_name_may_be_chosen_again(fit, tmp_path):
     mine = tmp_path / "mine"
     (mine / "sub").mkdir(parents=True)
-    (mine / "model.txt").write_text("weights")
-    (mine / "sub" / "more.txt").write_text("more")
+    (mine / "sub" / "model.txt").write_text("weights")
 
     def function():
-        checkpoint = Checkpoint.from_directory(mine) if train.get_context().get_world_rank() == 0 else None
-        train.report({"x": 1}, checkpoint=checkpoint)
+        is_first = train.get_context().get_world_rank() == 0
+        train.report({}, checkpoint=Checkpoint.from_directory(mine) if is_first else None)
+
+        staged = train.staging_directory()
+        (staged / "model.bin").write_bytes(b"x" * 1000)
+        inode = (staged / "model.bin").stat().st_ino
+        train.report({}, checkpoint=Checkpoint.from_directory(staged) if is_first else None)
+        assert staged.exists() != is_first
+        assert not is_first or Path(train.get_checkpoint().path, "model.bin").stat().st_ino == inode
+
+        given = Path(tempfile.mkdtemp(dir=tmp_path))
+        (given / "x").write_text("1")
+        checkpoint = Checkpoint.from_directory(given)
+        train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+        train.get_all_reported_checkpoints()
+        assert not given.exists()
+
+        for i in range(2):
+            train.report({}, checkpoint=Checkpoint.from_dict({"i": i}), checkpoint_dir_name="checkpoint_last")
 
     result = fit(function)
-    assert names(result) == ["checkpoint_000001"]
-    with result.checkpoint.as_directory() as directory:
-        assert Path(directory, "model.txt").read_text() == "weights"
-        assert Path(directory, "sub", "more.txt").read_text() == "more"
-    assert (mine / "model.txt").exists()
-
-
-def test_a_staging_directory_is_moved_and_never_copied(fit):
-    def function():
-        directory = train.staging_directory()
-        (directory / "model.bin").write_bytes(b"x" * 1000)
-        inode = (directory / "model.bin").stat().st_ino
-        if train.get_context().get_world_rank() == 0:
-            train.report({}, checkpoint=Checkpoint.from_directory(directory))
-            assert not directory.exists()
-            assert Path(train.get_checkpoint().path, "model.bin").stat().st_ino == inode
-        else:
-            train.report({})
-
-    result = fit(function)
+    assert names(result) == [*(f"checkpoint_00000{number}" for number in (1, 2, 3)), "checkpoint_last"]
+    assert (mine / "sub" / "model.txt").exists()
     assert not (Path(result.path) / ".staging").exists()
+    copied, _, removed, _ = (Path(checkpoint.path) for checkpoint, _ in result.best_checkpoints)
+    assert (copied / "sub" / "model.txt").read_text() == "weights"
+    assert (removed / "x").read_text() == "1"
+    assert result.checkpoint.to_dict() == {"i": 1}
 
 
-def test_files_of_all_ranks_make_one_checkpoint(fit):
+def test_files_of_all_ranks_make_one_checkpoint_and_where_they_differ_the_lowest_ranks_are_kept(fit, caplog):
     def function():
         rank = train.get_context().get_world_rank()
         directory = train.staging_directory()
-        (directory / f"shard-{rank}.txt").write_text(str(rank))
-        (directory / "common.txt").write_text("same")
+        (directory / f"shard-{rank}").write_text(str(rank))
+        (directory / "common").write_text("same")
+        (directory / "own").write_text(str(rank))
         train.report({"rank": rank}, checkpoint=Checkpoint.from_directory(directory))
 
     result = fit(function, 3)
-    found = {path.name for path in Path(result.checkpoint.path).iterdir()}
-    assert found == {"shard-0.txt", "shard-1.txt", "shard-2.txt", "common.txt", ".manifest.json"}
-    manifest = json.loads(Path(result.checkpoint.path, ".manifest.json").read_text())
-    assert [entry["path"] for entry in manifest["files"]] == ["common.txt", "shard-0.txt", "shard-1.txt", "shard-2.txt"]
+    path = Path(result.checkpoint.path)
+    expected = ["common", "own", "shard-0", "shard-1", "shard-2"]
+    assert sorted(file.name for file in path.iterdir()) == [".manifest.json", *expected]
+    manifest = json.loads((path / ".manifest.json").read_text())
+    assert [entry["path"] for entry in manifest["files"]] == expected
     assert result.best_checkpoints[0][1] == {"rank": 0}
-
-
-def test_ranks_that_write_one_name_differently_keep_the_lowest_ranks_and_are_told(fit, caplog):
-    def function():
-        directory = train.staging_directory()
-        (directory / "model.txt").write_text(str(train.get_context().get_world_rank()))
-        train.report({}, checkpoint=Checkpoint.from_directory(directory))
-
-    result = fit(function)
-    assert Path(result.checkpoint.path, "model.txt").read_text() == "0"
-    assert "ranks wrote different contents to model.txt" in caplog.text
-
-
-def test_rank_0s_metrics_go_with_a_checkpoint_that_another_rank_gives(fit):
-    def function():
-        rank = train.get_context().get_world_rank()
-        train.report({"rank": rank}, checkpoint=Checkpoint.from_dict({"by": rank}) if rank == 1 else None)
-
-    (checkpoint, metrics), *_ = fit(function).best_checkpoints
-    assert metrics == {"rank": 0}
-    assert checkpoint.to_dict() == {"by": 1}
+    assert (path / "own").read_text() == "0"
+    assert "ranks wrote different contents to own" in caplog.text
 
 
 def test_only_the_best_are_kept_and_always_the_newest(fit):
@@ -126,29 +91,6 @@ def test_only_the_best_are_kept_and_always_the_newest(fit):
         result.get_best_checkpoint("eval/acc", "best")
 
 
-def test_a_missing_score_ranks_last_in_both_orders(fit):
-    def function():
-        train.report({}, checkpoint=Checkpoint.from_dict({"i": 0}))
-        train.report({"loss": 2.0}, checkpoint=Checkpoint.from_dict({"i": 1}))
-        train.report({"loss": 1.0}, checkpoint=Checkpoint.from_dict({"i": 2}))
-
-    for order in ("max", "min"):
-        keep = CheckpointConfig(checkpoint_score_attribute="loss", checkpoint_score_order=order)
-        result = fit(function, name=order, checkpoint_config=keep)
-        assert "loss" not in result.best_checkpoints[0][1]
-
-
-def test_the_name_of_a_checkpoint_may_be_chosen_and_chosen_again(fit):
-    def function():
-        for i in range(3):
-            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}), checkpoint_dir_name="checkpoint_last")
-
-    result = fit(function)
-    assert names(result) == ["checkpoint_last"]
-    assert result.checkpoint.to_dict() == {"i": 2}
-    assert len(result.best_checkpoints) == 1
-
-
 def test_no_upload_commits_files_where_they_lie(fit):
     def function():
         path = Path(train.get_context().get_storage().build_checkpoint_path_from_name("checkpoint_mine"))
@@ -163,53 +105,6 @@ def test_no_upload_commits_files_where_they_lie(fit):
     result = fit(function)
     assert names(result) == ["checkpoint_mine"]
     assert Path(result.checkpoint.path, "shard-1").read_text() == "data"
-
-
-def test_an_upload_function_of_the_users_puts_the_files_itself(fit):
-    def upload(checkpoint, name):
-        path = Path(train.get_context().get_storage().build_checkpoint_path_from_name(name))
-        return Checkpoint.from_directory(checkpoint.to_directory(path))
-
-    def function():
-        checkpoint = Checkpoint.from_dict({"x": 1}) if train.get_context().get_world_rank() == 0 else None
-        train.report({}, checkpoint=checkpoint, checkpoint_upload_fn=upload)
-
-    assert fit(function).checkpoint.to_dict() == {"x": 1}
-
-
-def test_a_checkpoint_elsewhere_is_refused_with_no_upload(fit, tmp_path):
-    def function():
-        train.report(
-            {}, checkpoint=Checkpoint.from_directory(tmp_path), checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
-        )
-
-    with pytest.raises(WorkerGroupError, match="is not a directory right below the run's own"):
-        fit(function, 1)
-
-
-def test_async_with_a_directory_takes_it_over_and_removes_it(fit, tmp_path):
-    def function():
-        import tempfile
-
-        directory = Path(tempfile.mkdtemp(dir=tmp_path))
-        (directory / "x").write_text("1")
-        train.report(
-            {}, checkpoint=Checkpoint.from_directory(directory), checkpoint_upload_mode=CheckpointUploadMode.ASYNC
-        )
-        train.get_all_reported_checkpoints()
-        return directory.exists()
-
-    result = fit(function, 1)
-    assert result.return_value is False
-    assert Path(result.checkpoint.path, "x").read_text() == "1"
-
-
-def test_what_cannot_be_stored_without_pickle_is_refused_with_its_path(fit):
-    def function():
-        train.report({}, checkpoint=Checkpoint.from_dict({"model": {"hook": print}}))
-
-    with pytest.raises(WorkerGroupError, match=r"state\['model'\]\['hook'\]"):
-        fit(function, 1)
 
 
 def test_a_bit_flipped_in_the_newest_checkpoint_falls_back_to_the_one_before(fit, capsys):
@@ -228,6 +123,8 @@ def test_a_bit_flipped_in_the_newest_checkpoint_falls_back_to_the_one_before(fit
     data = bytearray((newest / "state.bin").read_bytes())
     data[50] ^= 1
     (newest / "state.bin").write_bytes(data)
+    with pytest.raises(train.CheckpointCorruptError, match=r"state\.bin does not hash to what was written"):
+        caught.value.result.checkpoint.verify()
     result = fit(function, 1)
     assert result.metrics == {"i": 3, "start": 2}
     assert "cannot be trusted and is passed over" in capsys.readouterr().err
@@ -235,48 +132,41 @@ def test_a_bit_flipped_in_the_newest_checkpoint_falls_back_to_the_one_before(fit
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3]
 
 
-def test_notes_on_a_committed_checkpoint_do_not_break_its_check(fit):
+@pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
+def test_notes_on_a_state_go_with_it_and_those_on_a_committed_checkpoint_do_not_break_its_check(mode, fit):
     def function():
         if train.get_checkpoint() is None:
-            train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
-            train.get_checkpoint().set_metadata({"note": "good"})
-            os._exit(1)
-        return train.get_checkpoint().get_metadata()
+            checkpoint = Checkpoint.from_dict({"x": 1})
+            checkpoint.set_metadata({"note": "good"})
+            checkpoint.update_metadata({"rank": train.get_context().get_world_rank()})
+            train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+            train.get_all_reported_checkpoints()
+            train.collective.barrier()
+            if train.get_context().get_world_rank() == 0:
+                train.get_checkpoint().update_metadata({"more": 1})
+                os._exit(1)
+            train.collective.barrier()
 
-    assert fit(function, 1, failure_config=FailureConfig(1)).return_value == {"note": "good"}
-
-
-@pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
-def test_notes_on_a_state_that_is_only_in_memory_go_with_it(mode, fit, tmp_path):
-    def function():
-        checkpoint = Checkpoint.from_dict({"x": 1})
-        checkpoint.set_metadata({"note": "good"})
-        checkpoint.update_metadata({"rank": train.get_context().get_world_rank()})
-        train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
-
-    kept = fit(function, 2).checkpoint
-    assert kept.get_metadata() == {"note": "good", "rank": 0}
+    kept = fit(function, max_failures=1).checkpoint
+    assert kept.get_metadata() == {"note": "good", "rank": 0, "more": 1}
     assert kept.to_dict() == {"x": 1}
     kept.verify()
 
-    checkpoint = Checkpoint.from_dict({"x": 1})
-    assert checkpoint.get_metadata() == {}
-    checkpoint.set_metadata({"a": 1})
-    assert Checkpoint(checkpoint.to_directory(tmp_path / "copy")).get_metadata() == {"a": 1}
-    assert Checkpoint(checkpoint.path).get_metadata() == {"a": 1}
-    checkpoint.set_metadata({"a": 2})
-    assert Checkpoint(checkpoint.path).get_metadata() == checkpoint.get_metadata() == {"a": 2}
 
-
-def test_metadata_is_json_and_survives_an_update(tmp_path):
-    checkpoint = Checkpoint.from_directory(tmp_path)
+@pytest.mark.parametrize("make", [Checkpoint.from_directory, lambda path: Checkpoint.from_dict({"x": 1})])
+def test_metadata_is_json_that_can_be_updated_and_is_copied_along(make, tmp_path):
+    (tmp_path / "mine").mkdir()
+    checkpoint = make(tmp_path / "mine")
     assert checkpoint.get_metadata() == {}
     checkpoint.set_metadata({"a": 1})
     checkpoint.update_metadata({"b": [2]})
-    assert checkpoint.get_metadata() == {"a": 1, "b": [2]}
     with pytest.raises(TypeError):
         checkpoint.set_metadata({"a": object()})
     assert checkpoint.get_metadata() == {"a": 1, "b": [2]}
+    assert Checkpoint(checkpoint.to_directory(tmp_path / "copy")).get_metadata() == {"a": 1, "b": [2]}
+    assert Checkpoint(checkpoint.path).get_metadata() == {"a": 1, "b": [2]}
+    checkpoint.set_metadata({"a": 2})
+    assert Checkpoint(checkpoint.path).get_metadata() == checkpoint.get_metadata() == {"a": 2}
 
 
 def test_a_checkpoint_is_not_a_path(tmp_path):
@@ -296,40 +186,18 @@ def test_a_checkpoint_on_another_filesystem_comes_as_a_local_directory(tmp_path)
     assert not Path(directory).exists()
 
 
-def test_a_run_may_begin_from_a_checkpoint_of_another(fit, tmp_path):
-    first = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"i": 7})), 1, name="first")
-
-    def function():
-        return train.get_checkpoint().to_dict()["i"]
-
-    result = DataParallelTrainer(
-        function,
-        run_config=RunConfig(name="second", storage_path=tmp_path),
-        resume_from_checkpoint=first.checkpoint,
-    ).fit()
-    assert result.return_value == 7
-
-
-def test_no_upload_to_a_committed_checkpoint_is_refused(fit):
-    def function():
+def test_no_upload_of_a_committed_checkpoint_or_of_one_elsewhere_is_refused(fit, tmp_path):
+    def function(config):
         path = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
-        for i in range(2):
-            path.mkdir(exist_ok=True)
-            (path / "x").write_text(str(i))
-            checkpoint = Checkpoint.from_directory(path)
+        for directory in (path, tmp_path if config["elsewhere"] else path):
+            directory.mkdir(exist_ok=True)
+            checkpoint = Checkpoint.from_directory(directory)
             train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
 
     with pytest.raises(WorkerGroupError, match="is a committed checkpoint already"):
-        fit(function, 1)
-
-
-def test_verify_names_the_file_that_was_altered(fit):
-    result = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"w": np.zeros(10)})), 1)
-    result.checkpoint.verify()
-    with open(Path(result.checkpoint.path, "state.bin"), "r+b") as file:
-        file.write(b"\x01")
-    with pytest.raises(train.CheckpointCorruptError, match=r"state\.bin does not hash to what was written"):
-        result.checkpoint.verify()
+        fit(function, 1, config={"elsewhere": False})
+    with pytest.raises(WorkerGroupError, match="is not a directory right below the run's own"):
+        fit(function, 1, config={"elsewhere": True}, name="elsewhere")
 
 
 def test_an_async_checkpoint_that_cannot_be_committed_is_raised_at_the_latest_when_the_function_ends(fit, tmp_path):

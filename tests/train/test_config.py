@@ -1,18 +1,9 @@
 """Bad input is refused at once, naming the argument, the value and what is allowed. No process starts."""
 
-import os
-
 import psutil
 import pytest
 
-from paceline.train import (
-    CheckpointConfig,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    UserCallback,
-)
+from paceline.train import CheckpointConfig, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from paceline.train.torch import TorchConfig, TorchTrainer
 
 
@@ -20,57 +11,35 @@ from paceline.train.torch import TorchConfig, TorchTrainer
     ("make", "told"),
     [
         (lambda: ScalingConfig(-1), "num_workers=-1 is negative"),
-        (lambda: ScalingConfig("2"), "num_workers='2' is neither a whole number of workers nor"),
         (lambda: ScalingConfig(True), "num_workers=True is neither a whole number of workers nor"),
-        (lambda: ScalingConfig(2.0), "num_workers=2.0 is neither a whole number of workers nor"),
-        (lambda: ScalingConfig((1,)), r"num_workers=\(1,\) is not the fewest and the most"),
         (lambda: ScalingConfig((2, 1)), r"num_workers=\(2, 1\) is not the fewest and the most"),
-        (lambda: ScalingConfig((0, 2)), r"num_workers=\(0, 2\) is not the fewest and the most"),
-        (lambda: ScalingConfig((1, 2.0)), r"num_workers=\(1, 2.0\) is not the fewest and the most"),
         (lambda: ScalingConfig(elastic_resize_monitor_interval_s=-1), "elastic_resize_monitor_interval_s=-1 is not"),
         (lambda: ScalingConfig(global_batch_size=0), "global_batch_size=0 is not a whole number of 1 or more"),
         (lambda: ScalingConfig(3, global_batch_size=8), "global_batch_size=8 cannot be divided among num_workers=3"),
-        (lambda: FailureConfig(max_preemption_failures=-2), "max_preemption_failures=-2 is not 0 or more"),
         (lambda: FailureConfig(controller_failure_limit="x"), "controller_failure_limit='x' is not 0 or more"),
         (lambda: ScalingConfig(use_gpu="yes"), "use_gpu='yes' is not True or False"),
         (lambda: ScalingConfig(placement_strategy="TIGHT"), "is not one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
         (lambda: ScalingConfig(resources_per_worker={"GPU": 1}), "`use_gpu` is False but `GPU` was found in"),
         (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0}), "drop one of the two"),
-        (lambda: ScalingConfig(resources_per_worker={"CPU": -1}), r"resources_per_worker\['CPU'\]=-1"),
         (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 1.5}), "neither below 1 nor a whole number"),
-        (lambda: ScalingConfig(resources_per_worker=4), "resources_per_worker=4 is not a dict"),
-        (lambda: ScalingConfig(resources_per_worker={"CPU": float("inf")}), "=inf is not a number of 0 or more"),
-        (lambda: ScalingConfig(resources_per_worker={"": 1}), "has '', which is not the name of a resource"),
         (lambda: ScalingConfig(resources_per_worker={"special": 1e-5}), "=1e-05 is too little: the least amount is"),
         (lambda: ScalingConfig(resources_per_worker={"object_store_memory": 9}), "cannot be reserved for workers"),
-        (lambda: ScalingConfig(accelerator_type=3), "accelerator_type=3 is not the name of one"),
         (lambda: ScalingConfig(label_selector="a"), "label_selector='a' is neither a dict of labels"),
-        (
-            lambda: ScalingConfig(label_selector={"zone": "a b"}),
-            "'a b' is not what label 'zone' may be asked to be",
-        ),
-        (lambda: ScalingConfig(label_selector={"-": "a"}), "'-' is not the name of a label"),
-        (
-            lambda: ScalingConfig(2, label_selector=[{"a": "b"}]),
-            "label_selector has 1 dicts for num_workers=2",
-        ),
+        (lambda: ScalingConfig(label_selector={"zone": "a b"}), "'a b' is not what label 'zone' may be asked to be"),
+        (lambda: ScalingConfig(2, label_selector=[{"a": "b"}]), "label_selector has 1 dicts for num_workers=2"),
         (lambda: ScalingConfig((1, 2), label_selector=[{}, {}]), r"for num_workers=\(1, 2\): give one dict for each"),
         (lambda: CheckpointConfig(num_to_keep=0), "num_to_keep=0 is not 1 or more, or None"),
         (lambda: CheckpointConfig(checkpoint_score_order="best"), "neither 'max' nor 'min'"),
         (lambda: CheckpointConfig(checkpoint_score_attribute=3), "is not the name of a metric"),
         (lambda: FailureConfig(-2), "max_failures=-2 is not 0 or more, or -1"),
         (lambda: FailureConfig(hang_timeout_s=0), "hang_timeout_s=0 is not a number of seconds above 0, or None"),
-        (lambda: FailureConfig(hang_timeout_s="1m"), "hang_timeout_s='1m' is not a number"),
-        (lambda: FailureConfig(hang_timeout_s=float("nan")), "hang_timeout_s=nan is not a number"),
         (lambda: FailureConfig(hang_action="kill"), "hang_action='kill' is not one of warn, restart, fail"),
         (lambda: RunConfig(name="a/b"), "name='a/b' cannot be the name of a directory"),
-        (lambda: RunConfig(name=".."), r"name='\.\.' cannot be"),
         (lambda: RunConfig(storage_path=3), "storage_path=3 is not a path"),
         (lambda: RunConfig(storage_path="/x", storage_filesystem=3), "storage_filesystem=3 is neither"),
         (lambda: CheckpointConfig(max_failed_saves=-1), "max_failed_saves=-1 is not 0 or more"),
         (lambda: RunConfig(storage_filesystem=3), "storage_filesystem is given without storage_path"),
         (lambda: RunConfig(callbacks=[print]), "is not a paceline.train.UserCallback"),
-        (lambda: RunConfig(failure_config=3), "Invalid `FailureConfig` type"),
         (lambda: TorchConfig(init_method="file"), "init_method='file' is neither"),
         (lambda: TorchConfig(timeout_s=0), "timeout_s=0 is not a number of seconds above 0"),
         (lambda: DataParallelTrainer(3), "train_loop_per_worker=3 is not a function"),
@@ -78,7 +47,6 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: DataParallelTrainer(lambda: None, train_loop_config={"a": 1}), "takes no argument to receive it"),
         (lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]), r"train_loop_config=\[1\] is not a dict"),
         (lambda: DataParallelTrainer(print, scaling_config=4), "Invalid `ScalingConfig` type"),
-        (lambda: DataParallelTrainer(print, run_config="x"), "Invalid `RunConfig` type"),
         (lambda: DataParallelTrainer(print, backend_config="torch"), "is not a paceline.train.BackendConfig"),
         (lambda: DataParallelTrainer(print, resume_from_checkpoint="x"), "is not a paceline.train.Checkpoint"),
     ],
@@ -101,9 +69,7 @@ def test_an_unknown_argument_is_refused_with_those_that_exist():
     [
         (ScalingConfig, "trainer_resources"),
         (CheckpointConfig, "checkpoint_frequency"),
-        (CheckpointConfig, "checkpoint_at_end"),
         (FailureConfig, "fail_fast"),
-        (RunConfig, "verbose"),
         (RunConfig, "stop"),
     ],
 )
@@ -119,7 +85,8 @@ def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch,
     trainer = TorchTrainer(
         lambda: None, scaling_config=ScalingConfig(4, use_gpu=True), run_config=RunConfig(storage_path=tmp_path)
     )
-    with pytest.raises(ValueError, match=r"asks for 4 GPU\(s\) \(4 workers x 1\), and this machine has 1 GPU\(s\)"):
+    message = r"(?s)asks for 4 GPU\(s\) \(4 workers x 1\), and this machine has 1 GPU\(s\).*\n\nhint: lower num_workers"
+    with pytest.raises(ValueError, match=message):
         trainer.fit()
     assert psutil.Process().children(recursive=True) == before
     assert list(tmp_path.iterdir()) == []
@@ -143,18 +110,7 @@ def test_the_resources_add_up():
     assert config.additional_resources_per_worker == {"special": 1.0}
 
 
-def test_a_config_shows_only_what_is_not_default(tmp_path):
-    assert repr(ScalingConfig(4)) == "ScalingConfig(num_workers=4)"
-    assert repr(CheckpointConfig()) == "CheckpointConfig()"
-
-
 def test_making_configs_and_trainers_touches_no_storage(tmp_path):
     path = tmp_path / "not yet"
     DataParallelTrainer(print, run_config=RunConfig(storage_path=path, callbacks=[UserCallback()]))
     assert not path.exists()
-
-
-def test_a_path_with_spaces_and_umlauts_is_as_good_as_any(tmp_path):
-    path = tmp_path / "läufe und so"
-    result = DataParallelTrainer(lambda: os.getcwd(), run_config=RunConfig(name="mein lauf", storage_path=path)).fit()
-    assert result.path == str(path / "mein lauf")

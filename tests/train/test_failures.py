@@ -1,42 +1,24 @@
-"""Workers that fail, die or disagree: what is told, what is kept, what is tried again."""
+"""Workers that fail, die or disagree: the error, what is kept, what is tried again."""
 
 import os
 import pickle
 import re
 import signal
+import subprocess
 import sys
-from pathlib import Path
 
+import psutil
 import pytest
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    DataParallelTrainer,
-    FailureConfig,
-    ReportMismatchError,
-    RunConfig,
-    ScalingConfig,
-    WorkerGroupError,
-)
-
-
-@pytest.fixture
-def fit(tmp_path):
-    def fit(function, num_workers=2, *, max_failures=0, name="run", **run_config):
-        return DataParallelTrainer(
-            function,
-            scaling_config=ScalingConfig(num_workers),
-            run_config=RunConfig(
-                name=name, storage_path=tmp_path, failure_config=FailureConfig(max_failures), **run_config
-            ),
-        ).fit()
-
-    return fit
+from paceline._engine.local.launch import shared_zygote
+from paceline.train import Checkpoint, ReportMismatchError, WorkerGroupError
+from paceline.train.torch import TorchTrainer
+from processes import still_running
 
 
 def count_up(until, at=None, then=None, rank=1):
-    """A train function that counts from its last checkpoint, and does something at a number, on the first attempt."""
+    """A train function that counts from its last checkpoint, and calls `then` at a number on the first attempt."""
 
     def function():
         me = train.get_context().get_world_rank()
@@ -50,10 +32,11 @@ def count_up(until, at=None, then=None, rank=1):
     return function
 
 
-def test_the_error_names_rank_line_and_log_and_carries_the_exception_and_the_result(fit):
+def test_the_error_names_rank_line_and_log_and_carries_the_exception_and_the_result(fit, capsys):
     def function():
         train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"x": 5}))
         if train.get_context().get_world_rank() == 1:
+            print("my last words")
             raise ValueError("loss is nan")
         train.collective.barrier()
 
@@ -75,6 +58,9 @@ def test_the_error_names_rank_line_and_log_and_carries_the_exception_and_the_res
     assert error.result.checkpoint.to_dict() == {"x": 5}
     assert error.result.error is error
     assert pickle.loads(pickle.dumps(error)).result.metrics == {"i": 1}
+    out = capsys.readouterr().out
+    assert "[rank 1] my last words\n" in out, "the output of the failed rank reaches the terminal"
+    assert "[rank 1] ValueError: loss is nan\n" in out
 
 
 def test_a_killed_worker_restarts_the_group_from_the_very_last_report(fit):
@@ -88,10 +74,7 @@ def test_a_killed_worker_restarts_the_group_from_the_very_last_report(fit):
     ("end", "told"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
-        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
-        (lambda: os._exit(0), "exited with code 0 before its function returned"),
         (lambda: sys.exit(3), "SystemExit: 3"),
-        (lambda: (_ for _ in ()).throw(KeyError("k")), "KeyError: 'k'"),
     ],
 )
 def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, told):
@@ -99,20 +82,6 @@ def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, told
         fit(count_up(3, at=1, then=end))
     assert told in str(caught.value).splitlines()[2]
     assert str(caught.value).splitlines()[2].startswith("  rank 1")
-
-
-def test_the_budget_is_counted_exactly(fit, tmp_path):
-    attempts = tmp_path / "attempts"
-
-    def function():
-        with attempts.open("a") as file:
-            file.write("x" * (train.get_context().get_world_rank() == 0))
-        train.collective.barrier()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(WorkerGroupError, match="on attempt 3 of 3"):
-        fit(function, max_failures=2)
-    assert attempts.read_text() == "xxx"
 
 
 def test_an_exception_that_comes_again_at_the_same_place_is_called_deterministic(fit, tmp_path):
@@ -168,8 +137,6 @@ def test_a_barrier_that_a_rank_never_comes_to_is_told(fit):
 
 
 def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
-    from paceline.train.torch import TorchTrainer
-
     def function():
         import torch
         import torch.distributed as dist
@@ -179,89 +146,34 @@ def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.ones(1))
 
-    for i in range(3):
+    for _ in range(2):
         with pytest.raises(WorkerGroupError) as caught:
-            TorchTrainer(
-                function,
-                scaling_config={"num_workers": 2},
-                run_config=RunConfig(name=f"cause-{i}"),
-            ).fit()
+            TorchTrainer(function, scaling_config={"num_workers": 2}).fit()
         assert "  rank 1" in str(caught.value).splitlines()[2]
         assert "killed by SIGKILL" in str(caught.value).splitlines()[2]
 
 
-def test_the_output_of_the_first_failing_rank_reaches_the_terminal(fit, capsys):
-    def function():
-        if train.get_context().get_world_rank() == 1:
-            print("my last words")
-            raise ValueError("loss is nan")
-        train.collective.barrier()
-
-    with pytest.raises(WorkerGroupError):
-        fit(function)
-    out = capsys.readouterr().out
-    assert "[rank 1] my last words\n" in out
-    assert "[rank 1] ValueError: loss is nan\n" in out
-
-
-def test_exceptions_that_do_not_pickle_or_print_arrive_readable(fit):
-    class Odd(Exception):
-        def __str__(self):
-            raise RuntimeError("no text for you")
-
-        def __reduce__(self):
-            raise TypeError("no pickle either")
-
-    def function():
-        raise Odd
-
-    with pytest.raises(WorkerGroupError) as caught:
-        fit(function, 1)
-    assert "Odd: <its message cannot be shown: RuntimeError>" in str(caught.value)
-
-
-def test_running_again_after_a_failure_continues_from_the_last_checkpoint(fit):
-    with pytest.raises(WorkerGroupError):
-        fit(count_up(5, at=2, then=lambda: os._exit(9)))
-    result = fit(count_up(5))
-    assert result.metrics == {"i": 4, "start": 3}
-    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_complete_run_says_so_and_runs_nothing(fit, capsys, tmp_path):
-    fit(count_up(2))
-    capsys.readouterr()
-    result = fit(lambda: (tmp_path / "ran").touch())
-    assert "is already complete" in capsys.readouterr().err
-    assert result.metrics == {"i": 1, "start": 0}
-    assert result.checkpoint.to_dict() == {"i": 1}
-    assert not (tmp_path / "ran").exists()
-
-
-def test_another_configuration_than_before_is_told(capsys, tmp_path):
+def test_a_complete_run_is_not_run_again_and_another_configuration_than_before_is_told(capsys, fit):
     def function(config):
         train.report({"lr": config["lr"]}, checkpoint=Checkpoint.from_dict({}))
         if not config["is_patient"]:
             raise ValueError("no patience")
 
-    def fit(**config):
-        config = {"optimizer": {"momentum": 0.9}, "seed": 1, **config}
-        run_config = RunConfig(name="run", storage_path=tmp_path / "runs")
-        result = DataParallelTrainer(function, train_loop_config=config, run_config=run_config).fit()
-        told = re.findall("the train_loop_config is another one than before: (.*)", capsys.readouterr().err)
-        return result.metrics, told
+    def fit_with(**config):
+        result = fit(function, 1, config={"optimizer": {"momentum": 0.9}, "seed": 1, **config})
+        err = capsys.readouterr().err
+        said = re.findall("the train_loop_config is another one than before: (.*)", err)
+        return result.metrics, said, "is already complete" in err
 
     with pytest.raises(WorkerGroupError):
-        fit(lr=0.1, is_patient=False)
+        fit_with(lr=0.1, is_patient=False)
     capsys.readouterr()
-    assert fit(lr=0.1, is_patient=True) == ({"lr": 0.1}, ["is_patient was False and is True"])
-    assert fit(lr=0.1, is_patient=True) == ({"lr": 0.1}, [])
+    assert fit_with(lr=0.1, is_patient=True) == ({"lr": 0.1}, ["is_patient was False and is True"], False)
+    assert fit_with(lr=0.1, is_patient=True) == ({"lr": 0.1}, [], True)
     changed = "optimizer.momentum was 0.9 and is 0.90000001, lr was 0.1 and is 0.2"
-    assert fit(lr=0.2, is_patient=True, optimizer={"momentum": 0.90000001}) == ({"lr": 0.1}, [changed])
-    many = dict.fromkeys("abcdefg", 1)
-    assert fit(lr=0.1, is_patient=True, **many)[1] == [
-        ", ".join(f"{name} was None and is 1" for name in "abcde") + ", 2 more"
-    ]
+    assert fit_with(lr=0.2, is_patient=True, optimizer={"momentum": 0.90000001}) == ({"lr": 0.1}, [changed], True)
+    many = fit_with(lr=0.1, is_patient=True, **dict.fromkeys("abcdefg", 1))[1]
+    assert many == [", ".join(f"{name} was None and is 1" for name in "abcde") + ", 2 more"]
 
 
 def test_the_children_of_a_worker_go_with_it(fit, tmp_path):
@@ -269,26 +181,19 @@ def test_the_children_of_a_worker_go_with_it(fit, tmp_path):
     pid_file = tmp_path / "pid"
 
     def function():
-        import subprocess
-
         child = subprocess.Popen(["sleep", "1000"])
         pid_file.write_text(str(child.pid))
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(WorkerGroupError):
         fit(function, 1)
-    import psutil
-
-    pid = int(Path(pid_file).read_text())
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
-    assert not psutil.pid_exists(pid)
+    pid = int(pid_file.read_text())
+    assert still_running([process for process in psutil.process_iter() if process.pid == pid], within_s=60) == []
 
 
 def test_a_lost_zygote_is_replaced_and_the_run_goes_on(fit):
-    from paceline._engine.local.launch import shared_zygote
-
     pid = shared_zygote().pid
-    result = fit(count_up(50, at=1, then=lambda: os.kill(pid, signal.SIGKILL)), max_failures=1)
-    assert result.metrics["start"] >= 2
-    assert result.metrics_dataframe["i"].tolist() == list(range(50))
+    result = fit(count_up(6, at=1, then=lambda: (os.kill(pid, signal.SIGKILL), signal.pause())), max_failures=1)
+    assert result.metrics == {"i": 5, "start": 2}
+    assert result.metrics_dataframe["i"].tolist() == list(range(6))
     assert shared_zygote().pid != pid

@@ -1,5 +1,6 @@
 """A run directory that somebody else wrote: it runs nothing, leads nowhere, and crashes nobody."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -40,7 +41,6 @@ from paceline.train import (
     PacelineError,
     Result,
     RunConfig,
-    ScalingConfig,
     StorageError,
     WorkerGroupError,
 )
@@ -56,15 +56,11 @@ def function():
             os._exit(1)
 
 
-def fit(path, name="run", function=function, **run_config):
-    return DataParallelTrainer(function, run_config=RunConfig(name=name, storage_path=path, **run_config)).fit()
-
-
 @pytest.fixture(scope="module")
-def failed_run(tmp_path_factory):
+def failed_run(fit_in, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     with pytest.raises(WorkerGroupError):
-        fit(path)
+        fit_in(path, function, 1)
     return path / "run"
 
 
@@ -103,15 +99,15 @@ def readers(layout):
             lease.close()
 
     return {
-        "Result.from_path": lambda: Result.from_path(layout.root),
-        "metrics_dataframe": lambda: Result.from_path(layout.root).metrics_dataframe,
-        "return_value": lambda: Result.from_path(layout.root).return_value,
+        "Result": lambda: (Result.from_path(layout.root).metrics_dataframe, Result.from_path(layout.root).return_value),
         "to_dict": each(lambda checkpoint: checkpoint.to_dict()),
         "get_metadata": each(lambda checkpoint: checkpoint.get_metadata()),
         "verify": each(lambda checkpoint: checkpoint.verify()),
         "to_directory": each(lambda checkpoint: shutil.rmtree(checkpoint.to_directory())),
         "recovered": recover,
-        "fit": lambda: fit(layout.root.parent),
+        "fit": DataParallelTrainer(
+            function, run_config=RunConfig(name=layout.root.name, storage_path=layout.root.parent)
+        ).fit,
     }
 
 
@@ -127,29 +123,22 @@ def open_with_every_reader(layout):
             continue
 
 
-def _damaged_lease(layout, data):
-    path = max(layout.lease.iterdir())
-    path.write_bytes(data)
-    os.utime(path, (0, 0))
+def append_events(layout, *events):
+    with layout.journal.open("ab") as file:
+        file.writelines(sealed(encode(event)) for event in events)
 
 
 def files_of(layout):
     return [path for path in sorted(layout.root.rglob("*")) if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_pickle_in_the_place_of_any_file_runs_nothing(failed_run, tmp_path):
     mark = tmp_path / "owned"
     victims = [path.relative_to(failed_run) for path in files_of(Layout(failed_run))]
-    assert {path.name for path in victims} >= {
-        "journal.jsonl",
-        "rank_0.jsonl",
-        "rank_0.log",
-        "state.json",
-        "state.bin",
-        ".manifest.json",
-        ".metadata.json",
-        "000001.json",
-    }
+    names = {path.name for path in victims}
+    assert {"journal.jsonl", "rank_0.jsonl", "rank_0.log", "000001.json"} < names
+    assert {"state.json", "state.bin", ".manifest.json", ".metadata.json"} < names
     payload = pickle.dumps(Payload(mark))
     for number, victim in enumerate([*victims, None]):
         layout = Layout(tmp_path / f"copy-{number}" / "run")
@@ -167,15 +156,9 @@ def test_documents_that_are_in_order_and_carry_pickles_run_nothing(run, tmp_path
     """Journal lines with pickled values, and a state whose leaf is a pickle: all checksums hold."""
     mark = tmp_path / "owned"
     payload = pickle.dumps(Payload(mark))
-    with run.journal.open("ab") as file:
-        failure = Failure(0, "user", "ValueError: no")
-        for event in (
-            DriverStarted(1, 0),
-            CheckpointVerified(2, 3),
-            WorkerReturned(2, 0, 1, pickled=payload),
-            WorkerFailed(2, 0, failure, pickled=payload),
-        ):
-            file.write(sealed(encode(event)))
+    returned = WorkerReturned(2, 0, 1, pickled=payload)
+    failed = WorkerFailed(2, 0, Failure(0, "user", "ValueError: no"), pickled=payload)
+    append_events(run, DriverStarted(1, 0), CheckpointVerified(2, 3), returned, failed)
     for directory in run.root.glob("checkpoint_*"):
         (directory / "state.bin").write_bytes(payload + bytes(-len(payload) % 64))
         document = {
@@ -206,19 +189,10 @@ def reseal(directory):
 # Where names lead
 
 
-@pytest.mark.parametrize("name", ["/", "/etc", "../../../../.."])
-def test_a_name_that_leads_to_the_system_is_no_checkpoints(name):
-    # Only asked, never acted upon: a defect must cost a test, not the machine that runs it.
-    assert not names_checkpoint(name)
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        "..", ".", "", "OUTSIDE", "../outside", "../../outside", "a/b", "a/../../b", "a\0b", ".trash", ".staging",
-        ".manifest.json", "journal.jsonl", "logs", "reports", "x" * 300, "\u00e9" * 200,
-    ],
-)  # fmt: skip
+    ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200],
+)
 def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(name, tmp_path):
     # Every name leads to somewhere below `tmp_path`, were it followed.
     outside = tmp_path / "outside"
@@ -229,7 +203,8 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
         path.touch()
     before = sorted(tmp_path.rglob("*"))
     layout = Layout(root)
-    assert not names_checkpoint(name)
+    assert not any(map(names_checkpoint, [name, "/", "/etc", "../../../../.."]))
+    assert all(map(names_checkpoint, ["best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"]))
     with pytest.raises(StorageError, match="is not the name of a checkpoint"):
         layout.checkpoint(name)
     record = CheckpointRecord(1, name, 1, msgspec.Raw(b"{}"))
@@ -243,18 +218,13 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["checkpoint_000001", "best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"])
-def test_an_ordinary_name_is_a_checkpoints(name):
-    assert names_checkpoint(name)
-
-
-@pytest.mark.parametrize("name", ["journal.jsonl", "a/b", "..", ".hidden", "a\0b", 7])
-def test_a_user_cannot_choose_a_name_that_is_no_checkpoints(tmp_path, name):
+def test_a_user_cannot_choose_a_name_that_is_no_checkpoints(fit):
     def function():
-        with pytest.raises(ValueError, match="is not a plain directory name"):
-            train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_dir_name=name)
+        for name in ("journal.jsonl", "result.json", "a/b", "..", ".hidden", "a\0b", 7):
+            with pytest.raises(ValueError, match="is not a plain directory name"):
+                train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_dir_name=name)
 
-    fit(tmp_path, function=function)
+    fit(function, 1)
 
 
 def test_a_journal_that_tells_of_checkpoints_elsewhere_is_refused_and_nothing_is_removed(run, tmp_path):
@@ -264,21 +234,16 @@ def test_a_journal_that_tells_of_checkpoints_elsewhere_is_refused_and_nothing_is
     record = msgspec.structs.replace(manifest.record, name="../outside")
     commit._write_manifest(LocalFiles(), outside, msgspec.structs.replace(manifest, record=record))
     before = sorted(outside.iterdir())
-    with run.journal.open("ab") as file:
-        for event in (
-            DriverStarted(1, 0, Retention(1)),
-            CheckpointVerified(2, 3),
-            Committed(msgspec.structs.replace(record, seq=4, attempt=2)),
-        ):
-            file.write(sealed(encode(event)))
+    committed = Committed(msgspec.structs.replace(record, seq=4, attempt=2))
+    append_events(run, DriverStarted(1, 0, Retention(1)), CheckpointVerified(2, 3), committed)
     for name, read in readers(run).items():
-        if name in ("Result.from_path", "metrics_dataframe", "return_value", "recovered", "fit"):
+        if name in ("Result", "recovered", "fit"):
             with pytest.raises(StorageError, match=r"'\.\./outside' is not the name of a checkpoint"):
                 read()
     assert sorted(outside.iterdir()) == before
 
 
-def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_it_is_removed(run, tmp_path):
+def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_it_is_removed(run, fit, tmp_path):
     outside = tmp_path / "outside"
     run.checkpoint("checkpoint_000003").rename(outside)
     run.checkpoint("checkpoint_000003").symlink_to(outside)
@@ -288,28 +253,19 @@ def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_
     assert [found.record.name for found in commit.manifests(run)] == ["checkpoint_000001", "checkpoint_000002"]
     before = sorted(outside.iterdir())
     with pytest.raises(WorkerGroupError, match="checkpoint_000003 stands in the way: it is no checkpoint") as caught:
-        fit(tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=1))
+        fit(function, 1, checkpoint_config=CheckpointConfig(num_to_keep=1))
     assert caught.value.result.checkpoint.to_dict()["i"] == 1, "what a link leads to is not taken for a checkpoint"
     assert sorted(outside.iterdir()) == before
 
 
-@pytest.mark.parametrize("where", ["state.bin", "state.json"])
-def test_a_link_out_of_a_checkpoint_is_not_trusted_though_what_it_leads_to_is_right(run, tmp_path, where):
-    path = run.checkpoint("checkpoint_000003") / where
-    path.rename(tmp_path / where)
-    path.symlink_to(tmp_path / where)
-    with pytest.raises(train.CheckpointCorruptError, match="is a link that leads out of the checkpoint"):
-        Checkpoint(path.parent).verify()
-
-
-def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, tmp_path):
+def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, fit, tmp_path):
     outside = tmp_path / "outside"
     (outside / "below").mkdir(parents=True)
     (outside / "precious").write_text("mine")
     for name in (".trash", ".staging", ".broken"):
         (run.root / name).symlink_to(outside)
     with pytest.raises(StorageError):
-        fit(tmp_path)
+        fit(function, 1)
     assert (outside / "precious").read_text() == "mine"
     assert (outside / "below").is_dir()
 
@@ -317,13 +273,13 @@ def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, tmp_pat
 # Who may read
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, umask):
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, fit, umask):
     root = tmp_path / "run"
 
     def function():
         os.umask(umask)
-        for i in range(3):
+        for i in range(2):
             train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}), checkpoint_dir_name="last")
             if train.get_context().get_world_rank() == 0:
                 train.get_checkpoint().set_metadata({"i": i})
@@ -340,9 +296,7 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, u
 
     before = os.umask(umask)
     try:
-        result = DataParallelTrainer(
-            function, scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
-        ).fit()
+        result = fit(function)
         with (root / "journal.jsonl").open("ab") as file:
             file.write(b"torn")
         recovered(DiskDepot(LocalFiles(), Layout(root)), 0.0).journal.close()
@@ -354,11 +308,11 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, u
 
 
 def exposed(root):
-    return [
-        f"{path} {stat.filemode(path.lstat().st_mode)}"
-        for path in [root, *root.rglob("*")]
-        if path.lstat().st_mode & 0o077
-    ]
+    modes = {}
+    for path in [root, *root.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):  # The driver is at work.
+            modes[path] = path.lstat().st_mode
+    return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]
 
 
 # Documents that are made to hurt
@@ -366,14 +320,15 @@ def exposed(root):
 DEEP = b"[" * 200_000 + b"]" * 200_000
 BOMBS = {
     "deep metrics": b'{"type":"Reported","attempt":1,"rank":0,"seq":9,"metrics":{"x":%b},"at":0.0,"where":""}' % DEEP,
-    "deep and unknown": b'{"type":"WorkersStopped","attempt":1,"more":%b}' % DEEP,
     "a huge integer": b'{"type":"WorkersStopped","attempt":%b}' % (b"9" * 100_000),
     "a huge number of reports": b'{"type":"WorkerReturned","attempt":1,"rank":0,"num_reports":1e400}',
     "not an object": DEEP,
 }
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize(
+    "bomb", ["deep metrics", *(pytest.param(bomb, marks=pytest.mark.slow) for bomb in [*BOMBS][1:])]
+)
 @pytest.mark.parametrize("where", ["journal", "report", "manifest", "metadata", "state", "lease"])
 def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
     checkpoint = run.checkpoint("checkpoint_000003")
@@ -382,8 +337,7 @@ def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
             with run.journal.open("ab") as file:
                 file.write(sealed(BOMBS[bomb]))
         case "report":
-            with run.journal.open("ab") as file:
-                file.write(sealed(encode(DriverStarted(1, 0))))
+            append_events(run, DriverStarted(1, 0))
             run.reports(2, 0).parent.mkdir()
             run.reports(2, 0).write_bytes(sealed(BOMBS[bomb]))
         case "manifest":
@@ -394,13 +348,13 @@ def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
         case "state":
             (checkpoint / "state.json").write_bytes(BOMBS[bomb])
         case "lease":
-            _damaged_lease(run, BOMBS[bomb])
+            path = max(run.lease.iterdir())
+            path.write_bytes(BOMBS[bomb])
+            os.utime(path, (0, 0))
     open_with_every_reader(run)
 
 
-@pytest.mark.parametrize(
-    "metrics", [DEEP, b'{"loss":%b}' % (b"9" * 50_000), b'{"loss":{"$number":"junk"}}', b"[1]", b"7"]
-)
+@pytest.mark.parametrize("metrics", [DEEP, b'{"loss":%b}' % (b"9" * 50_000), b'{"loss":{"$number":"junk"}}', b"[1]"])
 def test_metrics_made_to_hurt_in_a_manifest_are_refused_in_words(run, metrics):
     path = run.checkpoint("checkpoint_000003") / ".manifest.json"
     body = path.read_bytes().rpartition(b',\n "crc32"')[0]

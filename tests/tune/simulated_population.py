@@ -1,59 +1,41 @@
 """A search without processes: trials that train in memory, in slots, under a scheduler whose actions are carried out.
 
-What a real search does is kept: a report with a checkpoint is told once that is committed, a paused trial goes on from
-its last checkpoint and what it then reports again is not told again, a clone begins from its donor's checkpoint. All
-that a scheduler is told is written down, so that it can be told to another one.
+As in a real search, a paused trial goes on from its last checkpoint, what it then reports again is not told again, and
+a clone begins from its donor's checkpoint. All that a scheduler hears is kept, so that another one can hear it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, Stop, TrialScheduler
+from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume, Stop
 from paceline.tune.trial import Saved, Trial
-
-Train = Callable[[Any, Mapping[str, Any]], tuple[Any, dict[str, Any]]]
-"""From a state and a configuration to the next state, and what is reported."""
 
 
 @dataclass
 class Life:
     trial: Trial
     state: Any
-    begin: Any
-    """The state it goes back to where it has saved none."""
-    begin_iteration: int = 0
-    """How far the run that is under way has come before."""
-    at: int = 0
-    """The iteration that it has come to, which after a pause may be behind what was told."""
+    begin: Any  # The state it goes back to where it has saved none.
+    begin_iteration: int = 0  # How far the run that is under way has come before.
+    at: int = 0  # The iteration that it has come to; after a pause it may be behind what was told.
     saved: Any = None
     num_lives: int = 0
 
 
 class SimulatedSearch:
-    def __init__(
-        self,
-        scheduler: TrialScheduler,
-        configs: list[dict[str, Any]],
-        train: Train,
-        *,
-        state: Any,
-        slots: int | None = None,
-        iterations: int = 20,
-        saves: Callable[[str, int], bool] = lambda trial_id, iteration: True,
-        most_unfinished: int | None = None,
-    ) -> None:
-        """`most_unfinished`: the searcher has no further trial while so many are not over."""
+    def __init__(self, scheduler, configs, train, state, slots=None, iterations=20, saves=None, most_unfinished=None):
+        """`train` makes of a state and a configuration the next state and what is reported; `most_unfinished`: the
+        searcher has no further trial while so many are not over."""
         self.scheduler = scheduler
         self.train = train
         self.slots = slots if slots is not None else len(configs)
         self.iterations = iterations
-        self.saves = saves
-        self.told: list[tuple[str, tuple[Any, ...]]] = []
-        self.decided: list[list[Action]] = []
-        self.lives: dict[str, Life] = {}
+        self.saves = saves or (lambda trial_id, iteration: True)
+        self.told = []
+        self.decided = []
+        self.lives = {}
         self.unmade = list(configs)
         self.begins_from = state
         self.most_unfinished = most_unfinished
@@ -61,21 +43,21 @@ class SimulatedSearch:
         self.admit()
 
     @property
-    def trials(self) -> dict[str, Trial]:
+    def trials(self):
         return {trial_id: life.trial for trial_id, life in self.lives.items()}
 
-    def of_status(self, *statuses: str) -> list[str]:
+    def of_status(self, *statuses):
         return [trial_id for trial_id, trial in self.trials.items() if trial.status in statuses]
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def tell(self, method, *arguments):
         self.told.append((method, arguments))
         answer = getattr(self.scheduler, method)(*arguments)
-        actions: list[Action] = [] if answer is None else list(answer)
+        actions = [] if answer is None else list(answer)
         self.decided.append(actions)
         for action in actions:
             self.act(action)
 
-    def act(self, action: Action) -> None:
+    def act(self, action):
         life = self.lives[action.trial_id]
         assert not life.trial.is_over, f"{action} about a trial that is over"
         match action:
@@ -106,14 +88,14 @@ class SimulatedSearch:
                 life.begin, life.begin_iteration, life.saved = donor.saved, saved.iteration, donor.saved
                 self.go_back(life)
 
-    def go_back(self, life: Life) -> None:
+    def go_back(self, life):
         """To its last checkpoint, or the beginning of its run."""
         if life.trial.checkpoint is not None:
             life.state, life.at = life.saved, life.trial.checkpoint.iteration
         else:
             life.state, life.at = life.begin, life.begin_iteration
 
-    def admit(self) -> None:
+    def admit(self):
         """Start trials while there is room; where the scheduler chooses none of those that wait, make another."""
         while True:
             waiting = [self.lives[trial_id].trial for trial_id in self.of_status("PENDING")]
@@ -124,7 +106,7 @@ class SimulatedSearch:
             life.trial = replace(life.trial, status="RUNNING")
             self.tell("on_trial_begin", life.trial)
 
-    def made(self) -> Trial | None:
+    def made(self):
         unfinished = len(self.of_status("PENDING", "RUNNING", "PAUSED"))
         if self.is_exhausted:
             return self.stranded()
@@ -140,7 +122,7 @@ class SimulatedSearch:
         self.tell("on_trial_add", trial)
         return self.scheduler.choose([self.trials[t] for t in self.of_status("PENDING")])
 
-    def stranded(self) -> Trial | None:
+    def stranded(self):
         """Nothing runs and nothing else could: one that waits, or what the scheduler lets go on."""
         if self.of_status("RUNNING"):
             return None
@@ -150,7 +132,7 @@ class SimulatedSearch:
         waiting = self.of_status("PENDING")
         return self.trials[waiting[0]] if waiting else None
 
-    def report(self, trial_id: str) -> None:
+    def report(self, trial_id):
         """One iteration of a trial that runs, and what follows from it."""
         life = self.lives[trial_id]
         assert life.trial.status == "RUNNING"
@@ -173,19 +155,19 @@ class SimulatedSearch:
             self.end(trial_id)
         self.admit()
 
-    def end(self, trial_id: str) -> None:
+    def end(self, trial_id):
         life = self.lives[trial_id]
         life.trial = replace(life.trial, status="TERMINATED")
         self.tell("on_trial_complete", life.trial, life.trial.last_result)
         self.admit()
 
-    def fail(self, trial_id: str) -> None:
+    def fail(self, trial_id):
         life = self.lives[trial_id]
         life.trial = replace(life.trial, status="ERROR")
         self.tell("on_trial_error", life.trial)
         self.admit()
 
-    def play(self, pick: Callable[[list[str]], str] = lambda running: running[0], limit: int = 5000) -> None:
+    def play(self, pick=lambda running: running[0], limit=5000):
         """Until all are over; each time one of those that run makes its next report."""
         turns = 0
         while running := self.of_status("RUNNING"):
@@ -196,10 +178,13 @@ class SimulatedSearch:
         stuck = self.of_status("PENDING", "PAUSED")
         assert not stuck, f"nothing runs, and {stuck} wait for ever"
 
-    def clones(self) -> list[Exploit]:
+    def best_score(self):
+        return max(trial.last_result["score"] for trial in self.trials.values() if trial.last_result is not None)
+
+    def clones(self):
         return [action for actions in self.decided for action in actions if isinstance(action, Exploit)]
 
-    def told_again(self, scheduler: TrialScheduler) -> list[list[Action]]:
+    def told_again(self, scheduler):
         """What another scheduler answers that is told the same in the same order."""
         answers = []
         for method, arguments in self.told:
@@ -211,10 +196,10 @@ class SimulatedSearch:
 class InTurns:
     """Picks the running trial that has made the fewest picks: all train side by side."""
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+    def __init__(self):
+        self.counts = {}
 
-    def __call__(self, running: list[str]) -> str:
+    def __call__(self, running):
         chosen = min(running, key=lambda trial_id: (self.counts.get(trial_id, 0), trial_id))
         self.counts[chosen] = self.counts.get(chosen, 0) + 1
         return chosen

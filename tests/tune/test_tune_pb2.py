@@ -3,7 +3,6 @@
 import math
 import random
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,22 +19,12 @@ from paceline.tune.space.primitives import uniform
 BOUNDS = {"lr": [0.0, 1.0], "in": {"layers": [1, 8]}}
 
 
-def pb2(**about: Any) -> PB2:
-    chosen = {
-        "time_attr": "training_iteration",
-        "metric": "score",
-        "mode": "max",
-        "perturbation_interval": 2,
-        "hyperparam_bounds": BOUNDS,
-        **about,
-    }
-    return PB2(**chosen)
+def pb2(**about):
+    about = {"perturbation_interval": 1, "hyperparam_bounds": BOUNDS, **about}
+    return PB2("training_iteration", "score", "max", **about)
 
 
-# The model
-
-
-def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand() -> None:
+def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand():
     kernel = Kernel(length=0.5, forgetting=0.19, noise=0.25)
     rows, times = np.array([[0.0], [0.5]]), np.array([1.0, 2.0])
     process = Process(rows, times, np.array([1.0, -1.0]), kernel)
@@ -48,7 +37,7 @@ def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand() -> None:
     assert deviation[0] == pytest.approx(math.sqrt(1 - between @ inverse @ between), rel=1e-6)
 
 
-def test_what_is_pending_makes_certain_and_not_likely() -> None:
+def test_what_is_pending_makes_certain_and_not_likely():
     process = Process(np.array([[0.2]]), np.array([1.0]), np.array([1.0]), Kernel(0.2, 0.0, 0.01))
     points = np.array([[0.2], [0.8]])
     mean, deviation = process.mean_and_deviation(points, 2.0, np.zeros((0, 1)))
@@ -57,7 +46,7 @@ def test_what_is_pending_makes_certain_and_not_likely() -> None:
     assert certain[1] < 0.2 < deviation[1]
 
 
-def test_it_finds_the_length_and_the_forgetting_behind_what_it_sees() -> None:
+def test_it_finds_the_length_and_the_forgetting_behind_what_it_sees():
     generator = np.random.default_rng(1)
     rows = generator.random((80, 1))
     smooth = np.sin(3 * rows[:, 0])
@@ -68,28 +57,22 @@ def test_it_finds_the_length_and_the_forgetting_behind_what_it_sees() -> None:
     assert rough.length <= 0.1 < Process.fitted(rows, np.zeros(80), smooth).kernel.length
 
 
-def test_where_all_was_seen_it_chooses_the_best_and_does_not_go_where_others_are() -> None:
+def test_where_all_was_seen_it_chooses_the_best_and_does_not_go_where_others_are():
     rows = np.linspace(0, 1, 41)[:, None]
     values = -((rows[:, 0] - 0.7) ** 2)
     process = Process.fitted(rows, np.zeros(41), values)
-    about: dict[str, Any] = {"given": np.zeros(0), "generator": np.random.default_rng(0)}
+    about = {"given": np.zeros(0), "generator": np.random.default_rng(0)}
     found = chosen_by_bound(process, 0.0, pending=np.zeros((0, 1)), **about)
     assert found[0] == pytest.approx(0.7, abs=0.08)
     few = Process.fitted(np.array([[0.0], [0.5], [1.0]]), np.zeros(3), np.array([0.0, 0.1, 0.0]))
     crowded = chosen_by_bound(few, 0.0, pending=np.array([[0.2], [0.25], [0.3]]), **about)
     assert abs(crowded[0] - 0.25) > 0.2
-
-
-def test_rows_that_are_all_the_same_are_no_trouble() -> None:
-    process = Process.fitted(np.full((5, 2), 0.5), np.ones(5), np.zeros(5))
-    found = chosen_by_bound(process, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
+    same = Process.fitted(np.full((5, 2), 0.5), np.ones(5), np.zeros(5))
+    found = chosen_by_bound(same, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
     assert 0.0 <= found[0] <= 1.0
 
 
-# What is chosen
-
-
-def play(scheduler: Any, seed: int, num_trials: int, slots: int, save_share: float = 1.0) -> SimulatedSearch:
+def play(scheduler, seed, num_trials, slots, save_share=1.0):
     rand = random.Random(seed)
     search = SimulatedSearch(
         scheduler,
@@ -112,26 +95,21 @@ def play(scheduler: Any, seed: int, num_trials: int, slots: int, save_share: flo
     synch=st.booleans(),
     save_share=st.sampled_from([0.5, 1.0]),
 )
-def test_it_stays_inside_its_bounds_and_told_the_same_it_decides_the_same(
-    seed: int, num_trials: int, slots: int, synch: bool, save_share: float
-) -> None:
-    search = play(pb2(perturbation_interval=1, synch=synch), seed, num_trials, slots, save_share)
+def test_it_stays_inside_its_bounds_and_told_the_same_it_decides_the_same(seed, num_trials, slots, synch, save_share):
+    search = play(pb2(synch=synch), seed, num_trials, slots, save_share)
     for clone in search.clones():
         assert 0.0 <= clone.config["lr"] <= 1.0
         assert clone.config["in"]["layers"] in range(1, 9)
         assert type(clone.config["in"]["layers"]) is int
-    assert search.told_again(pb2(perturbation_interval=1, synch=synch)) == search.decided
+    assert search.told_again(pb2(synch=synch)) == search.decided
 
 
-def test_each_clone_says_where_it_comes_from_and_what_is_different() -> None:
-    search = play(pb2(perturbation_interval=1), seed=3, num_trials=4, slots=4)
+def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_they_are_wanted():
+    search = play(pb2(), seed=3, num_trials=4, slots=4)
     clone = search.clones()[-1]
     assert isinstance(clone, Exploit)
     assert clone.why.startswith(f"cloned from trial {clone.donor_id} at iteration ")
     assert re.search(r"; lr [0-9.e-]+ -> [0-9.e-]+, in/layers \d -> \d$", clone.why), clone.why
-
-
-def test_whole_numbers_stay_whole_only_where_they_are_wanted() -> None:
     scheduler = pb2(hyperparam_bounds={"layers": [1, 8], "rate": [0, 1]})
     drawn = scheduler.completed("00000", {"rate": 0.5})
     assert type(drawn["layers"]) is int
@@ -145,14 +123,12 @@ def test_whole_numbers_stay_whole_only_where_they_are_wanted() -> None:
     ("bounds", "message"),
     [
         (None, "there is nothing to choose"),
-        ({}, "there is nothing to choose"),
         ({"lr": 0.1}, r"hyperparam_bounds\['lr'\]=0.1 is not a list"),
-        ({"a": {"lr": [1]}}, r"hyperparam_bounds\['a/lr'\]=\[1\] is not a list"),
         ({"lr": [0, float("inf")]}, "two finite numbers"),
         ({"lr": [1.0, 0.0]}, "below the highest"),
     ],
 )
-def test_wrong_bounds_are_refused_where_they_are_given(bounds: Any, message: str) -> None:
+def test_wrong_bounds_are_refused_where_they_are_given(bounds, message):
     with pytest.raises(ValueError, match=message):
         pb2(hyperparam_bounds=bounds)
 
@@ -161,7 +137,7 @@ def test_wrong_bounds_are_refused_where_they_are_given(bounds: Any, message: str
 # population, so that chance finds the narrow bell seldom.
 
 
-def climb(state: tuple[float, int], config: Any) -> tuple[tuple[float, int], dict[str, Any]]:
+def climb(state, config):
     score, step = state
     centre = 0.3 + 0.4 * step / 60
     apart = (config["x"] - centre) ** 2 + (config["y"] - 0.8) ** 2
@@ -169,27 +145,25 @@ def climb(state: tuple[float, int], config: Any) -> tuple[tuple[float, int], dic
     return (score, step + 1), {"score": score}
 
 
-def reached(scheduler: Any, seed: int) -> float:
+def reached(scheduler, seed):
     rand = random.Random(seed)
     configs = [{"x": rand.random(), "y": rand.random()} for _ in range(4)]
     search = SimulatedSearch(scheduler, configs, climb, state=(0.0, 0), iterations=60)
     search.play(InTurns())
-    return max(trial.last_result["score"] for trial in search.trials.values() if trial.last_result is not None)
+    return search.best_score()
 
 
-def test_on_the_toy_it_beats_random_mutations_and_fixed_configurations() -> None:
-    about: dict[str, Any] = {
-        "time_attr": "training_iteration",
-        "metric": "score",
-        "mode": "max",
-        "perturbation_interval": 2,
-    }
-    space = {"x": uniform(0, 1), "y": uniform(0, 1)}
+@pytest.mark.slow
+def test_on_the_toy_it_beats_random_mutations_which_beat_fixed_configurations():
+    bounds = {"x": [0.0, 1.0], "y": [0.0, 1.0]}
+    space = {name: uniform(*of) for name, of in bounds.items()}
     modelled, mutated, fixed = [], [], []
     for seed in range(8):
-        modelled.append(reached(PB2(hyperparam_bounds={"x": [0.0, 1.0], "y": [0.0, 1.0]}, seed=seed, **about), seed))
-        mutated.append(reached(PopulationBasedTraining(hyperparam_mutations=space, seed=seed, **about), seed))
-        nobody = PopulationBasedTraining(hyperparam_mutations=space, quantile_fraction=0, **about)
-        fixed.append(reached(nobody, seed))
+        about = {"metric": "score", "mode": "max", "perturbation_interval": 2, "seed": seed}
+        modelled.append(reached(PB2("training_iteration", hyperparam_bounds=bounds, **about), seed))
+        about["hyperparam_mutations"] = space
+        mutated.append(reached(PopulationBasedTraining("training_iteration", **about), seed))
+        fixed.append(reached(PopulationBasedTraining("training_iteration", quantile_fraction=0, **about), seed))
     assert sum(modelled) > 1.05 * sum(mutated), (modelled, mutated)
     assert sum(modelled) > 2 * sum(fixed), (modelled, fixed)
+    assert sum(mutated) > 1.5 * sum(fixed), (mutated, fixed)

@@ -1,20 +1,19 @@
-"""The room of a search on this machine: parts with cores and GPUs of their own, and runs that keep to them."""
+"""The room of a search on this machine: parts with cores and GPUs of their own, and trials that keep to them."""
+
+import os
 
 import pytest
 
+from paceline import tune
 from paceline._engine.base import Needs
 from paceline._engine.local.devices import Machine
-from paceline.train import RunConfig, ScalingConfig
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.tune import TuneConfig, Tuner
 from paceline.tune.drive.room import LocalRoom, room_of
 from paceline.tune.trainables.planned import Bundle, TrialNeeds
 from paceline.tune.trainables.resources import needs_of
 
 GPUS = ("0", "3", "GPU-8932f937", "5")
-
-
-@pytest.fixture(autouse=True)
-def without_thread_settings(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_workers_on_parts_of_gpus_sit_where_the_room_has_put_them(room, run_conf
     assert visible(shares) == ["0", "3"]
 
 
-def test_threads_follow_from_the_cores_of_the_part(room, run_config):
+def test_threads_follow_from_the_cores_of_the_part_and_an_elastic_run_has_as_many_workers(room, run_config):
     def threads(scaling):
         (share, *_) = room.take(needs(scaling)).site(scaling, run_config).shares(scaling.max_workers)
         assert share.env["OMP_NUM_THREADS"] == str(share.num_threads)
@@ -68,9 +67,6 @@ def test_threads_follow_from_the_cores_of_the_part(room, run_config):
     assert threads(ScalingConfig(1, resources_per_worker={"CPU": 3})) == 3
     assert threads(ScalingConfig(2)) == 1
     assert threads(ScalingConfig(1, use_gpu=True)) == 2, "of cores that were not asked for, what there is for each GPU"
-
-
-def test_an_elastic_run_has_room_for_as_many_workers_as_its_part(room, run_config):
     scaling = ScalingConfig((1, 2), use_gpu=True)
     engine = room.take(needs(scaling)).site(scaling, run_config).engine(None, print)
     try:
@@ -81,7 +77,11 @@ def test_an_elastic_run_has_room_for_as_many_workers_as_its_part(room, run_confi
         engine.close()
 
 
-def test_validation_is_beside_the_workers_on_the_same_part(room, run_config):
+def test_one_process_has_what_all_bundles_of_its_trial_have_and_validation_is_beside_the_workers(room, run_config):
+    scaling = ScalingConfig(1, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 2})
+    part = room.take(TrialNeeds((Bundle(1, 0), Bundle(1, 1), Bundle(0, 1))))
+    assert [share.devices for share in part.site(scaling, run_config).shares(1)] == [(0, 1)]
+    room.free(part)
     scaling = ScalingConfig(1, use_gpu=True)
     for _ in range(2):
         asked = TrialNeeds((Bundle(0, 1), Bundle(1, 1)))
@@ -92,20 +92,14 @@ def test_validation_is_beside_the_workers_on_the_same_part(room, run_config):
         assert other in own
 
 
-def test_one_process_has_what_all_bundles_of_its_trial_have(room, run_config):
-    scaling = ScalingConfig(1, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 2})
-    site = room.take(TrialNeeds((Bundle(1, 0), Bundle(1, 1), Bundle(0, 1)))).site(scaling, run_config)
-    assert [share.devices for share in site.shares(1)] == [(0, 1)]
-
-
-def test_resources_of_clusters_do_not_keep_a_trial_from_this_machine(room, run_config):
+def test_this_machine_refuses_what_it_can_never_have_and_ignores_resources_of_clusters(room, run_config):
     asked = needs(ScalingConfig(1, resources_per_worker={"CPU": 1, "special": 7}, accelerator_type="A100"))
     assert asked.bundles[0].others == (("accelerator_type:A100", 0.001), ("special", 7.0))
     assert room.refusal(asked) is None
     assert room.take(asked) is not None
-
-
-def test_what_this_machine_can_never_have_is_refused_and_what_it_has_is_told(room):
+    scaling = ScalingConfig(1, label_selector={"zone": "a"})
+    with pytest.raises(ValueError, match="label_selector"):
+        room.take(needs(scaling)).site(scaling, run_config)
     assert room.described() == "8 cores, 4 GPUs"
     assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in room.refusal(
         needs(ScalingConfig(5, use_gpu=True))
@@ -125,17 +119,72 @@ def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
     ]
 
 
-def test_what_is_only_for_clusters_is_refused_with_the_site(room, run_config):
-    scaling = ScalingConfig(1, label_selector={"zone": "a"})
-    with pytest.raises(ValueError, match="label_selector"):
-        room.take(needs(scaling)).site(scaling, run_config)
-
-
-def test_the_room_is_that_of_the_engine(run_config, monkeypatch):
-    monkeypatch.setattr("paceline._core.system.num_cores", lambda: 3)
-    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_the_room_is_that_of_the_engine(run_config):
     room = room_of(run_config)
     room.refresh()
-    assert room.described() == "3 cores, 1 GPU"
+    assert room.described() == "8 cores, 3 GPUs"
     room.close()
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Eight cores and three GPUs, as far as anybody can see."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 3)
+    monkeypatch.setattr("paceline._core.system.num_cores", lambda: 8)
+
+
+def search(path, trainable, space, **config):
+    run_config = RunConfig(storage_path=path, name="search")
+    grid = Tuner(trainable, param_space=space, tune_config=TuneConfig(**config), run_config=run_config).fit()
+    assert not grid.errors, grid.errors
+    return [result.metrics for result in grid]
+
+
+def sitting():
+    """A function that sits down on the GPUs it sees, each taken once; the first ones stay until three are there."""
+
+    def sit(config):
+        import time
+
+        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        taken = [os.path.join(config["path"], f"gpu-{name}") for name in visible]
+        for seat in taken:
+            os.close(os.open(seat, os.O_CREAT | os.O_EXCL))  # raises where another trial is
+        os.close(os.open(os.path.join(config["path"], str(os.getpid())), os.O_CREAT))
+        while sum(name.isdigit() for name in os.listdir(config["path"])) < 3:
+            time.sleep(0.01)
+        for seat in taken:
+            os.unlink(seat)
+        tune.report({"gpus": visible, "threads": os.environ["OMP_NUM_THREADS"]})
+
+    return sit
+
+
+def test_no_two_trials_see_the_same_whole_gpu(tmp_path):
+    (tmp_path / "seats").mkdir()
+    sit = tune.with_resources(sitting(), {"cpu": 2, "gpu": 1})
+    told = search(tmp_path, sit, {"path": str(tmp_path / "seats")}, num_samples=12)
+    assert {name for metrics in told for name in metrics["gpus"]} == {"0", "1", "2"}
+    assert {len(metrics["gpus"]) for metrics in told} == {1}
+    assert {metrics["threads"] for metrics in told} == {"2"}
+
+
+def test_a_search_whose_first_trial_can_never_be_run_is_refused_before_anything_runs(tmp_path):
+    trainer = DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(4, use_gpu=True))
+    tuner = Tuner(trainer, run_config=RunConfig(storage_path=tmp_path, name="search"))
+    with pytest.raises(ValueError, match=r"needs 4 x \(1 GPU\), and this machine has 8 cores, 3 GPUs"):
+        tuner.fit()
+
+
+def test_a_trial_that_can_never_be_run_fails_alone(tmp_path):
+    def told(config):
+        tune.report({"n": config["n"]})
+
+    sized = tune.with_resources(told, lambda config: {"cpu": config["n"]})
+    run_config = RunConfig(storage_path=tmp_path, name="search")
+    grid = Tuner(sized, param_space={"n": tune.grid_search([1, 9, 8])}, run_config=run_config).fit()
+    assert [result.metrics["n"] for result in grid if result.error is None] == [1, 8]
+    (error,) = grid.errors
+    assert "needs 9 cores, and this machine has 8 cores, 3 GPUs" in str(error)

@@ -2,7 +2,6 @@
 
 import os
 import tracemalloc
-import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from paceline._storage.home import Home
 from paceline._view import logs
-from servers import BUCKET
 
 
 @pytest.fixture
@@ -28,21 +26,6 @@ def write(home, data, attempt=1, rank=0):
 
 def texts(page):
     return [line.text for line in page.lines]
-
-
-def test_the_last_lines_come_first_and_the_others_are_found_by_offsets(home):
-    write(home, b"".join(b"line %d\n" % i for i in range(100)))
-    page = logs.page(home, 1, 0, limit=30)
-    assert texts(page) == [f"line {i}" for i in range(70, 100)]
-    assert page.after == page.num_bytes
-    earlier = logs.page(home, 1, 0, before=page.before, limit=60)
-    assert texts(earlier) == [f"line {i}" for i in range(10, 70)]
-    first = logs.page(home, 1, 0, before=earlier.before)
-    assert texts(first) == [f"line {i}" for i in range(10)]
-    assert first.before is None
-    forwards = logs.page(home, 1, 0, after=0, limit=7)
-    assert texts(forwards) == [f"line {i}" for i in range(7)]
-    assert texts(logs.page(home, 1, 0, after=forwards.after, limit=3)) == ["line 7", "line 8", "line 9"]
 
 
 SOME = [b"a", b"", b"x" * 9, "ä".encode(), b"bar 1\rbar 2", b"end\r", b"\xff\xfe", b"needle", b"NeedLE"]
@@ -86,7 +69,7 @@ def test_pages_of_any_size_in_either_direction_have_every_line_once(
 
 def test_a_line_that_is_being_written_is_left_for_the_next_time(home):
     path = write(home, b"whole\nhal")
-    os.utime(path)
+    os.utime(path, (4e9, 4e9))  # However slow this machine is, it was written to just now.
     page = logs.page(home, 1, 0, after=0)
     assert (texts(page), page.after) == (["whole"], 6)
     with path.open("ab") as file:
@@ -129,27 +112,9 @@ def test_logs_are_listed_by_attempt_and_rank_and_those_of_validations_last(home,
         logs.page(home, 1, 7)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../run2/x", "logs/../../x", "", "a\0b", "link/x"])
-def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(home, tmp_path, path):
+def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(home, tmp_path):
     home.layout.root.mkdir()
     (home.layout.root / "link").symlink_to(tmp_path)
-    assert logs.inside(home, path) is None
     assert logs.inside(home, "logs/attempt_1/rank_0.log") is not None
-
-
-def test_mistakes_are_said(home):
-    write(home, b"x\n")
-    with pytest.raises(ValueError, match="limit=0"):
-        logs.page(home, 1, 0, limit=0)
-    with pytest.raises(ValueError, match="both given"):
-        logs.page(home, 1, 0, before=1, after=1)
-    with pytest.raises(KeyError, match="no log of attempt 3, rank 0"):
-        logs.page(home, 3, 0)
-
-
-def test_logs_of_a_run_in_a_store_are_read_from_there(s3_environment, tmp_path, monkeypatch):
-    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
-    home = Home(f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}", "run")
-    home.store().write("logs/attempt_1/rank_0.log", b"one\ntwo\n")
-    assert [log.num_bytes for log in logs.files(home)] == [8]
-    assert texts(logs.page(home, 1, 0, search="TWO")) == ["two"]
+    for path in ("/etc/passwd", "../run2/x", "logs/../../x", "", "a\0b", "link/x"):
+        assert logs.inside(home, path) is None, path

@@ -3,6 +3,7 @@
 import math
 from array import array
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,9 @@ from paceline._view.usage import Usage, Worked, spent
 values = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0])
 
 
-def column_of(numbers, rows=None):
+def column_of(numbers):
     column = Column()
-    for row, number in zip(rows if rows is not None else range(len(numbers)), numbers, strict=True):
+    for row, number in enumerate(numbers):
         column.add(row, number)
     return column
 
@@ -41,28 +42,24 @@ def check(points, xs, numbers, at_most):
         assert points.x[0] == xs[0]
 
 
-@given(st.lists(values, max_size=60), st.integers(1, 20), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_no_extreme_is_lost_the_order_is_kept_and_there_are_never_too_many(numbers, at_most, by_numpy):
-    xs = array("q", range(10, 10 + 3 * len(numbers), 3))
-    limit = thinning._MANY
-    thinning._MANY = 0 if by_numpy else limit
-    try:
-        points = thinned("m", xs, column_of(numbers), at_most=at_most)
-    finally:
-        thinning._MANY = limit
-    check(points, list(xs), numbers, at_most)
+def thin_both_ways(*arguments, **options):
+    """Without numpy and with it."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for many in (thinning._MANY, 0):
+            patch.setattr(thinning, "_MANY", many)
+            found.append(thinned("m", *arguments, **options))
+    return found
 
 
-@given(st.lists(values, min_size=1, max_size=60), st.integers(1, 20))
+@given(st.lists(values, max_size=60), st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
 @example([0.0, math.inf, -math.inf], 2)
-def test_with_numpy_and_without_it_is_the_same(numbers, at_most):
-    xs, column = array("q", range(len(numbers))), column_of(numbers)
-    limit, found = thinning._MANY, []
-    for thinning._MANY in (0, limit):
-        found.append(thinned("m", xs, column, at_most=at_most))
-    few, many = found
+def test_no_extreme_is_lost_the_order_is_kept_and_there_are_never_too_many(numbers, at_most):
+    xs = array("q", range(10, 10 + 3 * len(numbers), 3))
+    few, many = thin_both_ways(xs, column_of(numbers), at_most=at_most)
+    check(few, list(xs), numbers, at_most)
+    check(many, list(xs), numbers, at_most)
     assert (few.x, few.low, few.high, few.whole) == (many.x, many.low, many.high, many.whole)
     assert all(a == b or math.isclose(a, b, rel_tol=1e-6, abs_tol=1e300) for a, b in zip(few.y, many.y, strict=True))
 
@@ -72,10 +69,9 @@ def test_with_numpy_and_without_it_is_the_same(numbers, at_most):
     st.floats(-1, 60),
     st.floats(0, 60),
     st.sampled_from(["step", "time"]),
-    st.booleans(),
 )
 @settings(max_examples=80, deadline=None)
-def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x, by_numpy):
+def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x):
     reports = Reports()
     for at, (gap, number) in enumerate(rows):
         # Clocks may go back; not every report has the metric.
@@ -88,16 +84,12 @@ def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x, b
         for place, (gap, number) in zip(xs, rows, strict=True)
         if gap and first <= place - origin <= first + width
     ]
-    limit = thinning._MANY
-    thinning._MANY = 0 if by_numpy else limit
-    try:
-        points = thinned("m", xs, column, at_most=1000, origin=origin, within=(first, first + width))
-        few = thinned("m", xs, column, at_most=3, origin=origin, within=(first, first + width))
-    finally:
-        thinning._MANY = limit
-    assert [*zip(points.x, points.y, strict=True)] == expected
-    assert few.num_points == len(expected)
-    assert min(few.low, default=None) == min((number for _, number in expected), default=None)
+    within = (first, first + width)
+    for points in thin_both_ways(xs, column, at_most=1000, origin=origin, within=within):
+        assert [*zip(points.x, points.y, strict=True)] == expected
+    for few in thin_both_ways(xs, column, at_most=3, origin=origin, within=within):
+        assert few.num_points == len(expected)
+        assert min(few.low, default=None) == min((number for _, number in expected), default=None)
 
 
 seconds = st.floats(0, 1e4) | st.sampled_from([0.0, 1e-9, 1e300])

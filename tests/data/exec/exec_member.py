@@ -1,30 +1,32 @@
-"""A member in a process of its own: `python exec_member.py ADDRESS DATASET MEMBER MEMBERS SHARED EPOCHS`.
+"""A member in a process of its own: `python exec_member.py ADDRESS DATASET MEMBER MEMBERS SHARED EPOCHS [MODE]`.
 
-Prints the sum of the numbers that it saw in each epoch, and how many there were; `hold` as a further argument has it
-stop after the first block until it is ended, `together` has it wait for a line before the first.
+Prints for each epoch how many numbers it saw and their sum. It waits for a line on stdin before the first block
+(`together`, after printing "ready") or after it (`hold`, after printing "holding").
 """
 
 import sys
-import time
 
 from paceline.data.exec.remote import RemoteFeeds
 
 
 def main() -> None:
-    address, dataset, member, members, shared, epochs, *more = sys.argv[1:]
+    address, dataset, member, members, shared, epochs, *mode = sys.argv[1:]
     feeds = RemoteFeeds(address, dataset, int(member), int(members), shared == "shared")
-    if more == ["together"]:
-        print("ready", flush=True)
-        sys.stdin.readline()
+    if mode == ["together"]:
+        wait_for_a_line("ready")
     for epoch in range(int(epochs)):
         seen = []
         for delivered in feeds.open(epoch, 0, 0):
+            if mode == ["hold"] and not seen:
+                wait_for_a_line("holding")
             seen += delivered.block.column("number").tolist()
-            if more == ["hold"]:
-                print("holding", flush=True)
-                time.sleep(1000)
         print(len(seen), sum(seen), flush=True)
     feeds.close()
+
+
+def wait_for_a_line(state: str) -> None:
+    print(state, flush=True)
+    sys.stdin.readline()
 
 
 main()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.block import Block, Schema
+from paceline.data.barriers import Ready
+from paceline.data.block import Block
 from paceline.data.exec.pipeline import Pipeline, Task
+from paceline.data.plan import Map, Node, Read
+from paceline.data.position import Delivered
 from paceline.data.transform import Pool, Scope, Skipped, Transform
 
 
@@ -25,7 +29,7 @@ class Numbers:
     rows: tuple[int, ...] = (10, 5)
     width: int = 4
     notes: str = ""
-    """A directory that each reading is noted in."""
+    """A directory in which each reading leaves a file."""
 
     @property
     def name(self) -> str:
@@ -56,29 +60,8 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class NumbersSource:
-    parts: tuple[Numbers, ...]
-
-    @property
-    def name(self) -> str:
-        return "numbers"
-
-    def units(self) -> Sequence[Numbers]:
-        return self.parts
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def projected(self, columns: Sequence[str]) -> None:
-        return None
-
-    def pruned(self, predicate: object) -> None:
-        return None
-
-
-@dataclass(frozen=True)
 class Scaled(Transform):
-    """Adds `by` times the number, and the process that did it where asked."""
+    """Adds `by` times the number and, with `tell_process`, the id of the process."""
 
     by: int = 2
     pool: Pool | None = None  # type: ignore[misc]
@@ -102,10 +85,7 @@ class InBatches(Transform):
     size: int = 4
     pool: Pool | None = None  # type: ignore[misc]
     keeps_rows = True
-
-    @property
-    def name(self) -> str:
-        return f"in_batches({self.size})"
+    name = "in_batches"
 
     def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
         held = Block.concat(blocks)
@@ -116,9 +96,7 @@ class InBatches(Transform):
 
 @dataclass(frozen=True)
 class EvenOnly(Transform):
-    @property
-    def name(self) -> str:
-        return "even_only"
+    name = "even_only"
 
     def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
         for block in blocks:
@@ -126,74 +104,100 @@ class EvenOnly(Transform):
 
 
 @dataclass(frozen=True)
-class Failing(Transform):
-    """Raises at a number, or skips it."""
+class AtNumber(Transform):
+    """Does something with the block that has a number."""
 
     at: int
-    error: type[BaseException] = ValueError
-    skip: bool = False
-
-    @property
-    def name(self) -> str:
-        return "failing"
 
     def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
         for block in blocks:
-            if self.at in block.column("number"):
-                if not self.skip:
-                    raise self.error(f"cannot do {self.at}")
-                row = int(np.flatnonzero(block.column("number") == self.at)[0])
-                scope.skipped.append(Skipped(scope.unit, row, 1, "cannot"))
-                block = block.take(np.flatnonzero(block.column("number") != self.at))
-            yield block
+            yield self.act(block, scope) if self.at in block.column("number") else block
+
+    def act(self, block: Block, scope: Scope) -> Block:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Dying(Transform):
-    """Ends its process at a number, so many times."""
+class Failing(AtNumber):
+    """Raises, or skips the row."""
 
-    at: int = 0
+    error: type[BaseException] = ValueError
+    skip: bool = False
+    name = "failing"
+
+    def act(self, block: Block, scope: Scope) -> Block:
+        if not self.skip:
+            raise self.error(f"cannot do {self.at}")
+        row = int(np.flatnonzero(block.column("number") == self.at)[0])
+        scope.skipped.append(Skipped(scope.unit, row, 1, "cannot"))
+        return block.take(np.flatnonzero(block.column("number") != self.at))
+
+
+@dataclass(frozen=True)
+class Dying(AtNumber):
+    """Kills its process, so many times."""
+
     notes: str = ""
     times: int = 1
     pool: Pool | None = None  # type: ignore[misc]
+    name = "dying"
 
-    @property
-    def name(self) -> str:
-        return "dying"
-
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        for block in blocks:
-            if self.at in block.column("number"):
-                died = len(list(Path(self.notes).glob("died-*")))
-                if died < self.times:
-                    (Path(self.notes) / f"died-{died}").touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-            yield block
+    def act(self, block: Block, scope: Scope) -> Block:
+        died = len(list(Path(self.notes).glob("died-*")))
+        if died < self.times:
+            (Path(self.notes) / f"died-{died}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
 
 
 @dataclass(frozen=True)
-class Holding(Transform):
-    """Waits, once at a number, until a file is there; says by another that it has come there."""
+class Holding(AtNumber):
+    """Creates the file `held` and waits for the file `go`."""
 
-    at: int
     notes: str
+    name = "holding"
 
-    @property
-    def name(self) -> str:
-        return "holding"
+    def act(self, block: Block, scope: Scope) -> Block:
+        (Path(self.notes) / "held").touch()
+        while not (Path(self.notes) / "go").exists():
+            time.sleep(0.005)
+        return block
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        for block in blocks:
-            if self.at in block.column("number"):
-                (Path(self.notes) / "held").touch()
-                while not (Path(self.notes) / "go").exists():
-                    time.sleep(0.005)
-            yield block
+
+def numbers(num_units: int = 6, rows: tuple[int, ...] = (10, 5), **more: object) -> tuple[Numbers, ...]:
+    return tuple(Numbers(index * 1000, rows, **more) for index in range(num_units))  # type: ignore[arg-type]
 
 
 def pipeline(units: Sequence[Numbers], *chain: Transform) -> Pipeline:
     return Pipeline(tuple(Task(unit, 0) for unit in units), (chain,))
 
 
-def numbers(num_units: int = 6, rows: tuple[int, ...] = (10, 5), **more: object) -> tuple[Numbers, ...]:
-    return tuple(Numbers(index * 1000, rows, **more) for index in range(num_units))  # type: ignore[arg-type]
+def plan(units: Sequence[Numbers], *transforms: Transform) -> Node:
+    node: Node = Read(Ready("numbers", tuple(units)))
+    for transform in transforms:
+        node = Map(node, transform)
+    return node
+
+
+def collect_column(deliveries: Iterator[Delivered], name: str = "number") -> list[Any]:
+    return [value for delivered in deliveries for value in delivered.block.column(name).tolist()]
+
+
+def collect_rows(deliveries: Iterator[Delivered]) -> list[tuple[int, int, dict[str, Any]]]:
+    """By unit and row of the unit, so that it does not matter how rows are cut into blocks."""
+    return [
+        (delivered.unit, delivered.offset + index, {name: _plain(value) for name, value in row.items()})
+        for delivered in deliveries
+        for index, row in enumerate(delivered.block.rows())
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.005)

@@ -7,15 +7,13 @@ import os
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.data.block import Block
 from paceline.data.exec import arena
 
 DTYPES = [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", ">i4", ">f8", "datetime64[ns]", "datetime64[D]", "timedelta64[s]",
+    "bool", "int8", "int64", "uint8", "uint64", "float16", "float32", "complex128", ">i4", ">f8", "datetime64[ns]",
+    "datetime64[D]", "timedelta64[s]",
 ]  # fmt: skip
 
 ARROW = [
@@ -34,37 +32,34 @@ ARROW = [
 ]
 
 
-def round_trip(block, *, writable=True, released=lambda: None):
+def round_trip(block, released=lambda: None):
     written = arena.Written(block)
     fd, size = arena.made(written.nbytes)
     assert size >= written.nbytes
     theirs = arena.mapped(os.dup(fd))
     written.into(theirs)
-    return arena.read(written.layout, arena.mapped(fd), released, writable=writable)
+    return arena.read(written.layout, arena.mapped(fd), released, writable=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(3,), (0,), (3, 4), (3, 2, 2), (3, 0), (0, 5)], ids=str)
-def test_arrays_of_every_dtype_and_shape_come_back(dtype, shape):
-    values = np.arange(int(np.prod(shape))).astype(dtype).reshape(shape)
-    read = round_trip(Block({"x": values, "y": np.arange(shape[0])})).column("x")
-    assert read.dtype == values.dtype
-    assert read.shape == shape
-    assert np.array_equal(read, values)
-
-
-@pytest.mark.parametrize("values", ARROW, ids=lambda values: str(values.type))
-def test_arrow_columns_of_every_kind_come_back(values):
-    read = round_trip(Block({"x": values, "n": np.arange(3)}))
-    assert read.column("x").type == values.type
-    assert read.column("x").to_pylist() == values.to_pylist()
-    assert list(read.columns) == ["x", "n"]
-
-
-def test_a_slice_of_arrow_columns_takes_the_room_of_the_slice():
-    whole = Block({"x": pa.array([f"row {number}" for number in range(10_000)])})
-    assert arena.Written(whole.slice(5, 8)).nbytes < 2000
-    assert round_trip(whole.slice(5, 8)).column("x").to_pylist() == ["row 5", "row 6", "row 7"]
+@pytest.mark.parametrize("rows", [0, 3])
+def test_columns_of_every_type_and_shape_come_back_in_their_order(rows):
+    columns = {str(values.type): values.slice(0, rows) for values in ARROW}
+    for dtype in DTYPES:
+        for shape in ((rows,), (rows, 4), (rows, 2, 2), (rows, 0)):
+            columns[f"ä {dtype} {shape}"] = np.arange(int(np.prod(shape))).astype(dtype).reshape(shape)
+    base = np.arange(rows * 8).reshape(rows, 8)
+    for values in (base[:, ::2], base[::-1], np.asfortranarray(base)):
+        columns[f"strides {values.strides}"] = values
+    read = round_trip(Block(columns))
+    assert list(read.columns) == list(columns)
+    for name, values in columns.items():
+        found = read.column(name)
+        if isinstance(values, np.ndarray):
+            assert (found.dtype, found.shape) == (values.dtype, values.shape), name
+            assert np.array_equal(found, values), name
+        else:
+            assert (found.type, found.to_pylist()) == (values.type, values.to_pylist())
+    assert round_trip(Block({}, num_rows=7)).num_rows == 7
 
 
 def test_objects_that_only_pickle_can_carry_come_back():
@@ -76,64 +71,29 @@ def test_objects_that_only_pickle_can_carry_come_back():
     assert np.array_equal(read.column("structured"), structured)
 
 
-def test_arrays_in_any_order_of_memory_come_back():
-    base = np.arange(24).reshape(4, 6)
-    for values in (base.T, base[:, ::2], base[::-1], np.asfortranarray(base)):
-        assert np.array_equal(round_trip(Block({"x": values})).column("x"), values)
+def test_a_slice_of_arrow_columns_takes_the_room_of_the_slice():
+    whole = Block({"x": pa.array([f"row {number}" for number in range(10_000)])})
+    assert arena.Written(whole.slice(5, 8)).nbytes < 2000
+    assert round_trip(whole.slice(5, 8)).column("x").to_pylist() == ["row 5", "row 6", "row 7"]
 
 
-def test_rows_without_columns_are_still_counted():
-    assert round_trip(Block({}, num_rows=7)).num_rows == 7
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=5), st.sampled_from(["i4", "f8", "u1", "text", "objects"]), max_size=6
-    ),
-    st.integers(0, 20),
-)
-def test_mixed_blocks_come_back_with_their_columns_in_order(kinds, rows):
-    def column(kind):
-        if kind == "text":
-            return pa.array([f"ä{row}" for row in range(rows)], type=pa.string())
-        if kind == "objects":
-            values = np.empty(rows, dtype=object)
-            values[:] = [{row} for row in range(rows)]
-            return values
-        return np.arange(rows).astype(kind)
-
-    block = Block({name: column(kind) for name, kind in kinds.items()}, num_rows=rows)
-    read = round_trip(block)
-    assert list(read.columns) == list(block.columns)
-    assert list(read.rows()) == list(block.rows())
-
-
-def test_the_release_is_told_when_the_last_view_is_gone_and_not_before():
-    told = []
+def test_memory_is_released_when_the_last_view_is_gone_and_not_before():
+    released = []
     block = round_trip(
-        Block({"x": np.arange(100), "s": pa.array(["a"] * 100)}), released=lambda: told.append("released")
+        Block({"x": np.arange(100), "s": pa.array(["a"] * 100)}), released=lambda: released.append("released")
     )
     view, text = block.column("x")[10:20][::2], block.column("s").slice(3, 4)
     del block
     gc.collect()
-    assert told == []
+    assert released == []
     assert view.tolist() == [10, 12, 14, 16, 18]
     del view
     gc.collect()
-    assert told == []
+    assert released == []
     assert text.to_pylist() == ["a"] * 4
     del text
     gc.collect()
-    assert told == ["released"]
-
-
-def test_only_the_views_of_rows_that_are_ones_own_can_be_written_to():
-    own, shared = (round_trip(Block({"x": np.arange(3)}), writable=writable).column("x") for writable in (True, False))
-    own[0] = 7
-    assert own[0] == 7
-    with pytest.raises(ValueError, match="read-only"):
-        shared[0] = 7
+    assert released == ["released"]
 
 
 def test_an_arena_takes_memory_only_where_it_was_written():

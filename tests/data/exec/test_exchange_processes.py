@@ -3,9 +3,8 @@
 import gc
 from pathlib import Path
 
-import numpy as np
 import pytest
-from exec_plans import Dying, EvenOnly, Failing, NumbersSource, Scaled, numbers
+from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
 
 from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, aggregated, partially
 from paceline.data.barriers import (
@@ -23,10 +22,10 @@ from paceline.data.exec.exchange import resolved
 from paceline.data.exec.inline import InlineExecutor
 from paceline.data.exec.pipeline import lowered
 from paceline.data.exec.processes import ProcessExecutor
-from paceline.data.plan import Map, Read, Union
+from paceline.data.plan import Map, Union
 from paceline.data.transform import Pool
 
-NUMBERS = Read(NumbersSource(tuple(numbers(6, (70, 30)))))
+NUMBERS = plan(numbers(6, (70, 30)))
 POOLED = Map(Map(NUMBERS, Scaled(by=2)), Scaled(by=3, pool=Pool(1, 2)))
 TOGETHER = AggregateFn(
     init=lambda key: (key, ()),
@@ -51,23 +50,22 @@ PLANS = {
     "one after the other": Sort(RandomShuffle(Repartition(POOLED, 4), 1), ("number",), (True,)),
 }
 
-
-def rows(plan, executor, epoch=0):
-    pipeline = lowered(plan, epoch, lambda barrier, at: resolved(barrier, at, executor))
-    return [
-        {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
-        for delivered in executor.run(pipeline)
-        for row in delivered.block.rows()
-    ]
+in_memory = pytest.param(None, marks=pytest.mark.slow, id="in memory")
+each_budget = pytest.mark.parametrize("budget", [in_memory, pytest.param(3000, id="mostly in files")])
 
 
-@pytest.mark.parametrize("budget", [None, 3000], ids=["in memory", "mostly in files"])
+def rows(node, executor, epoch=0):
+    pipeline = lowered(node, epoch, lambda barrier, at: resolved(barrier, at, executor))
+    return [row for _, _, row in collect_rows(executor.run(pipeline))]
+
+
+@each_budget
 def test_what_comes_is_what_comes_without_processes(service, data_context, tmp_path, budget):
     data_context.target_max_block_size = 4000
     data_context.execution_options.resource_limits.object_store_memory = budget
     executor = ProcessExecutor(service)
-    for name, plan in PLANS.items():
-        assert rows(plan, executor, 1) == rows(plan, InlineExecutor(), 1), name
+    for name, node in PLANS.items():
+        assert rows(node, executor, 1) == rows(node, InlineExecutor(), 1), name
     gc.collect()
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -77,22 +75,22 @@ def test_all_rows_are_aggregated_where_they_are(service):
     pipeline = lowered(partially(POOLED, made), 0, lambda barrier, epoch: [])
     found = aggregated(ProcessExecutor(service).run(pipeline), made)
     assert found == aggregated(InlineExecutor().run(pipeline), made)
-    assert (found["count()"], len(found["unique(text)"])) == (len(rows(NUMBERS, InlineExecutor())), 600)
+    assert (found["count()"], len(found["unique(text)"])) == (600, 600)
 
 
-@pytest.mark.parametrize("budget", [None, 3000], ids=["in memory", "mostly in files"])
+@each_budget
 def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path: Path, budget):
     data_context.target_max_block_size = 500
     data_context.execution_options.resource_limits.object_store_memory = budget
-    at = [unit.first for unit in numbers(6, (70, 30))][2] + 80  # when some of its unit is set aside already
+    at = 2080  # when some of its unit is set aside already
     dying = Map(NUMBERS, Dying(at=at, notes=str(tmp_path), times=2))
     assert rows(RandomShuffle(dying, 3), ProcessExecutor(service)) == rows(PLANS["a shuffle"], InlineExecutor())
     assert len(list(tmp_path.glob("died-*"))) == 2
 
 
-def test_a_failure_on_the_way_is_told_and_leaves_nothing(service, data_context, tmp_path: Path):
+def test_a_failure_on_the_way_is_raised_and_leaves_no_file(service, data_context, tmp_path: Path):
     data_context.execution_options.resource_limits.object_store_memory = 3000
     with pytest.raises(ValueError, match="cannot do 4000"):
-        rows(RandomShuffle(Map(NUMBERS, Failing(at=numbers(6, (70, 30))[4].first)), 3), ProcessExecutor(service))
+        rows(RandomShuffle(Map(NUMBERS, Failing(at=4000)), 3), ProcessExecutor(service))
     gc.collect()
     assert list((tmp_path / "spill").iterdir()) == []

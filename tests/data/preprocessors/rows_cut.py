@@ -1,53 +1,15 @@
 """Datasets whose rows a test cuts into units and blocks as it likes."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from listed import ListedUnit
 
-from paceline.data.block import Block, Schema
+from paceline.data.barriers import Ready
+from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
-
-SEEN: list[tuple[str, tuple[str, ...]]] = []
-"""Which unit was read, and its columns, since a test cleared it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CutUnit:
-    name: str
-    blocks: tuple[Block, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return sum(block.num_rows for block in self.blocks)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks)
-
-    def read(self) -> Iterator[Block]:
-        SEEN.append((self.name, tuple(self.blocks[0].columns) if self.blocks else ()))
-        yield from self.blocks
-
-
-@dataclasses.dataclass(frozen=True)
-class CutSource:
-    cut: tuple[CutUnit, ...]
-    name = "rows that were cut"
-
-    def units(self) -> Sequence[CutUnit]:
-        return self.cut
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def projected(self, columns: Sequence[str]) -> None:
-        return None
-
-    def pruned(self, predicate: Any) -> None:
-        return None
 
 
 def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
@@ -59,9 +21,9 @@ def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
         for size in sizes:
             blocks.append(block.slice(start, start + size))
             start += size
-        made.append(CutUnit(f"part-{index}", tuple(blocks)))
+        made.append(ListedUnit(f"part-{index}", tuple(blocks)))
     assert start == block.num_rows, "the cuts do not cover the rows"
-    return Dataset(Read(CutSource(tuple(made))))
+    return Dataset(Read(Ready("rows that were cut", tuple(made))))
 
 
 def all_rows(ds: Dataset) -> Block:

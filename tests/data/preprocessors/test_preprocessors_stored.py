@@ -4,10 +4,8 @@ import datetime
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -17,29 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows_cut import cut
 
-from paceline.data.preprocessors import (
-    Categorizer,
-    Chain,
-    Concatenator,
-    CountVectorizer,
-    CustomKBinsDiscretizer,
-    FeatureHasher,
-    HashingVectorizer,
-    LabelEncoder,
-    MaxAbsScaler,
-    MinMaxScaler,
-    MultiHotEncoder,
-    Normalizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    PowerTransformer,
-    Preprocessor,
-    RobustScaler,
-    SimpleImputer,
-    StandardScaler,
-    Tokenizer,
-    UniformKBinsDiscretizer,
-)
+from paceline.data import preprocessors as pp
+from paceline.data.preprocessors import Preprocessor, StandardScaler, Tokenizer
 from paceline.data.preprocessors.stored import as_json, from_json
 from paceline.train import Checkpoint
 
@@ -54,36 +31,30 @@ ROWS: dict[str, Any] = {
 
 PREPROCESSORS: list[Preprocessor] = [
     StandardScaler(["x", "y"], output_columns=["p", "q"]),
-    MinMaxScaler(["x", "y"]),
-    MaxAbsScaler(["x"]),
-    RobustScaler(["x"], quantile_range=(0.1, 0.9)),
-    SimpleImputer(["n"]),
-    SimpleImputer(["c", "n"], strategy="most_frequent"),
-    SimpleImputer(["n"], strategy="constant", fill_value=0.5),
-    OrdinalEncoder(["c", "l"]),
-    OrdinalEncoder(["l"], encode_lists=False),
-    OneHotEncoder(["c", "y"], max_categories={"c": 2}),
-    MultiHotEncoder(["l"]),
-    LabelEncoder("c", output_column="label"),
-    Categorizer(["c"]),
-    Categorizer(["c"], dtypes={"c": pd.CategoricalDtype(["red", "blue"], ordered=True)}),
-    UniformKBinsDiscretizer(["x", "y"], {"x": 3, "y": 2}, right=False),
-    CustomKBinsDiscretizer(["x"], [-math.inf, 0, math.inf], dtypes={"x": np.int8}),
-    Normalizer(["x", "y"], "l1"),
-    PowerTransformer(["x"], 0.5),
+    pp.MinMaxScaler(["x", "y"]),
+    pp.MaxAbsScaler(["x"]),
+    pp.RobustScaler(["x"], quantile_range=(0.1, 0.9)),
+    pp.SimpleImputer(["n"]),
+    pp.SimpleImputer(["c", "n"], strategy="most_frequent"),
+    pp.SimpleImputer(["n"], strategy="constant", fill_value=0.5),
+    pp.OrdinalEncoder(["c", "l"]),
+    pp.OneHotEncoder(["c", "y"], max_categories={"c": 2}),
+    pp.MultiHotEncoder(["l"]),
+    pp.LabelEncoder("c", output_column="label"),
+    pp.Categorizer(["c"]),
+    pp.Categorizer(["c"], dtypes={"c": pd.CategoricalDtype(["red", "blue"], ordered=True)}),
+    pp.UniformKBinsDiscretizer(["x", "y"], {"x": 3, "y": 2}, right=False),
+    pp.CustomKBinsDiscretizer(["x"], [-math.inf, 0, math.inf], dtypes={"x": np.int8}),
+    pp.Normalizer(["x", "y"], "l1"),
+    pp.PowerTransformer(["x"], 0.5),
     Tokenizer(["t"]),
-    HashingVectorizer(["t"], 8),
-    CountVectorizer(["t"], max_features=2),
-    FeatureHasher(["x", "y"], 4, "h"),
-    Concatenator(["x", "y"], dtype=np.float32),
-    Concatenator(["x", "y"], dtype="float32", flatten=True),
-    Concatenator(exclude=["c", "l", "t"]),
-    Chain(SimpleImputer(["n"]), StandardScaler(["n", "x"]), OneHotEncoder(["c"]), Concatenator(["n", "x"])),
+    pp.HashingVectorizer(["t"], 8),
+    pp.CountVectorizer(["t"], max_features=2),
+    pp.FeatureHasher(["x", "y"], 4, "h"),
+    pp.Concatenator(["x", "y"], dtype=np.float32),
+    pp.Concatenator(exclude=["c", "l", "t"]),
+    pp.Chain(pp.SimpleImputer(["n"]), StandardScaler(["n", "x"]), pp.OneHotEncoder(["c"]), pp.Concatenator(["n", "x"])),
 ]
-
-
-def _names(preprocessors: list[Preprocessor]) -> list[str]:
-    return [f"{index}-{type(each).__name__}" for index, each in enumerate(preprocessors)]
 
 
 def fitted(preprocessor: Preprocessor) -> Preprocessor:
@@ -97,36 +68,26 @@ def shown(preprocessor: Preprocessor) -> str:
     return repr({name: (str(values.dtype), values.tolist()) for name, values in sorted(found.items())})
 
 
-@pytest.mark.parametrize("preprocessor", PREPROCESSORS, ids=_names(PREPROCESSORS))
-def test_what_is_stored_transforms_alike(preprocessor: Preprocessor, tmp_path: Path) -> None:
-    one = fitted(preprocessor)
-    one.save(tmp_path / "preprocessor.json")
-    text = one.serialize()
-    others = [
-        Preprocessor.load(tmp_path / "preprocessor.json"),
-        Preprocessor.deserialize(text),
-        Preprocessor.deserialize(text.encode()),
-        Preprocessor.from_dict(json.loads(json.dumps(one.to_dict()))),
-    ]
-    for other in others:
-        assert type(other) is type(one)
-        assert repr(other) == repr(one)
-        assert other.fit_status() == one.fit_status()
-        assert other.to_dict() == one.to_dict()
-        assert shown(other) == shown(one)
-    assert [path.name for path in tmp_path.iterdir()] == ["preprocessor.json"]
-
-
-def test_another_process_gives_the_same_results(
-    tmp_path: Path, run_script: Callable[..., CompletedProcess[str]]
-) -> None:
+def test_what_is_stored_transforms_alike_here_and_in_another_process(tmp_path: Path, run_script: Any) -> None:
     expected = []
     for index, preprocessor in enumerate(PREPROCESSORS):
-        one = fitted(preprocessor)
-        one.save(tmp_path / f"{index:02}.json")
+        one, path = fitted(preprocessor), tmp_path / f"{index:02}.json"
+        one.save(path)
+        text = one.serialize()
+        for other in (
+            Preprocessor.load(path),
+            Preprocessor.deserialize(text),
+            Preprocessor.deserialize(text.encode()),
+            Preprocessor.from_dict(json.loads(json.dumps(one.to_dict()))),
+        ):
+            assert (type(other), repr(other)) == (type(one), repr(one))
+            assert other.fit_status() == one.fit_status()
+            assert other.to_dict() == one.to_dict()
+            assert shown(other) == shown(one)
         expected.append(shown(one))
+    assert len(list(tmp_path.iterdir())) == len(PREPROCESSORS)
     script = """
-import json, math, sys
+import json, sys
 from pathlib import Path
 import numpy as np
 from paceline.data.preprocessors import Preprocessor
@@ -154,52 +115,35 @@ def test_a_preprocessor_goes_into_a_checkpoint_both_ways(tmp_path: Path) -> None
 
 
 def test_a_file_is_replaced_and_never_written_to(tmp_path: Path) -> None:
-    MinMaxScaler(["x"]).save(tmp_path / "scaler.json")
+    pp.MinMaxScaler(["x"]).save(tmp_path / "scaler.json")
     (tmp_path / "seen").hardlink_to(tmp_path / "scaler.json")
     StandardScaler(["x"]).save(tmp_path / "scaler.json")
-    assert isinstance(Preprocessor.load(tmp_path / "seen"), MinMaxScaler)
-    assert isinstance(Preprocessor.load(tmp_path / "scaler.json"), StandardScaler)
-
-
-def test_one_that_is_not_fitted_stays_so(tmp_path: Path) -> None:
-    StandardScaler(["x"]).save(tmp_path / "scaler.json")
+    assert isinstance(Preprocessor.load(tmp_path / "seen"), pp.MinMaxScaler)
     again = Preprocessor.load(tmp_path / "scaler.json")
+    assert isinstance(again, StandardScaler)
     assert again.fit_status() == Preprocessor.FitStatus.NOT_FITTED
-    assert not again.has_stats()
 
 
-@pytest.mark.parametrize("make", [Tokenizer, CountVectorizer, lambda c, f: HashingVectorizer(c, 4, f)])
+@pytest.mark.parametrize("make", [Tokenizer, pp.CountVectorizer, lambda c, f: pp.HashingVectorizer(c, 4, f)])
 def test_a_function_is_kept_by_the_name_it_can_be_imported_by(make: Any) -> None:
     one = make(["t"], json.dumps)
     assert '"json:dumps"' in one.serialize()
     assert Preprocessor.deserialize(one.serialize()).tokenization_fn is json.dumps
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda text: text.split(), "a lambda"),
-        ((lambda: lambda text: [text])(), "a lambda"),
-        (len, "builtin_function_or_method"),
-        (json.JSONEncoder().encode, "a method"),
-    ],
-    ids=["lambda", "inner", "builtin", "bound"],
-)
-def test_what_cannot_be_imported_is_refused_with_a_hint_when_saving(function: Any, why: str, tmp_path: Path) -> None:
-    with pytest.raises((ValueError, TypeError), match=rf"Tokenizer.tokenization_fn[\s\S]*{why}[\s\S]*hint: "):
-        Tokenizer(["t"], tokenization_fn=function).save(tmp_path / "tokenizer.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_function_of_a_function_is_refused() -> None:
+def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(tmp_path: Path, run_script: Any) -> None:
     def tokenize(text: str) -> list[str]:
         return [text]
 
-    with pytest.raises(ValueError, match="is defined in a function"):
-        Tokenizer(["t"], tokenize).serialize()
-
-
-def test_a_function_of_the_script_is_refused(run_script: Callable[..., CompletedProcess[str]]) -> None:
+    for function, why in (
+        (lambda text: text.split(), "a lambda"),
+        (len, "builtin_function_or_method"),
+        (json.JSONEncoder().encode, "a method"),
+        (tokenize, "is defined in a function"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=rf"Tokenizer.tokenization_fn[\s\S]*{why}[\s\S]*hint: "):
+            Tokenizer(["t"], tokenization_fn=function).save(tmp_path / "tokenizer.json")
+    assert list(tmp_path.iterdir()) == []
     ended = run_script(
         "from paceline.data.preprocessors import Tokenizer\n"
         "def tokenize(text): return [text]\n"
@@ -209,31 +153,25 @@ def test_a_function_of_the_script_is_refused(run_script: Callable[..., Completed
     assert "'tokenize' is defined in the script that is run" in ended.stderr
 
 
-def _function(name: str) -> dict[str, str]:
-    return {"$": "function", "value": name}
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"type": "Nothing"}, "'Nothing' is no preprocessor"),
-        ({"type": "__all__"}, "is no preprocessor"),
         ({"type": "json:JSONDecoder"}, "is no preprocessor"),
         ({"type": "no_such_module:Thing"}, "'no_such_module:Thing' cannot be imported"),
         ({"format": 99}, "stored in format 99"),
-        ({"arguments": {"columns": ["t"], "tokenization_fn": _function("os:system")}}, "no function"),
-        ({"arguments": {"columns": ["t"], "tokenization_fn": _function("gone:f")}}, "cannot be imported"),
+        ({"arguments": {"columns": ["t"], "tokenization_fn": {"$": "function", "value": "os:system"}}}, "no function"),
         ({"arguments": {"columns": []}}, "at least one column"),
         ({"stats": {"$": "pickle", "value": "gASV"}}, "'pickle' is no kind of value"),
     ],
-    ids=["unknown", "no class", "no preprocessor", "no module", "format", "builtin", "gone", "empty", "kind"],
+    ids=["unknown", "no preprocessor", "no module", "format", "builtin", "empty", "kind"],
 )
 def test_what_was_not_written_by_us_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Preprocessor.from_dict({**Tokenizer(["t"]).to_dict(), **change})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "{}", '{"type": "Tokenizer"}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[]", '{"type": "Tokenizer"}', "[" * 100_000])
 def test_a_file_that_is_none_of_ours_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text(text)
     with pytest.raises(ValueError, match=r"broken\.json"):
@@ -276,33 +214,23 @@ def test_values_come_back_as_they_were(value: Any) -> None:
     assert _typed(from_json(json.loads(text))) == _typed(value)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([1.5, math.nan, -math.inf]),
-        np.array([[1, 2], [3, 4]], np.int8),
-        np.array([True, False]),
-        np.array([], np.float32),
-        np.append(np.arange(1000, dtype=">f4"), [math.nan, math.inf]).astype(">f4").reshape(2, -1),
-        np.arange(2000, dtype=np.uint8)[::-2],
-        np.array(["a", None], object),
-        np.array(["2024-01-02"], "datetime64[s]"),
-    ],
-    ids=["floats", "matrix", "booleans", "empty", "many", "strided", "objects", "dates"],
-)
-def test_arrays_come_back_with_their_types(array: Any) -> None:
-    back = from_json(json.loads(json.dumps(as_json(array), allow_nan=False)))
-    assert back.dtype.name == array.dtype.name
-    assert back.shape == array.shape
-    np.testing.assert_array_equal(back, array)
+ARRAYS = [
+    np.array([1.5, math.nan, -math.inf]),
+    np.array([], np.float32),
+    np.append(np.arange(1000, dtype=">f4"), [math.nan, math.inf]).astype(">f4").reshape(2, -1),
+    np.arange(2000, dtype=np.uint8)[::-2],
+    np.array(["a", None], object),
+    np.array(["2024-01-02"], "datetime64[s]"),
+]
 
 
-def test_special_values_come_back() -> None:
+def test_arrays_and_special_values_come_back_with_their_types() -> None:
+    for array in ARRAYS:
+        back = from_json(json.loads(json.dumps(as_json(array), allow_nan=False)))
+        assert (back.dtype.name, back.shape) == (array.dtype.name, array.shape)
+        np.testing.assert_array_equal(back, array)
     for value in (math.inf, -math.inf, np.float32(0.1), Decimal("1.10"), np.dtype("int8"), datetime.time(3)):
         assert from_json(json.loads(json.dumps(as_json(value)))) == value
     assert math.isnan(from_json(as_json(math.nan)))
-
-
-def test_what_json_cannot_hold_is_named_by_its_path() -> None:
     with pytest.raises(TypeError, match=r"SimpleImputer.fill_value is a complex, which cannot be stored"):
-        SimpleImputer(["x"], "constant", 1j).to_dict()
+        pp.SimpleImputer(["x"], "constant", 1j).to_dict()

@@ -1,22 +1,14 @@
-"""What callbacks are told, in which order; and that training goes on without one that raises, wherever it does."""
+"""What callbacks are told, in which order; and training continues without one that raises, wherever it does."""
 
+import sys
 import traceback
 
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
-from paceline.train.callbacks import JsonLoggerCallback, PrintCallback
-from paceline.train.loggers import LoggerCallback
-
-
-def fit(path, function, *callbacks, num_workers=2, config=None, **run_config):
-    return DataParallelTrainer(
-        function,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers),
-        run_config=RunConfig(name="run", storage_path=path, callbacks=callbacks, **run_config),
-    ).fit()
+from paceline.train import Checkpoint
+from paceline.train.callbacks import PrintCallback
+from paceline.train.loggers import LoggerCallback, MLflowLoggerCallback, OpenTelemetryCallback, WandbLoggerCallback
 
 
 class Everything(train.UserCallback, train.TrainingCallback, LoggerCallback):
@@ -55,7 +47,7 @@ class Everything(train.UserCallback, train.TrainingCallback, LoggerCallback):
         return [call for call in self.heard if call[0] in hooks]
 
 
-def fails_once(config):
+def fail_once(config):
     rank = train.get_context().get_world_rank()
     last = train.get_checkpoint()
     if last is None:
@@ -68,9 +60,10 @@ def fails_once(config):
     train.report({"loss": train.mean(10 + rank)})
 
 
-def test_every_hook_is_called_in_its_turn_with_own_and_with_reduced_values(tmp_path):
+def test_every_hook_is_called_in_its_turn_with_own_and_with_reduced_values(tmp_path, fit, capsys):
     watch = Everything()
-    fit(tmp_path, fails_once, watch, config={"lr": 1}, failure_config=FailureConfig(max_failures=1))
+    fit(fail_once, callbacks=[watch, PrintCallback()], config={"lr": 1}, max_failures=1)
+    assert "[{'loss': 10}, {'loss': 11}]" in capsys.readouterr().out
     directory = str(tmp_path / "run")
     first = [{"loss": 0, "rank": 0}, {"loss": 1, "rank": 1}]
     assert watch.of("start_training", "handle_result", "finish_training") == [
@@ -92,23 +85,6 @@ def test_every_hook_is_called_in_its_turn_with_own_and_with_reduced_values(tmp_p
     ]
 
 
-def test_a_run_that_fails_ends_with_an_error_and_one_that_continues_tells_its_past(tmp_path):
-    def function(config):
-        train.report({"x": train.sum(1)})
-        train.collective.barrier()
-        assert config["works"], "planted"
-
-    watch = Everything()
-    with pytest.raises(train.TrainingFailedError):
-        fit(tmp_path, function, watch, config={"works": False})
-    assert watch.heard[-2:] == [("finish_training", True), ("log_end", True)]
-
-    watch = Everything()
-    fit(tmp_path, function, watch, config={"works": True})
-    assert ("log_start", str(tmp_path / "run"), True, 1) in watch.heard
-    assert watch.heard[-2:] == [("finish_training", False), ("log_end", False)]
-
-
 HOOKS = ["after_report", "after_exception", "start_training", "handle_result", "finish_training"]
 HOOKS += ["log_start", "log_report", "log_end"]
 
@@ -123,12 +99,11 @@ def broken(hook, error):
     return type(f"Broken_{hook}_{error.__name__}", (Everything,), {hook: planted})()
 
 
-def test_a_callback_that_raises_in_any_hook_is_dropped_with_its_traceback(tmp_path, caplog):
+def test_a_callback_that_raises_in_any_hook_is_dropped_with_its_traceback(fit, caplog):
     planted = [(hook, RuntimeError) for hook in HOOKS] + [("after_report", SystemExit), ("log_end", SystemExit)]
     callbacks = [broken(hook, error) for hook, error in planted]
     healthy = Everything()
-    failures = FailureConfig(max_failures=1)
-    result = fit(tmp_path, fails_once, *callbacks, healthy, config={}, failure_config=failures)
+    result = fit(fail_once, callbacks=[*callbacks, healthy], config={}, max_failures=1)
     assert result.metrics == {"loss": 10.5}, "training went on"
     assert healthy.heard[-2:] == [("finish_training", False), ("log_end", False)], "the others are called on"
     assert len(healthy.of("after_report")) == 2
@@ -145,7 +120,7 @@ def test_a_callback_that_raises_in_any_hook_is_dropped_with_its_traceback(tmp_pa
         assert "in planted" in shown, "with the line that raised"
 
 
-def test_the_older_hooks_may_be_written_without_info(tmp_path):
+def test_the_older_hooks_may_be_written_without_info(fit):
     heard = []
 
     class Older(train.TrainingCallback):
@@ -158,17 +133,19 @@ def test_the_older_hooks_may_be_written_without_info(tmp_path):
         def finish_training(self, error=False):
             heard.append(error)
 
-    fit(tmp_path, lambda: train.report({"i": 1}), Older())
+    fit(lambda: train.report({"i": 1}), callbacks=[Older()])
     assert heard == [{}, [{"i": 1}, {"i": 1}], False]
 
 
-def test_results_are_printed(tmp_path, capsys):
-    fit(tmp_path, lambda: train.report({"i": 1}), PrintCallback())
-    assert "[{'i': 1}, {'i': 1}]" in capsys.readouterr().out
-
-
-def test_what_is_no_callback_is_refused_and_familiar_names_are_found_beside_them():
-    with pytest.raises(ValueError, match=r"callbacks holds 3, which is not a paceline.train.UserCallback"):
-        RunConfig(callbacks=[3])
-    assert JsonLoggerCallback is train.loggers.JsonLoggerCallback
-    assert train.loggers.TBXLoggerCallback is train.loggers.TensorBoardLoggerCallback
+@pytest.mark.parametrize(
+    ("module", "logger", "extra"),
+    [
+        ("mlflow", MLflowLoggerCallback, "mlflow"),
+        ("opentelemetry.trace", OpenTelemetryCallback, "opentelemetry"),
+        ("wandb", WandbLoggerCallback, "wandb"),
+    ],
+)
+def test_without_its_package_the_extra_of_a_logger_is_named(module, logger, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf'(?s)needs {module}.*\n\nhint: pip install "paceline\[{extra}\]"'):
+        logger()

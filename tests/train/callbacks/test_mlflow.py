@@ -4,7 +4,6 @@ import json
 import math
 import signal
 import socket
-import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig, TrainingFailedError
+from paceline.train import Checkpoint, TrainingFailedError
 from paceline.train.loggers import MLflowLoggerCallback
 from paceline.train.loggers import mlflow as ours
 
@@ -93,12 +92,7 @@ def points_of(client, run, name):
     return [(point.step, point.value) for point in sorted(history, key=lambda point: (point.timestamp, point.step))]
 
 
-def fit(path, logger, function, name="run", **arguments):
-    config = RunConfig(name=name, storage_path=path, callbacks=[logger] if logger else [])
-    trainer = DataParallelTrainer(function, scaling_config=ScalingConfig(1), run_config=config, **arguments)
-    return trainer.fit()
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_path, uri, client):
     ended = run_script(SCRIPT, uri, "5", timeout=100)
@@ -130,7 +124,7 @@ def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_
     assert told["metrics"] == {"i": 2, "eval/acc@1": 4, "note": "text"}
 
 
-def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(tmp_path, uri, client):
+def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(fit, uri, client):
     def function(config):
         train.report({"plain": 1, "a//b": 2, "../up": 3, "/": 4, "é@x": 5, "n" * 300: 6})
         train.report({"plain": math.nan, "large": 10**400, "small": -math.inf})
@@ -139,7 +133,7 @@ def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(tmp_
     logger = MLflowLoggerCallback(uri, experiment_name="failing")
     config = {"text": "x" * 10_000, "a@": 1, "a_": 2, "..": 3} | {f"p{number}": number for number in range(150)}
     with pytest.raises(TrainingFailedError):
-        fit(tmp_path, logger, function, train_loop_config=config)
+        fit(function, 1, callbacks=[logger], config=config)
     (run,) = runs_of(client, "failing")
     assert run.info.status == "FAILED"
     assert run.data.metrics.keys() == {"plain", "a/b", "__/up", "_", "é_x", "n" * 250, "large", "small"}
@@ -150,20 +144,22 @@ def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(tmp_
     assert len(run.data.params["text"]) == 6000
 
 
-def test_a_run_that_was_complete_before_is_logged_from_its_journal(tmp_path, uri, client):
+@pytest.mark.slow
+def test_a_run_that_was_complete_before_is_logged_from_its_journal(fit, uri, client):
     def function():
         for i in range(3):
             train.report({"i": i})
 
-    fit(tmp_path, None, function)
+    fit(function, 1)
     for _ in range(2):
-        fit(tmp_path, MLflowLoggerCallback(uri, experiment_name="later"), function)
+        fit(function, 1, callbacks=[MLflowLoggerCallback(uri, experiment_name="later")])
     (run,) = runs_of(client, "later")
     assert points_of(client, run, "i") == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_trials_at_once_are_runs_of_one_experiment(tmp_path, mlflow):
-    """A database that is not there yet, so that they also make it at once."""
+@pytest.mark.slow
+def test_trials_at_once_are_runs_of_one_experiment(tmp_path, fit, mlflow):
+    """In a database that is not there yet, so that they also create it at once."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     logger = MLflowLoggerCallback(uri)
     meeting = threading.Barrier(3)
@@ -172,13 +168,13 @@ def test_trials_at_once_are_runs_of_one_experiment(tmp_path, mlflow):
         for i in range(20):
             train.report({"value": config["number"] * 100 + i})
 
-    def play(number):
-        own = logger.for_trial("search", f"trial_{number}")
+    def run_trial(number):
+        name = f"trial_{number}"
         meeting.wait()
-        fit(tmp_path, own, function, f"trial_{number}", train_loop_config={"number": number})
+        fit(function, 1, callbacks=[logger.for_trial("search", name)], name=name, config={"number": number})
 
     with ThreadPoolExecutor(3) as threads:
-        list(threads.map(play, range(3)))
+        list(threads.map(run_trial, range(3)))
     client = mlflow.MlflowClient(uri)
     runs = {run.info.run_name: run for run in runs_of(client, "search")}
     assert runs.keys() == {"trial_0", "trial_1", "trial_2"}
@@ -189,7 +185,8 @@ def test_trials_at_once_are_runs_of_one_experiment(tmp_path, mlflow):
         assert points_of(client, run, "value") == [(i + 1, number * 100 + i) for i in range(20)]
 
 
-def test_a_server_that_never_answers_holds_up_nothing(tmp_path, mlflow, monkeypatch, caplog):
+@pytest.mark.slow
+def test_a_server_that_never_answers_holds_up_nothing(fit, mlflow, monkeypatch, caplog):
     monkeypatch.setattr(ours, "_PATIENCE_S", 0.5)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
@@ -199,26 +196,10 @@ def test_a_server_that_never_answers_holds_up_nothing(tmp_path, mlflow, monkeypa
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         logger = MLflowLoggerCallback(f"http://127.0.0.1:{server.getsockname()[1]}")
-        result = fit(tmp_path, logger, function)
+        result = fit(function, 1, callbacks=[logger])
         with server.accept()[0] as asked:
             assert asked.recv(10), "it was asked"
         assert len(result.best_checkpoints) == 3
     (record,) = (record for record in caplog.records if "raised" in record.message)
     assert record.message == "the callback MLflowLoggerCallback raised at the end of the run"
     assert "MLflow has not answered for 0.5 s\n\nhint: " in caplog.text
-
-
-def test_a_server_that_is_not_there_drops_the_logger_and_nothing_else(tmp_path, mlflow, monkeypatch, caplog):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    result = fit(tmp_path, MLflowLoggerCallback(f"http://127.0.0.1:{port}"), lambda: train.report({"i": 1}))
-    assert result.metrics == {"i": 1}
-    assert len([record for record in caplog.records if "raised" in record.message]) == 1
-    assert str(port) in caplog.text
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(ImportError, match=r'needs mlflow.*\n\nhint: pip install "paceline\[mlflow\]"'):
-        MLflowLoggerCallback()

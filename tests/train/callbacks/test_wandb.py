@@ -1,7 +1,7 @@
 """Weights & Biases itself, in its offline mode, read back with its own `wandb leet inspect`.
 
-In scripts of their own, since W&B keeps a process and threads for as long as the one that uses it lasts. Whatever they
-say to the network goes to a proxy, which hears nothing.
+In scripts of their own, since W&B keeps a process and threads for as long as its user lasts. Requests to the network
+would go to a proxy, which hears none.
 """
 
 import importlib.util
@@ -14,24 +14,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from training_scripts import HEAD
 
 from paceline.train.callbacks import LoggedReport
-from paceline.train.loggers import WandbLoggerCallback
 from paceline.train.loggers.wandb import _Note
 
 needs_wandb = pytest.mark.skipif(
     importlib.util.find_spec("wandb") is None, reason="wandb is not installed: logging to it was not checked"
 )
 
-BEGIN = """
-import os, signal, sys, threading
-from concurrent.futures import ThreadPoolExecutor
-from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig, TrainingFailedError
+KILLED = f"""{HEAD}
 from paceline.train.loggers import LoggerCallback, WandbLoggerCallback
-"""
 
-KILLED = f"""{BEGIN}
 class Killer(LoggerCallback):
     def log_report(self, report):
         if report.number == int(sys.argv[1]):
@@ -44,15 +38,14 @@ def function(config):
         train.report({{"i": i, "eval": {{"acc@1": train.sum(i)}}, "note": "text"}}, checkpoint=checkpoint)
 
 logger = WandbLoggerCallback("tries", group="all", excludes=["note"], log_config=True)
-DataParallelTrainer(
-    function,
-    train_loop_config={{"lr": 0.1, "net": {{"width": 8}}}},
-    scaling_config=ScalingConfig(2),
-    run_config=RunConfig(name="run", storage_path="runs", callbacks=[Killer(), logger]),
-).fit()
+fit(function, config={{"lr": 0.1, "net": {{"width": 8}}}}, callbacks=[Killer(), logger])
 """
 
-TRIALS = f"""{BEGIN}
+TRIALS = f"""{HEAD}
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from paceline.train.loggers import WandbLoggerCallback
+
 logger = WandbLoggerCallback("tries")
 meeting = threading.Barrier(2)
 
@@ -63,18 +56,16 @@ def function(config):
     if config["number"]:
         raise ValueError("no more")
 
-def play(number):
+def run_trial(number):
     own = logger.for_trial("search", f"trial_{{number}}")
-    config = RunConfig(name=f"trial_{{number}}", storage_path="runs", callbacks=[own])
-    trainer = DataParallelTrainer(function, train_loop_config={{"number": number}}, run_config=config)
     meeting.wait()
     try:
-        trainer.fit()
-    except TrainingFailedError:
+        fit(function, 1, config={{"number": number}}, name=f"trial_{{number}}", callbacks=[own])
+    except train.TrainingFailedError:
         pass
 
 with ThreadPoolExecutor(2) as threads:
-    list(threads.map(play, range(2)))
+    list(threads.map(run_trial, range(2)))
 """
 
 
@@ -114,6 +105,7 @@ def history(found, name):
     return [(one["item"]["training_iteration"], one["item"].get(name)) for one in found.get("history", ())]
 
 
+@pytest.mark.slow
 @needs_wandb
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_under_its_id_and_no_report_is_lost(run_script, tmp_path, surroundings):
@@ -175,9 +167,3 @@ def test_trials_at_once_are_runs_of_one_group_and_the_failed_one_has_failed(run_
         assert set(saved["aliases"]) == {"latest", "checkpoint_000003"}
         kept = (tmp_path / "runs" / f"trial_{number}" / "checkpoint_000003").as_uri()
         assert all(entry["ref"].startswith(f"{kept}/") for entry in saved["manifest"]["contents"]), "where they are"
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match=r'needs wandb.*\n\nhint: pip install "paceline\[wandb\]"'):
-        WandbLoggerCallback()

@@ -17,13 +17,10 @@ def temporary_files_below_tmp_path(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
-def test_a_state_comes_back_from_its_bytes():
+def test_a_state_and_files_come_back_from_their_bytes(tmp_path):
     again = Checkpoint.from_bytes(Checkpoint.from_dict({"x": np.arange(3), "n": 1}).to_bytes())
     assert again.to_dict()["x"].tolist() == [0, 1, 2]
     assert again.holds_dict()
-
-
-def test_files_come_back_from_their_bytes(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "model.bin").write_bytes(b"\0weights")
     again = Checkpoint.from_bytes(Checkpoint.from_directory(tmp_path).to_bytes())

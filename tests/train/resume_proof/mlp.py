@@ -1,9 +1,5 @@
-"""A script that saves and restores everything, or all but one thing. Arguments: what is left out, how many workers.
+"""A training that saves and restores everything, or all but one thing; `kept` leaves that in the checkpoint."""
 
-`kept` as a third argument leaves it in the checkpoint, and only does not load it.
-"""
-
-import sys
 import time
 
 import torch
@@ -80,8 +76,3 @@ def trainer_for(left_out, num_workers, storage, *, kept=False, until=12, **run_c
         scaling_config=ScalingConfig(num_workers),
         run_config=RunConfig(name="mlp", storage_path=storage, **run_config),
     )
-
-
-if __name__ == "__main__":
-    trainer_for(sys.argv[1], int(sys.argv[2]), "runs", kept="kept" in sys.argv[3:]).fit()
-    print("the script went on after fit()")

@@ -5,14 +5,7 @@ import math
 import pytest
 
 from paceline._storage.state import RawLeaf
-from paceline.train.resume_proof.compare import (
-    Difference,
-    _distance,
-    _same,
-    flat,
-    metric_differences,
-    not_compared,
-)
+from paceline.train.resume_proof.compare import Difference, _distance, _same, flat, metric_differences, not_compared
 from paceline.train.resume_proof.diagnosis import diagnosed, part_of
 
 
@@ -56,12 +49,14 @@ def test_each_part_is_told_from_the_first_note_that_it_decides():
     assert parts(on, [call("q"), step(), call("b", "r2")]).keys() == {"data order"}
     assert parts(on, [call(), step(state=""), call("b", "r2")]).keys() == {"optimizer"}
     assert parts(on, [call(), step(lr=0.2), call("b", "r2")]).keys() == {"scheduler"}
+    everything = parts(on[:2], [call("q", "z", parameters="x"), step(state="", lr=0.5)])
+    assert everything.keys() == {"model", "data order", "optimizer", "scheduler", "rng"}
 
 
-def test_several_parts_are_named_at_once():
-    on = [call(), step()]
-    resumed = [call("q", "z", parameters="x"), step(state="", lr=0.5)]
-    assert parts(on, resumed).keys() == {"model", "data order", "optimizer", "scheduler", "rng"}
+def test_the_evidence_names_batches_that_come_later_and_a_model_in_evaluation_mode():
+    on = [call("a"), call("b"), call("c")]
+    assert "comes at call 3" in parts(on, [call("y"), call("z"), call("a")])["data order"]
+    assert "evaluation mode" in parts([call()], [call(training=False)])["model"]
 
 
 def test_a_rate_is_the_optimizers_where_the_scheduler_was_saved_and_the_optimizer_forgot():
@@ -75,19 +70,10 @@ def test_a_generator_that_nobody_draws_from_is_not_blamed():
     assert parts(on, resumed).keys() == {"data order"}
 
 
-def test_batches_that_come_later_are_found_again():
-    on = [call("a"), call("b"), call("c")]
-    assert "comes at call 3" in parts(on, [call("y"), call("z"), call("a")])["data order"]
-
-
 def test_what_a_second_model_is_given_is_not_taken_for_data():
     on = [call("a", "r0"), call("from dropout", "r1", module=1)]
     resumed = [call("a", "z0"), call("from other dropout", "z1", module=1)]
     assert parts(on, resumed).keys() == {"rng"}
-
-
-def test_a_model_left_in_evaluation_mode_is_named():
-    assert "evaluation mode" in parts([call()], [call(training=False)])["model"]
 
 
 def test_without_notes_the_names_have_to_do():
@@ -102,11 +88,9 @@ def test_without_notes_the_names_have_to_do():
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("optimizer.state.0.exp_avg", "optimizer"),
         ("opt.param_groups.0.lr", "optimizer"),
         ("lr_scheduler.last_epoch", "scheduler"),
         ("rng.torch", "rng"),
-        ("position", "data order"),
         ("sampler.epoch", "data order"),
         ("model.bn.num_batches_tracked", "model"),
         ("model.pt:generator.weight", "model"),
@@ -129,14 +113,10 @@ def test_the_first_difference_comes_first_and_nan_is_nan():
     ]
 
 
-@pytest.mark.parametrize("name", ["time", "step_time_s", "perf/seconds", "tokens_per_s", "eta", "pid", "gpu_memory"])
-def test_metrics_that_tell_time_are_not_compared(name):
-    assert not_compared({0: {1: {name: 1, "loss": 2}}}, []) == {name}
-
-
-@pytest.mark.parametrize("name", ["loss", "timesteps", "accuracy", "sentiment", "s1", "estimated"])
-def test_metrics_that_only_sound_like_time_are_compared(name):
-    assert not_compared({0: {1: {name: 1}}}, []) == frozenset()
+def test_metrics_that_tell_time_are_not_compared_and_those_that_only_sound_like_it_are():
+    of_time = {"time", "step_time_s", "perf/seconds", "tokens_per_s", "eta", "pid", "gpu_memory"}
+    others = {"loss", "timesteps", "accuracy", "sentiment", "s1", "estimated"}
+    assert not_compared({0: {1: dict.fromkeys(of_time | others, 1)}}, []) == of_time
 
 
 def test_leaves_are_compared_as_what_they_are():
@@ -148,7 +128,4 @@ def test_leaves_are_compared_as_what_they_are():
     assert _distance(RawLeaf("pickle", "None", (), b"a"), RawLeaf("pickle", "None", (), b"b")) is None
     assert not _same(1, True, 0.0)
     assert _same(1, 1.0, 0.0)
-
-
-def test_a_tree_is_flat_by_path():
     assert flat({"a": [1, {"b": 2}], "c": {}, "d": ()}) == {"a.0": 1, "a.1.b": 2, "c": {}, "d": ()}

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from torch_fits import fit
 
 from paceline._worker import context as worker_context
-from paceline.train import RunConfig, ScalingConfig
-from paceline.train.torch import TorchConfig, TorchTrainer
+from paceline.train.torch import TorchConfig
 
 
 @pytest.fixture
@@ -21,25 +21,11 @@ def on_each(tmp_path):
             dist.all_gather_object(found, function())
             return found
 
-        number = len(list(tmp_path.iterdir()))
-        resources = {"resources_per_worker": {"GPU": gpus_per_worker}} if gpus_per_worker else {}
-        trainer = TorchTrainer(
-            gathering,
-            torch_config=TorchConfig(backend=backend),
-            scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=gpus_per_worker > 0, **resources),
-            run_config=RunConfig(storage_path=str(tmp_path), name=f"run-{number}"),
-        )
-        return trainer.fit().return_value
+        name, config = f"run-{len(list(tmp_path.iterdir()))}", TorchConfig(backend=backend)
+        scaling = {"gpus_per_worker": gpus_per_worker}
+        return fit(tmp_path, gathering, num_workers, name=name, torch_config=config, **scaling).return_value
 
     return on_each
-
-
-@pytest.fixture(scope="session")
-def compiler():
-    """Torch imports its compiler with the first optimizer of a process, which sets a variable: so not in a test."""
-    import torch
-
-    torch.optim.SGD([torch.ones(1)], lr=0.1).zero_grad()
 
 
 @pytest.fixture
@@ -51,7 +37,8 @@ def as_worker():
     def as_worker(*, devices=(), world_size=1):
         nonlocal num_entered
         num_entered += 1
-        worker_context.enter(SimpleNamespace(begin=SimpleNamespace(devices=devices, world_size=world_size, rank=0)))
+        begin = SimpleNamespace(devices=devices, world_size=world_size, rank=0, global_batch_size=None)
+        worker_context.enter(SimpleNamespace(begin=begin))
 
     yield as_worker
     for _ in range(num_entered):

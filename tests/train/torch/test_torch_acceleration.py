@@ -8,8 +8,6 @@ from torch import nn
 
 from paceline.train.torch import accelerate, backward, prepare_model, prepare_optimizer, unscale_gradients
 
-pytestmark = pytest.mark.usefixtures("compiler")
-
 
 def linear(seed=0):
     torch.manual_seed(seed)
@@ -37,12 +35,6 @@ def fp16(as_worker):
     as_worker()
     model = prepare_model(linear(), mixed_precision="fp16")
     return model, sgd(model, lr=1e5)
-
-
-@pytest.mark.parametrize("function", [accelerate, lambda: prepare_optimizer(None), lambda: backward(None)])
-def test_outside_of_a_worker_there_is_nothing_to_accelerate(function):
-    with pytest.raises(RuntimeError, match="cannot be used outside"):
-        function()
 
 
 def test_what_cannot_be_meant_is_refused(as_worker):
@@ -182,20 +174,6 @@ def test_a_scheduler_of_the_learning_rate_is_at_home(as_worker, scheduled, recwa
     torch.testing.assert_close(model.weight.detach(), before - unscaled)
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert not recwarn.list, "torch says so where it thinks that the optimizer has not stepped"
-
-
-def test_an_optimizer_steps_as_ever_while_nothing_is_scaled(as_worker):
-    as_worker()
-    model = prepare_model(linear())
-    optimizer = sgd(model)
-    one_step(model, optimizer, factor=1e6)
-    plain = linear()
-    reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    plain(torch.ones(4, 3)).square().mean().backward()
-    unscale_gradients(optimizer)
-    reference.step()
-    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()), rtol=1e-6, atol=1e-7)
-    assert optimizer.state_dict().keys() == reference.state_dict().keys()
 
 
 def test_all_ranks_leave_out_a_step_that_is_not_finite_on_one(on_each):

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch_fits import fit
 
 from paceline import train
-from paceline.train import CheckpointUploadMode, RunConfig, ScalingConfig
-from paceline.train.torch import TorchCheckpoint, TorchTrainer, prepare_model
+from paceline.train import CheckpointUploadMode
+from paceline.train.torch import TorchCheckpoint, prepare_model
 
 
 @pytest.fixture
@@ -48,24 +49,14 @@ def test_the_file_is_a_state_dict_that_torch_reads_without_pickle(temporary):
     assert_same_weights(elsewhere.get_model(net(1)), net())
 
 
-def test_its_temporary_files_go_with_it(temporary):
+def test_its_temporary_files_go_with_it_and_what_cannot_be_saved_leaves_none(temporary):
     checkpoint = TorchCheckpoint.from_model(net())
     assert len(list(temporary.iterdir())) == 1
     del checkpoint
-    gc.collect()
-    assert list(temporary.iterdir()) == []
-
-
-def test_what_cannot_be_saved_leaves_nothing(temporary):
     with pytest.raises(AttributeError):
         TorchCheckpoint.from_state_dict({"x": lambda: None})
     gc.collect()
     assert list(temporary.iterdir()) == []
-
-
-def test_weights_of_a_wrapped_model_fit_a_plain_one(temporary):
-    wrapped = {f"module.{name}": value for name, value in net().state_dict().items()}
-    assert_same_weights(TorchCheckpoint.from_state_dict(wrapped).get_model(net(1)), net())
 
 
 def test_a_model_that_calls_a_part_of_it_module_keeps_its_names(temporary):
@@ -75,12 +66,9 @@ def test_a_model_that_calls_a_part_of_it_module_keeps_its_names(temporary):
     assert_same_weights(TorchCheckpoint.from_model(named(0)).get_model(named(1)), named(0))
 
 
-def test_weights_that_do_not_fit_are_refused(temporary):
+def test_weights_that_do_not_fit_and_no_model_to_load_into_are_refused(temporary):
     with pytest.raises(RuntimeError, match="Missing key"):
         TorchCheckpoint.from_model(nn.Linear(3, 2)).get_model(net())
-
-
-def test_without_a_model_there_is_nothing_to_load_into(temporary):
     with pytest.raises(ValueError, match=r"get_model\(\) was given no model(.|\n)*hint: "):
         TorchCheckpoint.from_model(net()).get_model()
 
@@ -94,27 +82,13 @@ def test_a_reported_checkpoint_is_moved_into_the_run(tmp_path, mode):
             train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
             del checkpoint
 
-    storage = RunConfig(storage_path=str(tmp_path), name="run")
-    result = TorchTrainer(function, scaling_config=ScalingConfig(num_workers=2), run_config=storage).fit()
+    result = fit(tmp_path, function)
     assert Path(result.checkpoint.path, "model.pt").is_file()
     assert_same_weights(TorchCheckpoint(result.checkpoint.path).get_model(net(7)), net(2))
     assert not (tmp_path / "run" / ".staging").exists()
 
 
-def test_a_wrapped_model_is_saved_and_loaded_unwrapped(on_each):
-    def function():
-        wrapped = nn.parallel.DistributedDataParallel(net())
-        checkpoint = TorchCheckpoint.from_model(wrapped)
-        assert torch.load(Path(checkpoint.path, "model.pt"), weights_only=True).keys() == net().state_dict().keys()
-        assert_same_weights(checkpoint.get_model(net(1)), net())
-        other = nn.parallel.DistributedDataParallel(net(2))
-        assert checkpoint.get_model(other) is other
-        assert_same_weights(other, wrapped)
-
-    on_each(function, 1)
-
-
-def test_a_compiled_model_is_saved_and_loaded_under_its_own_names(on_each):
+def test_a_wrapped_or_compiled_model_is_saved_and_loaded_under_its_own_names(on_each):
     """Compiled as a whole, in part, and wrapped on top of that."""
 
     def function():
@@ -124,12 +98,13 @@ def test_a_compiled_model_is_saved_and_loaded_under_its_own_names(on_each):
         plain = net()
         in_part = nn.Sequential(compiled(plain[0]), plain[1])
         wrapped = nn.parallel.DistributedDataParallel(compiled(plain))
-        for model in (compiled(plain), in_part, wrapped, compiled(wrapped)):
+        models = (nn.parallel.DistributedDataParallel(plain), compiled(plain), in_part, wrapped, compiled(wrapped))
+        for model in models:
             checkpoint = TorchCheckpoint.from_model(model)
             found = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)
             assert found.keys() == net().state_dict().keys()
             assert_same_weights(checkpoint.get_model(net(1)), net())
-        for seed, model in enumerate((compiled(plain), in_part, wrapped, compiled(wrapped)), start=2):
+        for seed, model in enumerate(models, start=2):
             assert TorchCheckpoint.from_model(net(seed)).get_model(model) is model
             assert_same_weights(plain, net(seed))
         # What was saved without us has its prefixes still.

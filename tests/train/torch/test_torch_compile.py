@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -107,6 +108,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_classes_of_the_script_are_found_by_the_compiler(run_script):
     ended = run_script(SCRIPT, timeout=110)
     assert ended.returncode == 0, ended.stderr

@@ -6,26 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_fits import fit
 
 from paceline._control import journal
 from paceline._control.events import WorkerFailed
-from paceline.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, get_context
-from paceline.train.torch import TorchConfig, TorchTrainer
-
-
-def fit(path, function, config=None, workers=2, max_failures=0):
-    return (
-        TorchTrainer(
-            function,
-            torch_config=config or TorchConfig(),
-            scaling_config=ScalingConfig(num_workers=workers),
-            run_config=RunConfig(
-                storage_path=str(path), name="run", failure_config=FailureConfig(max_failures=max_failures)
-            ),
-        )
-        .fit()
-        .return_value
-    )
+from paceline.train import FailureConfig, TrainingFailedError, get_context
+from paceline.train.torch import TorchConfig
 
 
 class SlowToSetUp(TorchConfig):
@@ -50,7 +36,7 @@ class SlowToSetUp(TorchConfig):
 
 
 def test_a_function_that_does_nothing_leaves_the_store_to_ranks_that_still_set_up(tmp_path):
-    assert fit(tmp_path, lambda: "done", SlowToSetUp()) == "done"
+    assert fit(tmp_path, lambda: "done", torch_config=SlowToSetUp()).return_value == "done"
 
 
 @pytest.mark.parametrize("init_method", ["env", "tcp"])
@@ -63,7 +49,7 @@ def test_a_function_may_tear_the_group_down_itself(tmp_path, init_method):
         dist.destroy_process_group()
         return value.item()
 
-    assert fit(tmp_path, function, TorchConfig(init_method=init_method)) == 2
+    assert fit(tmp_path, function, torch_config=TorchConfig(init_method=init_method)).return_value == 2
 
 
 def test_after_a_failure_in_this_process_the_next_attempt_has_a_group_of_its_own(tmp_path):
@@ -79,7 +65,7 @@ def test_after_a_failure_in_this_process_the_next_attempt_has_a_group_of_its_own
             raise ValueError("planted")
         return "done"
 
-    assert fit(tmp_path, function, workers=0, max_failures=1) == "done"
+    assert fit(tmp_path, function, 0, failures=FailureConfig(1)).return_value == "done"
     assert attempts == [1, 1]
     assert not dist.is_initialized()
     assert torch.get_num_threads() == threads
@@ -94,7 +80,7 @@ def test_a_collective_that_times_out_names_the_ranks_that_had_not_come(tmp_path)
         time.sleep(60)
 
     with pytest.raises(TrainingFailedError) as told:
-        fit(tmp_path, function, TorchConfig(timeout_s=0.5), workers=3)
+        fit(tmp_path, function, 3, torch_config=TorchConfig(timeout_s=0.5))
     assert "a collective waited for longer than timeout_s=0.5: rank 1 had not come to it" in str(told.value)
 
 
@@ -130,12 +116,12 @@ def test_a_collective_still_under_way_does_not_keep_a_rank_from_ending(tmp_path)
             function.pending = dist.all_reduce(torch.ones(1), async_op=True)
             return "done"
         # Still there, so that the other's collective neither ends nor fails.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not told.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         return None
 
-    assert fit(tmp_path, function, QuickToLeave()) == "done"
+    assert fit(tmp_path, function, torch_config=QuickToLeave()).return_value == "done"
     assert "the process group was not torn down within 0.5 s" in Path(told).read_text()
 
 
@@ -150,7 +136,7 @@ def too_large_for_the_gpu():
 @pytest.mark.parametrize("function", [too_large_for_the_machine, too_large_for_the_gpu])
 def test_what_an_allocator_refuses_is_told_as_out_of_memory(tmp_path, function):
     with pytest.raises(TrainingFailedError, match=r"DefaultCPUAllocator|CUDA out of memory"):
-        fit(tmp_path, function, workers=1)
+        fit(tmp_path, function, 1)
     (failure,) = (
         event.failure for event in journal.read(tmp_path / "run" / "journal.jsonl") if isinstance(event, WorkerFailed)
     )

@@ -5,10 +5,11 @@ import signal
 
 import pytest
 import torch
+from torch_fits import fit
 
 from paceline import train
-from paceline.train import Checkpoint, PreemptionError, RunConfig, ScalingConfig
-from paceline.train.torch import TorchConfig, TorchTrainer, get_device
+from paceline.train import Checkpoint, PreemptionError
+from paceline.train.torch import TorchConfig, get_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: preemption with one was not checked")
 
@@ -32,28 +33,17 @@ def counted(until, at, act):
 
 
 def test_a_notice_stops_workers_that_share_a_gpu_and_the_next_run_goes_on(tmp_path):
-    def trainer():
-        return TorchTrainer(
-            counted(300, 20, lambda: os.kill(os.getpid(), signal.SIGTERM)),
-            torch_config=TorchConfig(backend="gloo"),
-            scaling_config=ScalingConfig(2, use_gpu=True, resources_per_worker={"GPU": 0.5}),
-            run_config=RunConfig(name="run", storage_path=tmp_path),
-        )
-
+    function = counted(300, 20, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    options = {"gpus_per_worker": 0.5, "torch_config": TorchConfig(backend="gloo")}
     with pytest.raises(PreemptionError) as caught:
-        trainer().fit()
+        fit(tmp_path, function, **options)
     result = caught.value.result
     assert result.checkpoint.to_dict()["count"].item() == result.metrics["count"] >= 20
-    assert trainer().fit().return_value == 300
+    assert fit(tmp_path, function, **options).return_value == 300
 
 
 def test_a_range_of_workers_starts_with_as_many_as_there_are_gpus(tmp_path):
     def function():
         return train.get_context().get_world_size()
 
-    trainer = TorchTrainer(
-        function,
-        scaling_config=ScalingConfig((1, 64), use_gpu=True),
-        run_config=RunConfig(name="run", storage_path=tmp_path),
-    )
-    assert trainer.fit().return_value == torch.cuda.device_count()
+    assert fit(tmp_path, function, (1, 64), gpus_per_worker=1).return_value == torch.cuda.device_count()

@@ -3,84 +3,23 @@
 All trainings are made in one run of two real workers, and each test looks at some of them.
 """
 
-import contextlib
 import itertools
 
 import pytest
 import torch
+from small_nets import make_net, make_rows, train_alone, train_net
 from torch import nn
+from torch_fits import fit
 
-from paceline.train import RunConfig, ScalingConfig
-from paceline.train.torch import TorchTrainer, accumulate_gradients, backward, prepare_model, prepare_optimizer
+from paceline.train.torch import prepare_model
 
-NUM_STEPS = 6
+# In `make test`, test_torch_model.py, test_torch_fsdp.py and test_torch_compile.py stand for it.
+pytestmark = pytest.mark.slow
 
 SAME = {"rtol": 1e-5, "atol": 1e-6}
 """How far weights may be from those of one process: sums are taken in another order."""
 HALF = {"rtol": 0.05, "atol": 0.01}
 """The same where the forward pass was computed in half precision."""
-
-
-class Block(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.inner = nn.Linear(dim, dim)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x):
-        return x + self.norm(torch.tanh(self.inner(x)))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(3, 8)
-        self.blocks = nn.ModuleList([Block(8) for _ in range(2)])
-        self.last = nn.Linear(8, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.last(x)
-
-
-def rows():
-    x = torch.linspace(-1, 1, 8 * 3).reshape(8, 3)
-    return x, x.sum(1, keepdim=True).sin()
-
-
-def made(*, seed=0, meta=False):
-    torch.manual_seed(seed)
-    with torch.device("meta") if meta else contextlib.nullcontext():
-        return Net()
-
-
-def train_net(model, part, *, num_parts=1, micro_batches=1):
-    """Trains on this part of rows; returns the loss of each step, and gradients after the first micro-batch."""
-    x, y = (rows[part::num_parts] for rows in rows())
-    optimizer = prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5))
-    state = optimizer.state_dict()
-    if "grad_scaler" in state:
-        # It begins with a scale so large that the first steps are left out.
-        state["grad_scaler"]["scale"] = 256.0
-        optimizer.load_state_dict(state)
-    losses, early = [], None
-    for _ in range(NUM_STEPS):
-        optimizer.zero_grad()
-        total = 0.0
-        for number in range(micro_batches):
-            mine = slice(number, None, micro_batches)
-            last = number == micro_batches - 1
-            with accumulate_gradients(model, last=last):
-                loss = nn.functional.mse_loss(model(x[mine]), y[mine]) / micro_batches
-                backward(loss)
-            if not last:
-                early = [None if one.grad is None else one.grad.tolist() for one in model.parameters()]
-            total += loss.item()
-        optimizer.step()
-        losses.append(total)
-    return losses, early
 
 
 def weights_of(model):
@@ -117,7 +56,7 @@ def one_training(strategy, *, compile=False, micro_batches=1, meta=False, apart=
         return graph.forward
 
     rank = dist.get_rank()
-    net = made(seed=rank if apart else 0, meta=meta)
+    net = make_net(seed=rank if apart else 0, meta=meta)
     # Under a compiler hooks of modules in it would be compiled too: the types are asked for without one.
     if not compile:
         net.blocks[1].inner.register_forward_hook(lambda module, args, output: seen.append(str(output.dtype)))
@@ -128,9 +67,10 @@ def one_training(strategy, *, compile=False, micro_batches=1, meta=False, apart=
         compile={"backend": counting} if compile else False,
     )
     parts = 1 if strategy is None else 2
-    losses, early = train_net(model, rank % parts, num_parts=parts, micro_batches=micro_batches)
+    x, y = (rows[rank % parts :: parts] for rows in make_rows())
+    losses, early = train_net(model, x, y, micro_batches=micro_batches)
     with torch.no_grad():
-        output = model(rows()[0])
+        output = model(make_rows()[0])
     return {
         "class": type(model).__name__,
         "losses": losses,
@@ -155,26 +95,12 @@ def trained(tmp_path_factory):
         dist.all_gather_object(gathered, found)
         return gathered
 
-    trainer = TorchTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=str(tmp_path_factory.mktemp("runs")), name="run"),
-    )
-    return trainer.fit().return_value
+    return fit(tmp_path_factory.mktemp("runs"), function).return_value
 
 
 @pytest.fixture(scope="module")
 def alone():
-    """The same training in this process, without anything of ours."""
-    model, losses = made(), []
-    x, y = rows()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
-    for _ in range(NUM_STEPS):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    model, losses = train_alone()
     return {"losses": losses, "weights": weights_of(model)}
 
 
@@ -195,16 +121,10 @@ def test_two_workers_train_what_one_process_would(trained, alone, strategy, vari
     for found in both:
         close(found["weights"], alone["weights"], tolerance)
     assert both[0]["weights"] == both[1]["weights"]
-    assert alone["losses"][-1] < alone["losses"][0] / 2, "this training reaches something"
 
 
 def of(trained, variant):
     return {strategy: [found[strategy, variant] for found in trained] for strategy in STRATEGIES}
-
-
-def test_a_model_is_wrapped_as_it_was_asked_for(trained):
-    names = {strategy: both[0]["class"] for strategy, both in of(trained, "compiled").items()}
-    assert names == {"ddp": "DistributedDataParallel", "fsdp": "FSDPNet", None: "Net"}
 
 
 @pytest.mark.parametrize(("variant", "dtype"), [("plain", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")])
@@ -215,7 +135,9 @@ def test_the_forward_pass_is_computed_in_the_precision_asked_for_and_all_else_is
             assert found["output"] == found["kept"] == "torch.float32"
 
 
-def test_what_is_to_be_compiled_is_and_once(trained):
+def test_a_model_is_wrapped_as_asked_for_and_compiled_once(trained):
+    names = {strategy: both[0]["class"] for strategy, both in of(trained, "compiled").items()}
+    assert names == {"ddp": "DistributedDataParallel", "fsdp": "FSDPNet", None: "Net"}
     for strategy, both in of(trained, "compiled").items():
         for found in both:
             # Of a sharded model the blocks are compiled: two that are alike are one graph. The second graph is that

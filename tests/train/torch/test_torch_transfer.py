@@ -10,10 +10,11 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 from paceline.data.batches.torch import moved
-from paceline.train.torch import enable_reproducibility, prepare_data_loader
+from paceline.train.torch import prepare_data_loader
 
 META = torch.device("meta")
 Pair = collections.namedtuple("Pair", "x y")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: how batches move to one was not checked")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,19 @@ class Movable:
     def __init__(self, x):
         self.x = x
 
-    def to(self, device):
-        return Movable(self.x.to(device))
+    def pin_memory(self):
+        return Movable(self.x.pin_memory())
+
+    def to(self, device, non_blocking=False):
+        return Movable(self.x.to(device, non_blocking=non_blocking))
+
+
+class Rows:
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return {"x": torch.full((1 << 20,), float(index)), "opaque": Movable(torch.full((1 << 20,), float(index)))}
 
 
 def tensor():
@@ -47,59 +59,34 @@ def tensor():
         (Pair(tensor(), [tensor()]), lambda moved: [moved.x, moved.y[0]]),
         (Sample(tensor(), "a"), lambda moved: [moved.x, moved.derived]),
         (Movable(tensor()), lambda moved: [moved.x]),
-        ([Movable(tensor())], lambda moved: [moved[0].x]),
         (collections.defaultdict(list, a=[tensor()]), lambda moved: [moved["a"][0]]),
         (types.MappingProxyType({"a": tensor()}), lambda moved: [moved["a"]]),
         (pack_sequence([tensor()]), lambda moved: [moved.data]),
     ],
     ids=lambda case: type(case).__name__,
 )
-@pytest.mark.parametrize("non_blocking", [False, True])
-def test_tensors_move_and_what_holds_them_keeps_its_type(batch, tensors, non_blocking):
-    result = moved(batch, META, non_blocking=non_blocking)
-    assert type(result) is type(batch)
-    assert {found.device for found in tensors(result)} == {META}
-    assert {found.device.type for found in tensors(batch)} == {"cpu"}
+def test_tensors_move_and_what_holds_them_keeps_its_type(batch, tensors):
+    for non_blocking in (False, True):
+        result = moved(batch, META, non_blocking=non_blocking)
+        assert type(result) is type(batch)
+        assert {found.device for found in tensors(result)} == {META}
+        assert {found.device.type for found in tensors(batch)} == {"cpu"}
 
 
-def test_what_else_a_type_holds_is_kept():
-    kept = moved(collections.defaultdict(list, a=tensor()), META)
-    assert kept.default_factory is list
+def test_what_is_no_tensor_is_kept():
+    assert moved(collections.defaultdict(list, a=tensor()), META).default_factory is list
     assert moved(Sample(tensor(), "a"), META).name == "a"
+    for item in ("text", b"bytes", 3, None, Sample, range(3)):
+        assert moved(item, META) is item
 
 
-@pytest.mark.parametrize("item", ["text", b"bytes", 3, None, Sample, range(3)])
-def test_what_holds_no_tensor_is_passed_on(item):
-    assert moved(item, META) is item
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: copying beside the current stream was not checked")
+@needs_gpu
 @pytest.mark.parametrize("auto_transfer", [True, False])
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_batches_arrive_whole_on_the_gpu_however_late_they_are_read(on_each, auto_transfer, pin_memory):
     """Each batch is read by work that is begun long before it is done, and let go of meanwhile."""
 
     def function():
-        class Rows:
-            def __len__(self):
-                return 24
-
-            def __getitem__(self, index):
-                return {
-                    "x": torch.full((1 << 20,), float(index)),
-                    "opaque": Movable(torch.full((1 << 20,), float(index))),
-                }
-
-        class Movable:
-            def __init__(self, x):
-                self.x = x
-
-            def pin_memory(self):
-                return Movable(self.x.pin_memory())
-
-            def to(self, device, non_blocking=False):
-                return Movable(self.x.to(device, non_blocking=non_blocking))
-
         loader = DataLoader(Rows(), batch_size=None, pin_memory=pin_memory)
         prepared = prepare_data_loader(loader, auto_transfer=auto_transfer)
         seen = []
@@ -116,29 +103,19 @@ def test_batches_arrive_whole_on_the_gpu_however_late_they_are_read(on_each, aut
     assert on_each(function, 1, gpus_per_worker=1) == [expected]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: copying beside the current stream was not checked")
-def test_a_batch_is_not_read_on_the_gpu_before_it_has_arrived(on_each):
+@needs_gpu
+def test_a_batch_is_read_on_the_gpu_when_it_has_arrived_and_an_epoch_left_early_leaves_the_next_whole(on_each):
     def function():
         # In pinned memory to begin with, so that nothing but the copy takes time.
         rows = [torch.full((1 << 24,), float(index)).pin_memory() for index in range(6)]
         prepared = prepare_data_loader(DataLoader(rows, batch_size=None))
+        next(iter(prepared))
         return torch.stack([torch.stack([row.min(), row.max()]) for _ in range(3) for row in prepared]).tolist()
 
     assert on_each(function, 1, gpus_per_worker=1) == [[[float(index)] * 2 for index in range(6)] * 3]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: leaving an epoch early was not checked")
-def test_an_epoch_that_is_left_early_on_a_gpu_leaves_the_next_one_whole(on_each):
-    def function():
-        prepared = prepare_data_loader(DataLoader(torch.arange(12.0), batch_size=3, pin_memory=True))
-        first = next(iter(prepared)).tolist()
-        return [first, [batch.tolist() for batch in prepared]]
-
-    whole = torch.arange(12.0).reshape(4, 3).tolist()
-    assert on_each(function, 1, gpus_per_worker=1) == [[whole[0], whole]]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: that copies run beside the work was not checked")
+@needs_gpu
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(on_each, pin_memory):
     def function():
@@ -170,30 +147,3 @@ def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(
         return [arrived_early, were_pinned, torch.stack(sums).tolist()]
 
     assert on_each(function, 1, gpus_per_worker=1) == [[[True] * 4, [True] * 4, [0.0, 1.0, 2.0, 3.0]]]
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no GPU: how batches copied ahead are counted was not checked"
-)
-def test_on_a_gpu_what_was_copied_ahead_does_not_count_as_used(on_each):
-    def function():
-        def made():
-            return prepare_data_loader(DataLoader(torch.arange(20.0), batch_size=2, shuffle=True, num_workers=1))
-
-        enable_reproducibility(3)
-        whole = [batch.tolist() for batch in made()]
-        enable_reproducibility(3)
-        loader, seen = made(), []
-        for batch in loader:
-            seen.append(batch.tolist())
-            if len(seen) == 3:
-                break
-        state = loader.state_dict()
-        assert state == {"epoch": 0, "num_batches": 3}
-        enable_reproducibility(3)
-        loader = made()
-        loader.load_state_dict(state)
-        assert seen + [batch.tolist() for batch in loader] == whole
-        assert loader.state_dict() == {"epoch": 1, "num_batches": 0}
-
-    on_each(function, 1, gpus_per_worker=1)

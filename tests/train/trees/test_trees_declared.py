@@ -34,18 +34,10 @@ def test_what_is_declared_is_kept_with_the_rows_to_train_on_first():
     ("changes", "error", "named"),
     [
         ({"datasets": None}, ValueError, "datasets= has no 'train' to train on; there are: none"),
-        ({"datasets": {"valid": 1}}, ValueError, "there are: 'valid'"),
         ({"label_column": None}, ValueError, "label_column=None"),
         ({"params": None}, ValueError, "params=None is not a dict of parameters for some.train"),
-        ({"params": {3: 4}}, ValueError, "params={3: 4}"),
-        (
-            {"params": {"machines": ""}},
-            ValueError,
-            r"'machines'\] cannot be set with SomeTrainer: we know them",
-        ),
+        ({"params": {"machines": ""}}, ValueError, r"'machines'\] cannot be set with SomeTrainer: we know them"),
         ({"num_boost_round": 0}, ValueError, "num_boost_round=0"),
-        ({"num_boost_round": True}, ValueError, "num_boost_round=True"),
-        ({"num_boost_round": 2.5}, ValueError, "num_boost_round=2.5"),
         ({"train_kwargs": {"init_model": 1}}, TypeError, "no argument 'init_model'.*callbacks, feval"),
         ({"train_kwargs": {"callbacks": print}}, ValueError, "callbacks=<built-in"),
     ],
@@ -63,7 +55,6 @@ ROWS = {"train": paceline.data.from_items([{"x": 1.0, "y": 0}])}
     [
         ({}, "was not told what to train"),
         ({"train_loop_per_worker": print, "params": {}}, "train_loop_per_worker and params"),
-        ({"train_loop_per_worker": print, "feval": print}, "train_loop_per_worker and feval"),
         ({"train_loop_config": {}, "params": {}}, "train_loop_config and no train_loop_per_worker"),
         ({"datasets": ROWS, "label_column": "y", "params": {}, "epochs": 3}, "takes no argument 'epochs'"),
     ],
@@ -74,15 +65,17 @@ def test_a_function_and_a_declaration_do_not_mix(arguments, named):
         LightGBMTrainer(**arguments)
 
 
-@pytest.mark.parametrize("name", ["machines", "num_machines", "n_estimators", "local_listen_port"])
-def test_what_lightgbm_is_told_by_us_cannot_be_set_in_params(name):
-    with pytest.raises(ValueError, match=rf"params\['{name}'\] cannot be set with LightGBMTrainer"):
-        LightGBMTrainer(datasets=ROWS, label_column="y", params={name: 1})
-
-
-@pytest.mark.parametrize(("name", "value"), [("tree_learner", "serial"), ("tree", "feature"), ("pre_partition", False)])
-def test_a_way_to_share_the_work_that_is_no_data_parallel_one_is_refused(name, value):
-    with pytest.raises(ValueError, match=rf"params\['{name}'\]={value!r} is none of "):
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("machines", 1, " cannot be set with LightGBMTrainer"),
+        ("n_estimators", 1, " cannot be set with LightGBMTrainer"),
+        ("tree", "feature", "='feature' is none of "),
+        ("pre_partition", False, "=False is none of "),
+    ],
+)
+def test_parameters_that_are_ours_to_give_are_refused(name, value, told):
+    with pytest.raises(ValueError, match=rf"params\['{name}'\]{told}"):
         LightGBMTrainer(datasets=ROWS, label_column="y", params={name: value})
 
 
@@ -110,22 +103,16 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
     assert table.features.tolist() == [[1, 1, 2], [2, 3, 4], [5, 6, 7]]
     assert table.features.dtype == np.float32
     assert table.labels.tolist() == [0, 1, 1]
-
-
-def test_whole_numbers_that_float32_cannot_hold_are_kept():
-    table = table_of([batch(id=[16777217], y=[0])], "y", "it")
-    assert table.features.tolist() == [[16777217]]
+    assert table_of([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], "too large for float32"
 
 
 @pytest.mark.parametrize(
     ("batches", "error", "named"),
     [
         ([], ValueError, "it has no rows: every worker needs some"),
-        ([batch(a=[], y=[])], ValueError, "it has no rows"),
         ([batch(a=[1], z=[1])], KeyError, "it has no column 'y', which label_column names; there are: 'a', 'z'"),
         ([batch(y=[1])], ValueError, "no column but the labels 'y'"),
         ([batch(a=["red"], y=[1])], ValueError, "it: the column 'a' holds values of type <U3"),
-        ([batch(a=np.array([None], object), y=[1])], ValueError, "'a' holds values of type NoneType"),
         ([batch(a=[1], y=["no"])], ValueError, "the column 'y' holds"),
     ],
 )
@@ -169,7 +156,7 @@ def test_a_predictor_takes_the_columns_that_it_is_told():
     assert list(Sums(NOWHERE)(rows)) == ["a", "b", "c", "predictions"]
 
 
-def test_a_predictor_gives_no_predictions_for_no_rows():
+def test_a_predictor_takes_a_batch_without_rows_and_names_a_column_that_is_not_there():
     class Refuses(Sums):
         def _predicted(self, matrix):
             assert len(matrix)
@@ -177,10 +164,5 @@ def test_a_predictor_gives_no_predictions_for_no_rows():
 
     empty = Refuses(NOWHERE).predict(batch(a=np.float32([]), image=np.zeros((0, 2))))["predictions"]
     assert (empty.shape, empty.dtype) == ((0, 3), np.float32)
-
-
-def test_a_predictor_names_a_column_that_is_not_there():
     with pytest.raises(ValueError, match="no column 'a' in the batch, which the model was trained with: it has"):
         NamedSums(NOWHERE).predict(batch(b=[1], image=[[1, 2]]))
-    with pytest.raises(ValueError, match="no column 'id'"):
-        Sums(NOWHERE, keep_columns=["id"])(batch(a=[1]))

@@ -16,7 +16,6 @@ def plan(metrics=None, filename="model.txt", frequency=0, checkpoint_at_end=True
     [
         (None, FOUND),
         ("valid-auc", {"valid-auc": 0.8}),
-        (["valid-auc"], {"valid-auc": 0.8}),
         ({"score": "valid-auc"}, {"score": 0.8}),
         ([], {}),
     ],
@@ -25,16 +24,13 @@ def test_metrics_are_chosen_and_named(metrics, told):
     assert plan(metrics).told(FOUND) == told
 
 
-def test_a_metric_that_was_not_evaluated_is_named_with_those_that_were():
-    with pytest.raises(KeyError, match="'valid-loss', which was not evaluated; there are: 'train-auc', 'valid-auc'"):
-        plan({"loss": "valid-loss"}).told(FOUND)
-
-
 def test_what_is_reported_is_what_the_functions_of_the_caller_makes_of_it():
     made = plan(["valid-auc"], results_postprocessing_fn=lambda told: {"error": 1 - told["valid-auc"]}).told(FOUND)
     assert made == {"error": pytest.approx(0.2)}
     with pytest.raises(TypeError, match="results_postprocessing_fn returned 3"):
         plan(results_postprocessing_fn=lambda _: 3).told(FOUND)
+    with pytest.raises(KeyError, match="'valid-loss', which was not evaluated; there are: 'train-auc', 'valid-auc'"):
+        plan({"loss": "valid-loss"}).told(FOUND)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +45,10 @@ def test_the_model_is_kept_every_so_many_rounds_and_at_the_end(frequency, at_end
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"metrics": 3}, "metrics=3"),
         ({"metrics": [3]}, r"metrics=\[3\]"),
         ({"metrics": {"a": 1}}, "metrics={'a': 1}"),
         ({"filename": "a/b"}, "filename='a/b'"),
-        ({"filename": ""}, "filename=''"),
         ({"filename": ".manifest.json"}, "filename='.manifest.json'"),
-        ({"frequency": -1}, "frequency=-1"),
         ({"frequency": True}, "frequency=True"),
         ({"results_postprocessing_fn": 3}, "results_postprocessing_fn=3"),
     ],

@@ -83,20 +83,19 @@ def ended(tmp_path_factory):
     ).fit()
 
 
-def test_an_accelerator_finds_ranks_device_and_process_group(ended):
+@pytest.mark.slow
+def test_two_ranks_with_one_process_group_divide_the_rows_and_share_gradients(ended):
     ranks, gathered = ended.return_value
-    assert [one["rank"] for one in ranks] == gathered == [0, 1]
+    first, second = ranks
+    assert [first["rank"], second["rank"]] == gathered == [0, 1]
     found = {(one["world_size"], one["device"], one["wrapped"], one["same_group"]) for one in ranks}
     assert found == {(2, "cpu", "DistributedDataParallel", True)}
-
-
-def test_it_divides_the_rows_accumulates_and_shares_gradients(ended):
-    first, second = ended.return_value[0]
     assert sorted(first["seen"] + second["seen"]) == list(range(NUM_ROWS))
     assert first["steps"] == 2, "of four batches in an epoch, two by two"
     assert first["weights"] == second["weights"]
 
 
+@pytest.mark.slow
 def test_it_learns_and_goes_on_after_a_kill_from_the_state_that_was_reported(ended):
     assert ended.return_value[0][0]["first_epoch"] == 4
     assert list(ended.metrics_dataframe["epoch"]) == list(range(6))

@@ -165,24 +165,14 @@ def killed(tmp_path_factory):
     return fitted(on_shards(kills), tmp_path_factory.mktemp("killed"), datasets=datasets())
 
 
-def test_two_workers_learn_the_labels(undisturbed):
-    assert undisturbed.metrics["eval_accuracy"] >= 0.95
-
-
-def test_ranks_and_device_are_those_of_the_run_and_the_process_group_stays(undisturbed):
+def test_two_workers_with_one_process_group_share_gradients_and_learn_the_labels(undisturbed):
     ranks = undisturbed.return_value
     assert [one["rank"] for one in ranks] == [0, 1]
     found = {(one["world_size"], one["device"], one["wrapped"], one["same_group"]) for one in ranks}
     assert found == {(2, "cpu", "DistributedDataParallel", True)}
-
-
-def test_gradients_are_shared(undisturbed):
-    first, second = (one["weights"] for one in undisturbed.return_value)
-    assert first == second
-
-
-def test_an_evaluation_sees_the_rows_of_all_workers(undisturbed):
-    assert undisturbed.metrics["eval_rows"] == 32
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert undisturbed.metrics["eval_accuracy"] >= 0.95
+    assert undisturbed.metrics["eval_rows"] == 32, "an evaluation sees the rows of all workers"
 
 
 def test_what_is_logged_is_reported_and_a_step_that_is_saved_makes_one_report(undisturbed):
@@ -193,21 +183,20 @@ def test_what_is_logged_is_reported_and_a_step_that_is_saved_makes_one_report(un
     assert undisturbed.metrics["train_loss"] > 0
     saved = [checkpoint.path[-2:] for checkpoint, _ in undisturbed.best_checkpoints]
     assert sorted(saved) == ["02", "04", "06", "08", "10"]
-
-
-def test_a_checkpoint_has_the_trainers_own_with_the_random_states_of_all_ranks(undisturbed):
     checkpoint = Path(undisturbed.checkpoint.path) / "checkpoint"
     files = {path.name for path in checkpoint.iterdir()}
     assert files >= {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"}
-    assert {name for name in files if name.startswith("rng")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    assert files >= {"rng_state_0.pth", "rng_state_1.pth"}, "the random states of all ranks"
 
 
+@pytest.mark.slow
 def test_after_every_kill_the_very_same_training_goes_on(undisturbed, killed):
     assert list(killed.metrics_dataframe["step"]) == list(undisturbed.metrics_dataframe["step"])
     assert list(killed.metrics_dataframe["loss"]) == list(undisturbed.metrics_dataframe["loss"])
     assert killed.return_value[0]["weights"] == undisturbed.return_value[0]["weights"]
 
 
+@pytest.mark.slow
 def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
     def train_func():
         os.environ["HF_HUB_OFFLINE"] = "1"

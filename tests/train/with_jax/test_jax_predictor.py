@@ -26,6 +26,7 @@ def double(params, batch):
     return batch["id"] * params["factor"]
 
 
+@pytest.mark.slow
 def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(data_processes):
     checkpoint = OrbaxCheckpoint.from_pytree({"model": {"params": {"factor": np.int32(2)}}, "step": 1})
     predicted = paceline.data.range(50).map_batches(

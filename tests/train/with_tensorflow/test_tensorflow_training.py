@@ -26,6 +26,10 @@ def rows(size=128):
     return {"x": features, "y": (features @ WEIGHTS).astype(np.float32)}
 
 
+def dataset():
+    return from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])
+
+
 def train_func(config):
     """A linear model in a loop of one's own. Rank 1 is killed after two epochs, and told to go after six."""
     import tensorflow as tf
@@ -95,7 +99,7 @@ def preempted(tmp_path_factory):
         run_config=RunConfig(
             storage_path=str(tmp_path_factory.mktemp("runs")), name="run", failure_config=FailureConfig(max_failures=1)
         ),
-        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+        datasets={"train": dataset()},
     )
     with pytest.raises(PreemptionError) as caught:
         trainer.fit()
@@ -103,30 +107,22 @@ def preempted(tmp_path_factory):
     return caught.value.result, found
 
 
-def test_every_worker_finds_all_of_them(preempted):
+@pytest.mark.slow
+def test_two_workers_find_each_other_and_train_one_model_on_the_rows_of_both(preempted):
     _, found = preempted
     first, second = found[0][0]["cluster"], found[1][0]["cluster"]
     assert len(set(first["cluster"]["worker"])) == 2
     assert first["cluster"] == second["cluster"]
     assert [first["task"], second["task"]] == [{"type": "worker", "index": rank} for rank in (0, 1)]
     assert [found[rank][0]["num_replicas"] for rank in (0, 1)] == [2, 2]
-
-
-def test_a_worker_computes_with_the_threads_it_was_given(preempted):
-    assert preempted[1][0][0]["num_threads"] == 3
-
-
-def test_workers_have_one_model(preempted):
-    _, (first, second) = preempted
-    assert [each["weights"] for each in first] == [each["weights"] for each in second]
-    assert [each["losses"] for each in first] == [each["losses"] for each in second]
-
-
-def test_each_row_goes_to_one_worker(preempted):
+    assert found[0][0]["num_threads"] == 3
+    for name in ("weights", "losses"):
+        assert [each[name] for each in found[0]] == [each[name] for each in found[1]]
     # 32 is the batch of both: 128 rows are four steps, and would be eight if each worker had all of them.
-    assert {len(each["losses"]) for each in preempted[1][0]} == {4}
+    assert {len(each["losses"]) for each in found[0]} == {4}
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_run_goes_on_from_its_checkpoint_and_learns(preempted):
     result, (found, _) = preempted
     last_start = found[-1]["start"]
@@ -139,14 +135,11 @@ def test_after_a_kill_the_run_goes_on_from_its_checkpoint_and_learns(preempted):
     assert result.metrics["loss"] < 1e-3
 
 
-def test_a_notice_stops_workers_whose_signals_tensorflow_has_taken(preempted):
-    result, _ = preempted
+@pytest.mark.slow
+def test_a_notice_stops_workers_whose_signals_tensorflow_has_taken_with_a_checkpoint(tf, preempted):
+    result, (found, _) = preempted
     assert EPOCHS_BEFORE_THE_NOTICE <= result.metrics["epoch"] + 1 < EPOCHS
     assert result.checkpoint.get_metadata()["epoch"] == result.metrics["epoch"]
-
-
-def test_a_checkpoint_is_a_model_without_a_strategy(tf, preempted):
-    result, (found, _) = preempted
     model = TensorflowCheckpoint(result.checkpoint.path).get_model()
     np.testing.assert_array_equal(model.weights[0].numpy().ravel(), np.float32(found[-1]["weights"]))
 
@@ -188,6 +181,7 @@ def refused(tmp_path_factory):
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
     result = refused.result
     frame = result.metrics_dataframe
@@ -200,14 +194,12 @@ def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
     assert len(TensorflowCheckpoint(last.path).get_model().layers) == 2
 
 
-def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can(refused):
+@pytest.mark.slow
+def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can_and_logs_nothing_else(refused):
     told = [line for line in str(refused).splitlines() if "tf_keras" in line]
     # One for each rank that failed before the first failure ended it.
     assert len(told) in (1, 2)
     assert all("PerReplica" in line and "TF_USE_LEGACY_KERAS" in line for line in told)
-
-
-def test_what_workers_print_is_what_the_function_prints(refused):
     log = "".join(file.read_text() for file in refused.result.log_dir.rglob("rank_*.log"))
     assert "Traceback" in log
     assert "oneDNN" not in log
@@ -230,7 +222,7 @@ def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
         train_func,
         scaling_config=ScalingConfig(num_workers=0),
         run_config=RunConfig(storage_path=str(tmp_path), name="run"),
-        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+        datasets={"train": dataset()},
     ).fit()
     assert len(result.metrics_dataframe) == 2 * (128 // 16 + 1)
     assert len(result.best_checkpoints) == 2
@@ -238,6 +230,7 @@ def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
     np.testing.assert_allclose(TensorflowCheckpoint(result.checkpoint.path).get_model().weights[0], WEIGHTS, atol=0.1)
 
 
+@pytest.mark.slow
 def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
     if importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed: its fit() under MultiWorkerMirroredStrategy was not checked")
@@ -257,7 +250,7 @@ def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
         train_func,
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=str(tmp_path), name="run"),
-        datasets={"train": from_items([{"x": x, "y": y} for x, y in zip(*rows().values(), strict=True)])},
+        datasets={"train": dataset()},
     ).fit()
     assert result.metrics["loss"] < 0.05
     assert len(result.best_checkpoints) == 4

@@ -1,4 +1,4 @@
-"""What a search has come to: scopes, tables, errors, and what is read when."""
+"""What a search has come to: scopes, tables, errors, and what is read of its trials' runs, which are real ones."""
 
 import math
 import shutil
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told_search import Told
 
-from paceline._storage.home import Home
+from paceline import train
+from paceline.train import CheckpointConfig, DataParallelTrainer, RunConfig
 from paceline.train import Result as RunResult
 from paceline.tune import scopes
 from paceline.tune.result_grid import ResultGrid
@@ -21,12 +22,11 @@ def grid(tmp_path):
     """Makes the grid of trials by the losses that each of them reported."""
 
     def make(*trials, **search):
-        told = Told(**search)
-        told.starts()
+        told = Told(**search).starts()
         for number, losses in enumerate(trials):
             told.trial(f"{number:05d}", *losses)
         told.search_ended()
-        return ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
+        return told.results(tmp_path / "search")
 
     return make
 
@@ -50,20 +50,6 @@ def test_a_scope_says_which_value_of_a_trial_counts(grid, scope, lowest, highest
     assert results.get_best_result("loss", "max", scope).trial_id == f"{highest:05d}"
 
 
-@given(
-    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=30),
-    st.sampled_from(scopes.SCOPES),
-    st.sampled_from(scopes.MODES),
-)
-def test_a_score_lies_between_the_values_it_is_made_of(values, scope, mode):
-    found = scopes.score(values, scope, mode, only_finite=True)
-    assert found is not None
-    slack = 1e-9 * max(map(abs, values))
-    assert min(values) - slack <= found <= max(values) + slack
-    if scope == "all":
-        assert found == (max(values) if mode == "max" else min(values))
-
-
 @given(st.lists(st.floats(), min_size=1), st.sampled_from(scopes.MODES))
 def test_nan_is_the_best_only_where_there_is_nothing_else(values, mode):
     best = scopes.best(enumerate(values), mode)
@@ -76,18 +62,11 @@ def test_nan_is_the_best_only_where_there_is_nothing_else(values, mode):
         assert best[0] == 0
 
 
-def test_metric_and_mode_are_those_of_the_search_unless_given(grid):
+def test_metric_and_mode_are_those_of_the_search_and_nan_and_infinities_are_passed_over_unless_asked_for(grid):
     results = grid([1.0], [2.0])
     assert results.get_best_result().trial_id == "00000"
     assert results.get_best_result(mode="max").trial_id == "00001"
     assert results.get_best_result(metric="config/lr", mode="max").trial_id == "00001"
-
-
-def test_of_equals_the_first_is_the_best(grid):
-    assert grid([2.0], [1.0], [1.0]).get_best_result().trial_id == "00001"
-
-
-def test_nan_and_infinities_are_passed_over_unless_asked_for(grid):
     results = grid([NAN], [-INF], [3.0, NAN, 2.0], [1.0, NAN])
     assert results.get_best_result().trial_id == "00002"
     assert results.get_best_result(scope="all").trial_id == "00003"
@@ -95,16 +74,6 @@ def test_nan_and_infinities_are_passed_over_unless_asked_for(grid):
     assert results.get_best_result(mode="max", filter_nan_and_inf=False).trial_id == "00002"
     with pytest.raises(RuntimeError, match=r"scope='avg': all are nan or infinite.*\n\nhint: filter_nan_and_inf=False"):
         grid([NAN, 1.0]).get_best_result(scope="avg")
-
-
-def test_the_last_value_counts_also_where_a_later_report_has_none(tmp_path):
-    told = Told()
-    told.starts()
-    told.trial("00000", 1.0, ending=None)
-    told.reported("00000", note="done")
-    told.trial("00001", 2.0)
-    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
-    assert results.get_best_result().trial_id == "00000"
 
 
 @pytest.mark.parametrize(
@@ -128,25 +97,30 @@ def test_without_a_metric_the_error_says_where_to_give_it_and_which_there_are(gr
     with pytest.raises(ValueError, match="no mode is given for 'loss'"):
         results.get_best_result("loss")
     assert results.get_best_result("loss", "min").metrics["loss"] == 1.0
+    assert grid([1.0], metric=None, mode=None).get_best_result().trial_id == "00000", "one needs no metric"
 
 
-def test_one_trial_needs_no_metric_to_be_the_best(grid):
-    assert grid([1.0], metric=None, mode=None).get_best_result().trial_id == "00000"
-
-
-def test_where_nobody_reported_the_error_says_how_many_failed(tmp_path):
-    told = Told()
-    told.starts()
+def test_where_nobody_reported_the_error_says_how_many_failed_and_a_trial_that_has_not_begun_has_nothing(tmp_path):
+    told = Told().starts()
     told.trial("00000", ending="failed", why="ValueError: boom")
     told.trial("00001", ending="failed", why="ValueError: boom")
-    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
+    results = told.results(tmp_path / "search")
     with pytest.raises(RuntimeError, match=r"no trial has reported anything \(2 failed, see results.errors\)"):
         results.get_best_result()
     with pytest.raises(RuntimeError, match="no trial was run"):
-        ResultGrid(Told().search, Home.of_path(str(tmp_path))).get_best_result("loss", "min")
+        Told().results(tmp_path / "none").get_best_result("loss", "min")
+    with pytest.raises(RuntimeError, match="nowhere does not exist"):
+        ResultGrid.from_path(tmp_path / "nowhere")
+    with pytest.raises(RuntimeError, match="has no journal of a search"):
+        ResultGrid.from_path(tmp_path)
+    told = Told().starts()
+    told.made("00000", lr=1)
+    result = told.results(tmp_path / "search")[0]
+    assert (result.metrics, result.checkpoint, result.error, result.best_checkpoints) == (None, None, None, [])
+    assert (result.return_value, result.metrics_dataframe, result.metrics_by_rank) == (None, None, None)
 
 
-def test_results_are_counted_indexed_sliced_and_iterated(grid):
+def test_results_are_counted_and_indexed_and_metrics_have_first_what_was_reported(grid):
     results = grid([1.0], [2.0], [3.0])
     assert (len(results), results.num_terminated, results.num_errors) == (3, 3, 0)
     assert [result.trial_id for result in results] == ["00000", "00001", "00002"]
@@ -156,9 +130,6 @@ def test_results_are_counted_indexed_sliced_and_iterated(grid):
     assert isinstance(results[0], RunResult)
     with pytest.raises(IndexError, match="there is no result 3: the search has 3 trials"):
         results[3]
-
-
-def test_metrics_have_what_the_trial_reported_first_and_then_what_is_added(grid):
     result = grid([1.0, 0.5])[0]
     assert next(iter(result.metrics)) == "loss"
     assert result.metrics == {
@@ -175,8 +146,7 @@ def test_metrics_have_what_the_trial_reported_first_and_then_what_is_added(grid)
 
 
 def test_a_table_has_one_row_for_each_trial(tmp_path):
-    told = Told()
-    told.starts()
+    told = Told().starts()
     for trial, kind in (("00000", "returned"), ("00001", "failed")):
         told.made(trial, lr=0.1, model={"layers": 2})
         told.began(trial)
@@ -184,7 +154,7 @@ def test_a_table_has_one_row_for_each_trial(tmp_path):
         told.reported(trial, eval={"loss": 3.0}, epoch=2)
         told.ended(trial, kind, why="ValueError: boom" if kind == "failed" else "")
     told.made("00002", lr=0.3)
-    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
+    results = told.results(tmp_path / "search")
     frame = results.get_dataframe()
     assert list(frame.columns)[:4] == ["eval/loss", "epoch", "training_iteration", "time_total_s"]
     assert list(frame.columns)[-4:] == ["config/lr", "config/model/layers", "why", "logdir"]
@@ -197,34 +167,32 @@ def test_a_table_has_one_row_for_each_trial(tmp_path):
     best = results.get_dataframe(filter_metric="eval/loss", filter_mode="min")
     assert list(best["epoch"])[:2] == [1, 1]
     assert results.get_dataframe("epoch", "max")["epoch"][0] == 2
-
-
-def test_a_table_by_an_unknown_metric_is_refused(grid):
-    results = grid([1.0])
-    with pytest.raises(RuntimeError, match="no trial has reported 'acc'; reported were loss"):
+    with pytest.raises(RuntimeError, match="no trial has reported 'acc'; reported were eval/loss, epoch"):
         results.get_dataframe("acc", "max")
     with pytest.raises(ValueError, match="filter_mode='max' is given without filter_metric"):
         results.get_dataframe(filter_mode="max")
     with pytest.raises(ValueError, match="filter_mode='most' is neither"):
-        results.get_dataframe("loss", "most")
+        results.get_dataframe("epoch", "most")
 
 
 def test_lives_of_a_cloned_trial_are_joined_and_its_iterations_go_on(tmp_path):
-    told = Told()
-    told.starts()
+    told = Told().starts()
     told.trial("00000", 9.0, 8.0, ending=None)
+    told.happens(told.events[-1])  # A report that the journal has twice is one.
     told.trial("00001", 3.0, 2.0, ending=None)
     told.reported("00001", loss=1.0, checkpoint=True)
     told.ended("00000", "interrupted")
     told.cloned("00000", "00001", lr=0.5)
     told.began("00000")
     told.reported("00000", loss=0.5)
-    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
+    told.reported("00000", note="done")
+    results = told.results(tmp_path / "search")
     result = results[0]
     frame = result.metrics_dataframe
-    assert list(frame["loss"]) == [9.0, 8.0, 0.5]
-    assert list(frame["training_iteration"]) == [1, 2, 4]
-    assert list(frame["config/lr"]) == [0.0, 0.0, 0.5]
+    assert list(frame["loss"])[:3] == [9.0, 8.0, 0.5]
+    assert list(frame["training_iteration"]) == [1, 2, 4, 5]
+    assert list(frame["config/lr"]) == [0.0, 0.0, 0.5, 0.5]
+    assert results.get_best_result().trial_id == "00000", "the last loss counts, though a later report has none"
     assert result.config == {"lr": 0.5}
     assert [saved.run for saved in result.lineage] == ["trial_00001"]
     assert result.path == str(tmp_path / "search" / "trial_00000-1")
@@ -244,13 +212,6 @@ def test_a_search_is_read_from_its_directory_also_where_it_was_copied_and_while_
     assert sorted(path.name for path in (tmp_path / "copied").iterdir()) == ["journal.jsonl"]
 
 
-def test_a_directory_without_a_search_is_refused(tmp_path):
-    with pytest.raises(RuntimeError, match="nowhere does not exist"):
-        ResultGrid.from_path(tmp_path / "nowhere")
-    with pytest.raises(RuntimeError, match="has no journal of a search"):
-        ResultGrid.from_path(tmp_path)
-
-
 def test_nothing_is_read_before_it_is_asked_for(grid, tmp_path):
     results = grid(*([float(n), 0.0] for n in range(1000)))
     shutil.rmtree(tmp_path / "search")
@@ -262,16 +223,6 @@ def test_nothing_is_read_before_it_is_asked_for(grid, tmp_path):
     assert results[7].metrics_dataframe is None
 
 
-def test_a_report_that_the_journal_tells_twice_is_one(tmp_path):
-    told = Told()
-    told.starts()
-    told.trial("00000", 4.0, ending=None)
-    told.happens(told.events[-1])
-    told.reported("00000", loss=1.0)
-    results = ResultGrid(told.search, Home.of_path(str(told.written_to(tmp_path / "search"))))
-    assert list(results[0].metrics_dataframe["loss"]) == [4.0, 1.0]
-
-
 def test_neither_results_nor_lines_load_what_they_do_not_need(run_script):
     script = """
 import sys
@@ -281,3 +232,81 @@ assert tune.ResultGrid and tune.Callback and tune.Result
 print(sorted({"rich", "pandas", "numpy", "pyarrow", "matplotlib", "optuna", "torch"} & set(sys.modules)))
 """
     assert run_script(script).stdout == "[]\n"
+
+
+def train_func(config):
+    for step in range(config["steps"]):
+        loss = config["loss"] / (step + 1)
+        train.report({"loss": loss}, checkpoint=train.Checkpoint.from_dict({"loss": loss}))
+    if config.get("fails"):
+        raise ValueError("boom")
+    return {"steps": config["steps"]}
+
+
+def run(directory, name, **config):
+    """A trial's run, as a search has it played."""
+    best = CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="max")
+    run_config = RunConfig(name=name, storage_path=directory, checkpoint_config=best)
+    return DataParallelTrainer(train_func, train_loop_config=config, run_config=run_config).fit()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A search of three trials, of which the second failed and the third was cloned from the first."""
+    directory = tmp_path_factory.mktemp("searches") / "search"
+    told = Told().starts()
+    run(directory, "trial_00000", steps=3, loss=6.0)
+    told.trial("00000", 6.0, 3.0, ending=None, config={"steps": 3, "loss": 6.0})
+    told.reported("00000", loss=2.0, checkpoint=True)
+    told.ended("00000")
+    with pytest.raises(train.TrainingFailedError) as failed:
+        run(directory, "trial_00001", steps=1, loss=9.0, fails=True)
+    told.trial("00001", 9.0, ending="failed", why=str(failed.value), config={"steps": 1, "loss": 9.0, "fails": True})
+    run(directory, "trial_00002", steps=1, loss=8.0)
+    told.trial("00002", ending=None, config={"steps": 1, "loss": 8.0})
+    told.reported("00002", loss=8.0, checkpoint=True)
+    told.ended("00002", "interrupted")
+    told.cloned("00002", "00000", steps=0, loss=1.0)
+    return told, told.written_to(directory), failed.value
+
+
+def test_a_trial_has_its_checkpoints_its_directory_and_what_it_returned(written):
+    told, directory, _ = written
+    result = told.results(directory)[0]
+    assert result.path == str(directory / "trial_00000")
+    assert result.checkpoint.path == str(directory / "trial_00000" / "checkpoint_000003")
+    assert result.checkpoint.to_dict() == {"loss": 2.0}
+    # The best two by their loss, and the newest.
+    assert [metrics["loss"] for _, metrics in result.best_checkpoints] == [2.0, 3.0, 6.0]
+    assert result.get_best_checkpoint("loss", "min").to_dict() == {"loss": 2.0}
+    assert result.return_value == {"steps": 3}
+    assert result.error is None
+    assert (result.log_dir / "attempt_1" / "rank_0.log").exists()
+    assert [own["loss"] for own in result.metrics_by_rank] == [2.0]
+    assert result.filesystem.type_name == "local"
+    assert "trial_id='00000'" in repr(result)
+
+
+def test_the_error_of_a_trial_is_the_exception_itself_or_else_what_the_journals_say(written, tmp_path):
+    told, directory, error = written
+    results = told.results(directory, {"00001": error})
+    assert results.errors == [error]
+    assert results[1].error is error
+    assert (results.num_errors, results.num_terminated) == (1, 1)
+    found = ResultGrid.from_path(directory)[1].error
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert "boom" in str(found.worker_failures[0])
+    told = Told().starts()
+    told.trial("00000", ending="failed", why="it needs 4 GPUs, and there are 0")
+    (without_a_run,) = told.results(tmp_path / "search").errors
+    assert str(without_a_run) == "it needs 4 GPUs, and there are 0"
+
+
+def test_a_clone_has_the_checkpoint_of_its_donor_until_it_has_its_own_also_in_a_copy(written, tmp_path):
+    shutil.copytree(written[1], tmp_path / "copied")
+    results = ResultGrid.from_path(tmp_path / "copied")
+    assert results[0].checkpoint.path == str(tmp_path / "copied" / "trial_00000" / "checkpoint_000003")
+    assert results[2].checkpoint.path == results[0].checkpoint.path
+    assert [metrics["loss"] for _, metrics in results[2].best_checkpoints] == [8.0]
+    assert (results[2].status, results[2].return_value) == ("PENDING", None)

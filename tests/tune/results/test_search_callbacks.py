@@ -10,16 +10,8 @@ import pytest
 from told_search import Told
 
 from paceline import train
-from paceline.train import DataParallelTrainer, RunConfig
+from paceline.train import DataParallelTrainer, RunConfig, loggers
 from paceline.train.callbacks import TrainingCallback
-from paceline.train.loggers import (
-    CSVLoggerCallback,
-    JsonLoggerCallback,
-    LoggerCallback,
-    MLflowLoggerCallback,
-    TensorBoardLoggerCallback,
-    WandbLoggerCallback,
-)
 from paceline.tune.callback import Callback
 from paceline.tune.drive.callbacks import Callbacks
 
@@ -33,7 +25,7 @@ def train_func(config):
         raise ValueError("boom")
 
 
-def played_at_once(callbacks, directory):
+def play_at_once(callbacks, directory):
     """A run for each trial, all at once, with what it is given of the search's callbacks; whether each failed."""
     meeting = threading.Barrier(NUM_TRIALS)
 
@@ -81,85 +73,66 @@ class Both(Alone, train.UserCallback, TrainingCallback):
         self.note("finish", None, error)
 
 
-def test_trials_at_once_have_loggers_of_their_own_and_one_callback_in_common(tmp_path):
-    both = Both()
-    own = [JsonLoggerCallback(), CSVLoggerCallback(), TensorBoardLoggerCallback()]
-    elsewhere = JsonLoggerCallback(tmp_path / "logs")
-    failed = played_at_once(Callbacks([both, *own, elsewhere], "search"), tmp_path / "search")
-    assert failed == [False, False, False, True]
+class Several(Alone, train.UserCallback, loggers.LoggerCallback):
+    """One object for reports, and one for each trial that it logs."""
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self.note("report", run_context.run_id)
+
+    def log_start(self, run):
+        self.logged, self.file = [], run.directory / "logged.json"
+
+    def log_report(self, report):
+        self.logged.append(report.metrics["value"])
+
+    def log_end(self, failed):
+        self.file.write_text(json.dumps(self.logged))
+
+
+class Raising(train.UserCallback):
+    num_calls = 0
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self.num_calls += 1
+        raise RuntimeError("no more")
+
+
+def test_trials_at_once_have_loggers_of_their_own_and_callbacks_in_common_of_which_one_is_dropped(tmp_path, caplog):
+    both, several, raising = Both(), Several(), Raising()
+    own = [loggers.JsonLoggerCallback(), loggers.CSVLoggerCallback(), loggers.TensorBoardLoggerCallback()]
+    elsewhere = loggers.JsonLoggerCallback(tmp_path / "logs")
+    callbacks = Callbacks([raising, both, *own, elsewhere, several], "search")
+    assert play_at_once(callbacks, tmp_path / "search") == [False, False, False, True]
     for number in range(NUM_TRIALS):
         run = f"trial_{number:05d}"
+        directory = tmp_path / "search" / run
         values = [number * 100 + step for step in range(NUM_REPORTS)]
-        for file in (tmp_path / "search" / run / "result.json", tmp_path / "logs" / run / "result.json"):
+        for file in (directory / "result.json", tmp_path / "logs" / run / "result.json"):
             assert [json.loads(line)["value"] for line in file.read_text().splitlines()] == values
-        rows = (tmp_path / "search" / run / "progress.csv").read_text().splitlines()
+        rows = (directory / "progress.csv").read_text().splitlines()
         assert [int(row.rsplit(",", 1)[1]) for row in rows[1:]] == values
-        assert len(list((tmp_path / "search" / run).glob("events.out.tfevents.*"))) == 1
+        assert len(list(directory.glob("events.out.tfevents.*"))) == 1
+        assert json.loads((directory / "logged.json").read_text()) == values
         assert [call[2] for call in both.calls if call[:2] == ("report", run)] == values
         assert ("start", run, number) in both.calls
     assert [call for call in both.calls if call[0] == "exception"] == [("exception", "trial_00003", "boom")]
     assert sorted(call[2] for call in both.calls if call[0] == "finish") == [False, False, False, True]
+    assert len(several.calls) == NUM_TRIALS * NUM_REPORTS
+    assert not hasattr(several, "logged")
     assert not both.was_disturbed
-
-
-def test_a_callback_that_raises_in_one_trial_is_dropped_once_for_all(tmp_path, caplog):
-    class Raising(train.UserCallback):
-        num_calls = 0
-
-        def after_report(self, run_context, metrics, checkpoint):
-            self.num_calls += 1
-            raise RuntimeError("no more")
-
-    raising, watching = Raising(), Both()
-    failed = played_at_once(Callbacks([raising, watching], "search"), tmp_path / "search")
-    assert failed == [False, False, False, True]
+    assert not several.was_disturbed
     assert raising.num_calls == 1
     (record,) = (record for record in caplog.records if "dropped" in record.message)
     assert record.message == "the callback Raising raised and is dropped; the search goes on"
     assert record.exc_info is not None
-    assert sum(call[0] == "report" for call in watching.calls) == NUM_TRIALS * NUM_REPORTS
-
-
-def test_a_class_of_several_kinds_is_one_object_for_reports_and_one_for_each_trial_that_it_logs(tmp_path):
-    class Several(Alone, train.UserCallback, LoggerCallback):
-        def after_report(self, run_context, metrics, checkpoint):
-            self.note("report", run_context.run_id)
-
-        def log_start(self, run):
-            self.logged, self.file = [], run.directory / "logged.json"
-
-        def log_report(self, report):
-            self.logged.append(report.metrics["value"])
-
-        def log_end(self, failed):
-            self.file.write_text(json.dumps(self.logged))
-
-    several = Several()
-    played_at_once(Callbacks([several], "search"), tmp_path)
-    assert len(several.calls) == NUM_TRIALS * NUM_REPORTS
-    assert not hasattr(several, "logged")
-    for number in range(NUM_TRIALS):
-        logged = json.loads((tmp_path / f"trial_{number:05d}" / "logged.json").read_text())
-        assert logged == [number * 100 + step for step in range(NUM_REPORTS)]
-
-
-def test_a_logger_that_cannot_be_had_twice_is_refused_before_anything_runs():
-    class Holding(LoggerCallback):
-        def __init__(self):
-            self.lock = threading.Lock()
-
-    with pytest.raises(
-        ValueError, match=r"a Holding that cannot be had once for each trial: TypeError.*\n\nhint: open"
-    ):
-        Callbacks([Holding()], "search")
 
 
 def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_path, monkeypatch):
     for package in ("mlflow", "wandb"):
         (tmp_path / f"{package}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    mlflow, named = MLflowLoggerCallback(), MLflowLoggerCallback(experiment_name="mine")
-    wandb, grouped = WandbLoggerCallback("project"), WandbLoggerCallback(group="mine", mode="offline")
+    mlflow, named = loggers.MLflowLoggerCallback(), loggers.MLflowLoggerCallback(experiment_name="mine")
+    wandb, grouped = loggers.WandbLoggerCallback("project"), loggers.WandbLoggerCallback(group="mine", mode="offline")
     callbacks = Callbacks([mlflow, named, wandb, grouped], "search")
     copies = callbacks.for_trial(RunConfig(name="trial_00007", storage_path=tmp_path)).callbacks
     assert [copied._experiment_name for copied in copies[:2]] == ["search", "mine"]
@@ -167,6 +140,15 @@ def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_p
     # Without it, the second run of a process would end the first.
     assert [copied._kwargs["reinit"] for copied in copies[2:]] == ["create_new", "create_new"]
     assert (mlflow._experiment_name, wandb._group, wandb._kwargs) == (None, None, {})
+
+    class Holding(loggers.LoggerCallback):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+    with pytest.raises(
+        ValueError, match=r"a Holding that cannot be had once for each trial: TypeError.*\n\nhint: open"
+    ):
+        Callbacks([Holding()], "search")
 
 
 class Recording(Callback):
@@ -202,8 +184,7 @@ class Recording(Callback):
 
 
 def a_search(callbacks):
-    told = Told(callbacks)
-    told.starts()
+    told = Told(callbacks).starts()
     told.trial("00000", 0.5, ending=None)
     told.reported("00000", loss=0.25, checkpoint=True)
     told.ended("00000", "paused", why="others first")
@@ -236,16 +217,16 @@ def test_a_callback_of_the_search_is_told_what_happens_to_trials():
 
 
 def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told(caplog):
-    class Raising(Recording):
+    class Exiting(Recording):
         def on_trial_result(self, iteration, trials, trial, result, **info):
             raise SystemExit(3)
 
-    raising, recording = Raising(), Recording()
-    a_search(Callbacks([raising, recording], "search"))
-    assert raising.calls[-1][0] == "step"
+    exiting, recording = Exiting(), Recording()
+    a_search(Callbacks([exiting, recording], "search"))
+    assert exiting.calls[-1][0] == "step"
     assert recording.calls[-1][0] == "end"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "the callback Raising raised and is dropped; the search goes on" in caplog.text
+    assert "the callback Exiting raised and is dropped; the search goes on" in caplog.text
 
 
 def test_what_only_the_search_concerns_is_not_told_about_runs(tmp_path):

@@ -31,8 +31,7 @@ def configuration(number):
 
 def small_search(*observers):
     """Trials that finish, are stopped, paused, cloned, and one that fails."""
-    told = Told(*observers, num_samples=6)
-    told.starts()
+    told = Told(*observers, num_samples=6).starts()
     told.trial("00000", 0.9, 0.5, ending=None, config=configuration(0))
     told.reported("00000", loss=0.3, checkpoint=True)
     told.ended("00000")
@@ -63,20 +62,9 @@ def lines_of(search, verbosity=1):
     return out.getvalue()
 
 
-def golden(name):
-    """What it should look like."""
-    return (GOLDEN / name).read_text()
-
-
-def test_a_small_search_in_lines():
-    assert lines_of(small_search) == golden("lines.txt")
-
-
-def test_every_report_in_lines_where_asked_for():
-    assert lines_of(small_search, verbosity=2) == golden("every_report.txt")
-
-
-def test_nothing_is_said_where_nothing_is_asked_for():
+def test_a_small_search_in_lines_of_any_verbosity():
+    assert lines_of(small_search) == (GOLDEN / "lines.txt").read_text()
+    assert lines_of(small_search, verbosity=2) == (GOLDEN / "every_report.txt").read_text()
     assert lines_of(small_search, verbosity=0) == ""
     out = io.StringIO()
     terminal = SearchTerminal("mnist", URI, 0, out)
@@ -92,7 +80,7 @@ def test_a_small_search_as_a_table(width):
     for trial in ("00000", "00001", "00003"):
         drawn.saw_end(trial)
     drawing = picture(told.search, drawn, told.at + 70, width, 24)
-    assert as_text(drawing, width) == golden(f"table_{width}.txt")
+    assert as_text(drawing, width) == (GOLDEN / f"table_{width}.txt").read_text()
 
 
 def as_text(drawing, width, height=24):
@@ -105,8 +93,7 @@ def as_text(drawing, width, height=24):
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_table_of_many_long_trials_keeps_to_its_room(width):
-    told = Told(metric="validation/a_metric_with_a_very_long_name", mode="max")
-    told.starts()
+    told = Told(metric="validation/a_metric_with_a_very_long_name", mode="max").starts()
     for number in range(100):
         config = {f"a_parameter_with_a_long_name_{n}": "a text as long as it gets" * (n + number) for n in range(9)}
         told.trial(f"{number:05d}", ending=None, config=config)
@@ -123,20 +110,10 @@ def test_a_table_of_many_long_trials_keeps_to_its_room(width):
     assert "  00050 " in text
 
 
-def test_a_table_without_a_metric_shows_what_was_reported():
-    told = Told(metric=None, mode=None)
-    told.starts()
-    told.trial("00000", 0.5, ending=None, config={})
-    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
-    assert "loss=0.5" in text
-    assert "best" not in text
-
-
 def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     out, now = io.StringIO(), [0.0]
     terminal = SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0])
-    told = Told(terminal, num_samples=1000)
-    told.starts()
+    told = Told(terminal, num_samples=1000).starts()
     for number in range(1000):
         told.trial(
             f"{number:05d}", 1000.0 - number % 100, ending="failed" if number % 4 == 0 else "returned", why="E: x"
@@ -154,16 +131,6 @@ def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     assert "failed: 250 trials (00000, 00004, 00008, 00012, 00016 and 245 more): E: x; see" in lines[-1]
 
 
-def test_slow_trials_are_all_told_however_many():
-    out, now = io.StringIO(), [0.0]
-    told = Told(SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0]), num_samples=500)
-    told.starts()
-    for number in range(500):
-        told.trial(f"{number:05d}", 1.0)
-        now[0] += 3.0
-    assert out.getvalue().count(" finished after 1 iteration, ") == 500
-
-
 def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
     budget = Budget(3, 0.5)
     assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
@@ -173,45 +140,35 @@ def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
 
 def test_a_search_that_is_interrupted_says_how_to_go_on():
     out = io.StringIO()
-    told = Told(SearchTerminal("mnist", URI, 1, out))
-    told.starts()
+    told = Told(SearchTerminal("mnist", URI, 1, out)).starts()
     told.trial("00000", 1.0, ending="interrupted")
     told.search_ended("Ctrl-C", complete=False)
     assert "search mnist has stopped (Ctrl-C) after" in out.getvalue()
     assert out.getvalue().endswith("paceline: run the script again with the same name to continue\n")
     told.starts()
     assert "paceline: search mnist continues: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
-
-
-def test_the_best_so_far_counts_what_earlier_drivers_had():
-    out = io.StringIO()
-    told = Told()
-    told.starts()
-    told.trial("00000", 1.0)
+    told.trial("00001", 0.9)
     told.observers = (SearchTerminal("mnist", URI, 1, out),)
     told.starts()
-    told.trial("00001", 2.0)
-    told.trial("00002", 0.5)
-    assert "trial 00001 finished after 1 iteration, 2 s: loss=2\n" in out.getvalue()
-    assert "trial 00002 finished after 1 iteration, 2 s: loss=0.5, the best so far\n" in out.getvalue()
+    told.trial("00002", 2.0)
+    told.trial("00003", 0.5)
+    assert "trial 00002 finished after 1 iteration, 2 s: loss=2\n" in out.getvalue(), "an earlier one was better"
+    assert "trial 00003 finished after 1 iteration, 2 s: loss=0.5, the best so far\n" in out.getvalue()
 
 
-def test_a_search_that_ends_early_says_why():
+def test_a_search_that_ends_early_says_why_and_a_table_without_a_metric_shows_what_was_reported():
     out = io.StringIO()
-    told = Told(SearchTerminal("mnist", URI, 1, out))
-    told.starts()
+    told = Told(SearchTerminal("mnist", URI, 1, out)).starts()
     told.trial("00000", 1.0, ending=None)
     told.no_more("its time of 10 s is over")
     assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
     text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
     assert text.startswith("search mnist  1 trial, 4 s, ends early: its time of 10 s is over")
-
-
-def test_lines_are_said_where_there_is_no_terminal_to_redraw():
-    assert type(terminal_of("mnist", URI, 1, io.StringIO())) is SearchTerminal
-
-
-# What trials print.
+    told = Told(metric=None, mode=None).starts()
+    told.trial("00000", 0.5, ending=None, config={})
+    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    assert "loss=0.5" in text
+    assert "best" not in text
 
 
 def noisy(config):
@@ -267,8 +224,6 @@ def test_with_verbosity_0_trials_are_silent_and_their_logs_are_not(tmp_path, cap
     assert log.read_text().startswith("this is 00000\n")
 
 
-# On a terminal.
-
 ON_TERMINAL = f"""
 import logging, os, signal, sys, threading, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -298,9 +253,7 @@ tick()
 """
 
 ENDS = {
-    "an exception": ("try:\n    raise RuntimeError('lost')\nfinally:\n    terminal.close()", 1),
     "an exception that nobody catches": ("raise RuntimeError('lost')", 1),
-    "sys.exit": ("sys.exit(3)", 3),
     "an interrupt": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", 130),
     "a kill": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     "its end": ("told.ended('00001')\ntold.search_ended()\nterminal.close()", 0),
@@ -325,6 +278,9 @@ def test_however_a_search_ends_the_cursor_is_there_and_the_screen_as_it_was(how,
     assert lines[: len(printed)] == printed
     if how == "a kill":
         assert "search mnist  3 trials" in lines[len(printed)], "nobody was there to take the table away"
+        assert sum("search mnist" in line for line in lines) == 1, "it is drawn over itself"
+        (running,) = (line for line in lines if line.startswith("  00001"))
+        assert re.fullmatch(r"  00001 +2 +1 s +0\.1 +0\.1", running)
     else:
         assert not any("search mnist  3 trials" in line for line in lines)
     if how == "its end":
@@ -350,15 +306,7 @@ def test_a_terminal_that_cannot_be_redrawn_gets_lines(tmp_path):
     assert ended == 0
     assert "\x1b[" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert "paceline: trial 00000 finished after 2 iterations" in text
-
-
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_table_on_a_terminal_is_drawn_over_itself(width, tmp_path):
-    _, text = run_on_terminal(ON_TERMINAL + "os.kill(os.getpid(), signal.SIGKILL)", cwd=tmp_path, width=width)
-    lines = played(text, width)
-    assert sum("search mnist" in line for line in lines) == 1
-    (running,) = (line for line in lines if line.startswith("  00001"))
-    assert re.fullmatch(r"  00001 +2 +1 s +0\.1 +0\.1", running)
+    assert type(terminal_of("mnist", URI, 1, io.StringIO())) is SearchTerminal
 
 
 def test_the_table_is_drawn_a_few_times_a_second_at_most():

@@ -1,25 +1,11 @@
 """A search that is told event by event, as its journal would tell it; and the same written to a directory."""
 
-from pathlib import Path
-
 from paceline._core.codec import sealed
 from paceline._core.plain import plain
-from paceline.tune.drive.events import (
-    Event,
-    NoMoreTrials,
-    SearchEnded,
-    SearchStarted,
-    TrialBegan,
-    TrialCloned,
-    TrialEnded,
-    TrialMade,
-    TrialReported,
-    TrialReset,
-    TrialSaved,
-    encode,
-    raw,
-)
+from paceline._storage.home import Home
+from paceline.tune.drive import events
 from paceline.tune.drive.state import Search, run_name
+from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trial import Saved
 
 
@@ -28,11 +14,11 @@ class Told:
 
     def __init__(self, *observers, metric="loss", mode="min", num_samples=4, at=1000.0):
         self.search = Search()
-        self.events: list[Event] = []
+        self.events = []
         self.observers = observers
         self.at = at
         self.step_s = 1.0
-        self._seqs: dict[str, int] = {}
+        self._seqs = {}
         self.started = {"trainable": "train", "num_samples": num_samples, "metric": metric, "mode": mode}
 
     def happens(self, event):
@@ -44,39 +30,40 @@ class Told:
             observer.saw(event, self.search)
 
     def starts(self):
-        self.happens(SearchStarted(**self.started, seed=0, at=self._now()))
+        self.happens(events.SearchStarted(**self.started, seed=0, at=self._now()))
+        return self
 
     def made(self, trial, **config):
-        self.happens(TrialMade(trial, raw(plain(config)), self._now()))
+        self.happens(events.TrialMade(trial, events.raw(plain(config)), self._now()))
 
     def began(self, trial):
-        self.happens(TrialBegan(trial, self._run(trial), self._now()))
+        self.happens(events.TrialBegan(trial, self._run(trial), self._now()))
 
     def reported(self, trial, checkpoint=False, **metrics):
         run = self._run(trial)
         seq = self._seqs[run] = self._seqs.get(run, 0) + 1
-        self.happens(TrialReported(trial, run, seq, raw(plain(metrics)), self._now()))
+        self.happens(events.TrialReported(trial, run, seq, events.raw(plain(metrics)), self._now()))
         if checkpoint:
-            self.happens(TrialSaved(trial, run, seq, f"checkpoint_{seq:06d}", self._now()))
+            self.happens(events.TrialSaved(trial, run, seq, f"checkpoint_{seq:06d}", self._now()))
 
     def ended(self, trial, ending="returned", why=""):
-        self.happens(TrialEnded(trial, ending, self._now(), why))
+        self.happens(events.TrialEnded(trial, ending, self._now(), why))
 
     def cloned(self, trial, donor, **config):
         saved = self.search.trials[donor].checkpoint
         assert isinstance(saved, Saved)
         run = run_name(trial, self.search.standing[trial].num_lives)
-        self.happens(TrialCloned(trial, run, donor, saved, raw(plain(config)), self._now()))
+        self.happens(events.TrialCloned(trial, run, donor, saved, events.raw(plain(config)), self._now()))
 
     def reset(self, trial):
         run = run_name(trial, self.search.standing[trial].num_lives)
-        self.happens(TrialReset(trial, run, self._now()))
+        self.happens(events.TrialReset(trial, run, self._now()))
 
     def no_more(self, why=""):
-        self.happens(NoMoreTrials(self._now(), why=why))
+        self.happens(events.NoMoreTrials(self._now(), why=why))
 
     def search_ended(self, why="", complete=True):
-        self.happens(SearchEnded(self._now(), why, complete))
+        self.happens(events.SearchEnded(self._now(), why, complete))
 
     def trial(self, trial, *losses, ending="returned", why="", config=None):
         """A whole one."""
@@ -87,10 +74,13 @@ class Told:
         if ending is not None:
             self.ended(trial, ending, why)
 
-    def written_to(self, directory: Path) -> Path:
+    def written_to(self, directory):
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "journal.jsonl").write_bytes(b"".join(sealed(encode(event)) for event in self.events))
+        (directory / "journal.jsonl").write_bytes(b"".join(sealed(events.encode(event)) for event in self.events))
         return directory
+
+    def results(self, directory, errors=None):
+        return ResultGrid(self.search, Home.of_path(str(self.written_to(directory))), errors or {})
 
     def _run(self, trial):
         return self.search.standing[trial].run

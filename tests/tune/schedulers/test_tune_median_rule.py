@@ -1,35 +1,27 @@
-"""The median rule: traces computed by hand, and what holds for any reports in any order."""
+"""The median rule: traces computed by hand, what holds for any reports in any order, and its running means."""
 
 import math
 import statistics
 from collections import defaultdict
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_search import Search, curve, negated, searches, shown, state, told_again
+from played_search import add, searches, tell, without_reasons
 
 from paceline.tune.schedulers import MedianStoppingRule
-from paceline.tune.schedulers.scheduler import Pause, Stop
+from paceline.tune.schedulers import means as module
+from paceline.tune.schedulers.means import Means
+from paceline.tune.schedulers.scheduler import Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
 
-def rule(**options: Any) -> MedianStoppingRule:
+def rule(**options):
     chosen = {"time_attr": "training_iteration", "metric": "loss", "mode": "min", "grace_period": 0}
     return MedianStoppingRule(**{**chosen, **options})
 
 
-def tell(scheduler: MedianStoppingRule, trial_id: str, time: float, loss: float) -> list[tuple[str, str]]:
-    return shown([scheduler.on_trial_result(Trial(trial_id, {}), {scheduler.time_attr: time, "loss": loss})])[0]
-
-
-def add(scheduler: MedianStoppingRule, *trial_ids: str) -> None:
-    for trial_id in trial_ids:
-        scheduler.on_trial_add(Trial(trial_id, {}))
-
-
-def test_a_trial_is_stopped_whose_best_is_worse_than_the_median_of_the_means() -> None:
+def test_a_trial_is_stopped_whose_best_is_worse_than_the_median_of_the_means():
     scheduler = rule()
     add(scheduler, *"abcd")
     for trial, losses in zip("abc", [[4, 2], [6, 4], [8, 8]], strict=True):
@@ -44,60 +36,7 @@ def test_a_trial_is_stopped_whose_best_is_worse_than_the_median_of_the_means() -
     )
 
 
-def test_the_best_counts_and_not_the_last() -> None:
-    scheduler = rule(mode="max", min_samples_required=1)
-    add(scheduler, *"ab")
-    for time, value in enumerate([1, 2, 3], start=1):
-        assert tell(scheduler, "a", time, value) == []
-    assert tell(scheduler, "b", 1, 5) == []
-    assert tell(scheduler, "b", 3, -5) == []
-    assert rule(mode="max", min_samples_required=1) is not scheduler
-
-
-def test_only_trials_that_have_come_as_far_are_compared() -> None:
-    scheduler = rule(min_samples_required=2)
-    add(scheduler, *"abc")
-    assert tell(scheduler, "a", 1, 1) == []
-    assert tell(scheduler, "b", 1.5, 1) == []
-    assert tell(scheduler, "c", 1.25, 9) == []  # b alone has come to 1.25, and has nothing up to there.
-    assert tell(scheduler, "a", 2, 1) == []
-    assert tell(scheduler, "c", 1.75, 9) == []  # Only a.
-    assert tell(scheduler, "b", 2, 1) == []
-    assert tell(scheduler, "c", 1.8, 9) == [("Stop", "c")]
-
-
-def test_to_be_worse_than_half_of_an_even_number_is_not_enough() -> None:
-    scheduler = rule(min_samples_required=2)
-    add(scheduler, *"abcd")
-    assert [tell(scheduler, t, 1, v) for t, v in zip("ab", [2, 4], strict=True)] == [[], []]
-    assert tell(scheduler, "c", 1, 3.9) == []
-    assert tell(scheduler, "d", 1, 4.1) == [("Stop", "d")]
-
-
-def test_nothing_counts_before_the_grace_period() -> None:
-    scheduler = rule(time_attr="time_total_s", grace_period=60.0, min_samples_required=1)
-    add(scheduler, *"ab")
-    assert tell(scheduler, "a", 30, 100) == []
-    assert tell(scheduler, "a", 60, 2) == []
-    assert tell(scheduler, "a", 90, 2) == []
-    assert tell(scheduler, "b", 59.9, 50) == []
-    assert tell(scheduler, "b", 60, 3) == [("Stop", "b")]  # The mean of a is 2, not 51.
-
-
-def test_nan_is_the_worst_and_infinities_do_no_harm() -> None:
-    scheduler = rule(min_samples_required=1)
-    add(scheduler, *"abcde")
-    assert tell(scheduler, "a", 1, math.nan) == []
-    assert tell(scheduler, "b", 1, math.nan) == []
-    assert tell(scheduler, "c", 1, -math.inf) == []
-    assert tell(scheduler, "d", 1, 10**400) == []
-    assert tell(scheduler, "e", 1, 1e308) == []
-
-
-# Pausing instead of stopping
-
-
-def test_a_soft_stop_is_a_pause_until_all_others_are_over() -> None:
+def test_a_soft_stop_is_a_pause_until_all_others_are_over_and_the_last_one_is_not_paused():
     scheduler = rule(hard_stop=False, min_samples_required=1)
     add(scheduler, *"abc")
     assert scheduler.on_no_more_trials() == ()
@@ -106,11 +45,8 @@ def test_a_soft_stop_is_a_pause_until_all_others_are_over() -> None:
     assert isinstance(pause, Pause)
     assert "is worse than the mean so far of 1 of 1 other trials" in pause.why
     assert tell(scheduler, "c", 1, 3) == [("Pause", "c")]
-    assert shown([scheduler.on_trial_complete(Trial("a", {}), None)]) == [[("Resume", "b"), ("Resume", "c")]]
+    assert without_reasons([scheduler.on_trial_complete(Trial("a", {}), None)]) == [[("Resume", "b"), ("Resume", "c")]]
     assert tell(scheduler, "b", 2, 99) == []  # Nothing is decided about it any more.
-
-
-def test_the_last_trial_is_not_paused_for_nobody() -> None:
     scheduler = rule(hard_stop=False, min_samples_required=1)
     add(scheduler, *"abc")
     assert tell(scheduler, "a", 1, 1) == []
@@ -121,7 +57,7 @@ def test_the_last_trial_is_not_paused_for_nobody() -> None:
     assert tell(scheduler, "c", 2, 99) == []
 
 
-def test_a_trial_makes_room_while_it_cannot_be_judged_and_others_wait() -> None:
+def test_a_trial_makes_room_while_it_cannot_be_judged_and_others_wait():
     scheduler = rule(min_time_slice=3)
     add(scheduler, *"ab")
     scheduler.on_trial_begin(Trial("a", {}))
@@ -136,62 +72,42 @@ def test_a_trial_makes_room_while_it_cannot_be_judged_and_others_wait() -> None:
     assert tell(scheduler, "a", 6, 1) == []  # Nobody is left to make room for.
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"grace_period": -1}, "grace_period=-1"),
-        ({"min_samples_required": 0}, "min_samples_required=0"),
-        ({"min_time_slice": math.inf}, "min_time_slice=inf"),
-    ],
-)
-def test_bad_arguments_are_named(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        rule(**options)
-
-
-# Properties
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([0, 1, 2.5]), st.integers(1, 3), st.booleans())
-def test_trials_are_stopped_by_the_rule_and_no_others_and_all_end(
-    data: st.DataObject, grace: float, samples: int, hard: bool
-) -> None:
+def test_trials_are_stopped_by_the_rule_and_no_others_and_all_end(data, grace, samples, hard):
     scheduler = rule(grace_period=grace, min_samples_required=samples, hard_stop=hard)
-    search = data.draw(searches(lambda: scheduler)).play()
+    search = data.draw(searches(lambda: scheduler))
     assert set(search.ended) == set(search.fates)
-    known: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    known = defaultdict(list)
     spared = set()
-    for told in search.told:
-        spared |= {trial_id for what, trial_id in shown([told.answer])[0] if what == "Resume"}
-        if told.what != "result":
+    for call in search.calls:
+        spared |= {action.trial_id for action in call.answer if isinstance(action, Resume)}
+        if call.method != "on_trial_result":
             continue
-        assert told.trial_id is not None
-        assert told.result is not None
-        time, loss = told.result.get("training_iteration"), told.result.get("loss")
-        decided = any(action.trial_id == told.trial_id for action in told.answer)
+        time, loss = call.result.get("training_iteration"), call.result.get("loss")
+        decided = any(action.trial_id == call.trial_id for action in call.answer)
         if time is None or loss is None:
             assert not decided
             continue
-        known[told.trial_id].append((time, _as_float(loss)))
-        if time < grace or told.trial_id in spared:
+        known[call.trial_id].append((time, _as_float(loss)))
+        if time < grace or call.trial_id in spared:
             assert not decided
             continue
         means = [
-            mean for other, reports in known.items() if other != told.trial_id
+            mean for other, reports in known.items() if other != call.trial_id
             for mean in [_mean(reports, grace, time)] if mean is not None
         ]  # fmt: skip
-        best = min(loss for _, loss in known[told.trial_id])
+        best = min(loss for _, loss in known[call.trial_id])
         is_worse = len(means) >= samples and best > statistics.median_high(means)
         assert decided == is_worse or not hard
         assert is_worse or not decided
 
 
-def _as_float(loss: float) -> float:
+def _as_float(loss):
     return math.inf if loss != loss or loss == 10**400 else -math.inf if loss == -(10**400) else float(loss)
 
 
-def _mean(reports: list[tuple[float, float]], grace: float, time: float) -> float | None:
+def _mean(reports, grace, time):
     counted = [(t, loss) for t, loss in reports if t >= grace]
     if not counted or not counted[0][0] <= time <= counted[-1][0]:
         return None
@@ -202,26 +118,40 @@ def _mean(reports: list[tuple[float, float]], grace: float, time: float) -> floa
     return total / len(upto)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.booleans())
-def test_told_again_it_decides_the_same_whatever_trials_are_called(data: st.DataObject, hard: bool) -> None:
-    options: dict[str, Any] = {"min_samples_required": 2, "hard_stop": hard, "min_time_slice": 2}
-    search = data.draw(searches(lambda: rule(**options))).play()
-    again = rule(**options)
-    assert told_again(again, search.told) == search.decisions
-    assert state(again) == state(search.scheduler)
-    answers = told_again(rule(**options), search.told, lambda trial_id: f"x{trial_id}")
-    assert shown(answers) == [
-        [(what, f"x{trial_id}") for what, trial_id in answer] for answer in shown(search.decisions)
-    ]
-    if hard:
-        best = rule(**options, mode="max")
-        assert shown(told_again(best, negated(search.told))) == shown(search.decisions)
+reports = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.5, 1, 1, 2]), st.integers(-4, 4)), max_size=80
+)
 
 
-def test_of_trials_that_take_turns_the_better_half_goes_on() -> None:
-    fates = {f"{number:05d}": curve([number] * 5) for number in range(10)}
-    turn = iter(range(10**6))
-    search = Search(rule(), fates, slots=10, pick=lambda n: n - 1 - next(turn) % n).play()
-    assert "00000" not in search.stopped
-    assert len(search.stopped) >= 4
+@settings(max_examples=150, deadline=None)
+@given(reports, st.lists(st.tuples(st.floats(0, 20) | st.integers(0, 20), st.floats(-4, 4)), min_size=1, max_size=20))
+def test_means_are_counted_as_if_every_trial_were_looked_at(told, questions):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LEAST_BLOCK", 3)
+        means = Means()
+        curves = {}
+        for trial_id, later, score in told:
+            curve = curves.setdefault(trial_id, [])
+            time = (curve[-1][0] if curve else 0) + later
+            curve.append((time, score))
+            means.extend(trial_id, time, score)
+    assert len(means.began.blocks) >= means.began.count / 10
+    for time, score in questions:
+        held = [
+            sum(s for t, s in curve if t <= time) / sum(t <= time for t, _ in curve)
+            for curve in curves.values()
+            if curve[0][0] <= time <= curve[-1][0]
+        ]
+        assert means.better(time, score) == (len(held), sum(mean > score for mean in held))
+
+
+def test_a_trial_that_begins_anew_is_another_one():
+    means = Means()
+    for time, score in ((1, 5.0), (2, 3.0), (3, 1.0)):
+        means.extend("a", time, score)
+    means.forget("a")
+    means.extend("a", 1, 9.0)
+    assert means.better(1, 0.0) == (2, 2)  # What it had been at 1 and at 2 stays known.
+    assert means.better(2, 3.5) == (1, 1)
+    assert means.better(3, 0.0) == (0, 0)
+    means.forget("b")

@@ -1,6 +1,6 @@
-"""Grid and random search: every combination, as often as asked, the same whenever it is asked again."""
+"""Grid and random search, and searchers around searchers: a limit of trials at a time, repetitions with averages."""
 
-from typing import Any
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.tune import space as tune
-from paceline.tune.search.basic import BasicVariantGenerator
+from paceline.tune.search.basic_variant import BasicVariantGenerator  # where Ray has it
+from paceline.tune.search.limiter import ConcurrencyLimiter
+from paceline.tune.search.repeater import TRIAL_INDEX, Repeater
+from paceline.tune.search.searcher import Searcher
 from paceline.tune.space import Space
 
 PARAM_SPACE = {
@@ -19,15 +22,15 @@ PARAM_SPACE = {
 }
 
 
-def searcher(num_samples: int = 1, seed: int | None = 0, param_space: Any = None, **arguments: Any) -> Any:
+def searcher(num_samples=1, seed=0, param_space=None, **arguments):
     made = BasicVariantGenerator(**arguments)
     space = PARAM_SPACE if param_space is None else param_space
     assert made.set_search_properties(None, None, space, num_samples=num_samples, seed=seed)
     return made
 
 
-def all_of(made: BasicVariantGenerator, limit: int = 200) -> list[Any]:
-    configs: list[Any] = []
+def all_of(made, limit=200):
+    configs = []
     for number in range(limit):
         config = made.suggest(f"{number:05}")
         if config == made.FINISHED:
@@ -37,7 +40,7 @@ def all_of(made: BasicVariantGenerator, limit: int = 200) -> list[Any]:
     raise AssertionError(f"more than {limit} trials")
 
 
-def test_the_grid_is_repeated_num_samples_times() -> None:
+def test_the_grid_is_repeated_num_samples_times_or_without_end():
     made = searcher(num_samples=3)
     configs = all_of(made)
     assert made.total_samples == len(configs) == 18
@@ -45,33 +48,17 @@ def test_the_grid_is_repeated_num_samples_times() -> None:
     assert [(config["b"], config["d"]["e"]) for config in configs] == grid * 3
     assert len({config["a"] for config in configs}) == 18
     assert all(config["c"] == -config["a"] and config["d"]["f"] == "constant" for config in configs)
-
-
-def test_trials_are_the_draws_of_the_space() -> None:
-    assert all_of(searcher(num_samples=2, seed=4)) == [Space(PARAM_SPACE).draw(number, 4) for number in range(12)]
-
-
-def test_finished_stays_finished() -> None:
-    made = searcher()
-    all_of(made)
+    assert configs == [Space(PARAM_SPACE).draw(number, 0) for number in range(18)]
     assert made.suggest("x") == made.suggest("y") == made.FINISHED
-
-
-def test_no_end_of_samples() -> None:
     made = searcher(num_samples=-1)
     assert made.total_samples is None
-    assert [made.suggest(str(number))["b"] for number in range(100)] == (["Alpha"] * 3 + ["Beta"] * 3) * 16 + [
-        "Alpha"
-    ] * 3 + ["Beta"]
-
-
-def test_no_metric_is_needed() -> None:
-    assert BasicVariantGenerator().needs_metric is False
+    configs = [made.suggest(str(number)) for number in range(100)]
+    assert [config["b"] for config in configs] == [*(["Alpha"] * 3 + ["Beta"] * 3) * 17][:100]
 
 
 @given(st.integers(0, 17), st.integers(0, 2**40), st.booleans())
-def test_a_searcher_that_was_rebuilt_goes_on_as_the_first_would_have(done: int, seed: int, constant: bool) -> None:
-    arguments: dict[str, Any] = {"constant_grid_search": constant, "points_to_evaluate": [{"a": 2.0, "b": "Beta"}]}
+def test_a_searcher_that_was_rebuilt_goes_on_as_the_first_would_have(done, seed, constant):
+    arguments = {"constant_grid_search": constant, "points_to_evaluate": [{"a": 2.0, "b": "Beta"}]}
     undisturbed = all_of(searcher(num_samples=3, seed=seed, **arguments))
     again = searcher(num_samples=3, seed=seed, **arguments)
     for number, config in enumerate(undisturbed[:done]):
@@ -80,15 +67,20 @@ def test_a_searcher_that_was_rebuilt_goes_on_as_the_first_would_have(done: int, 
     assert all_of(again) == undisturbed[done:]
 
 
-def test_rebuilding_calls_no_function_of_the_space() -> None:
-    called: list[int] = []
+def test_rebuilding_calls_no_function_of_the_space_and_a_searcher_is_made_again_from_what_it_shows():
+    called = []
     made = searcher(num_samples=2, param_space={"x": tune.sample_from(lambda spec: called.append(1))})
     made.rebuild("00000", {"x": None})
     assert called == []
     assert made.suggest("00001") == {"x": None}
+    points = [{"a": 2.0}]
+    made = BasicVariantGenerator(points, 3, True, np.random.default_rng(5))
+    assert (made.points_to_evaluate, made.max_concurrent, made.constant_grid_search) == (points, 3, True)
+    assert type(made.random_state) is int
+    assert BasicVariantGenerator().points_to_evaluate == []
 
 
-def test_random_values_may_be_constant_over_the_grid() -> None:
+def test_random_values_may_be_constant_over_the_grid():
     configs = all_of(searcher(num_samples=2, constant_grid_search=True))
     assert [len({config["a"] for config in configs[begin : begin + 6]}) for begin in (0, 6)] == [1, 1]
     assert configs[0]["a"] != configs[6]["a"]
@@ -96,7 +88,7 @@ def test_random_values_may_be_constant_over_the_grid() -> None:
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_points_come_first_and_what_they_leave_open_is_drawn(constant: bool) -> None:
+def test_points_come_first_and_what_they_leave_open_is_drawn(constant):
     points = [{"a": 3.0, "b": "Alpha", "d": {"e": 2}}, {"c": -7.0, "b": "Beta"}]
     made = searcher(num_samples=3, points_to_evaluate=points, constant_grid_search=constant)
     configs = all_of(made)
@@ -110,7 +102,7 @@ def test_points_come_first_and_what_they_leave_open_is_drawn(constant: bool) -> 
     assert [config["d"]["e"] for config in configs[4:]] == [1, 2, 3] * 2
 
 
-def test_a_point_finds_the_option_that_it_is_of() -> None:
+def test_a_point_finds_the_option_that_it_is_of():
     options = [
         {"kind": "net", "width": tune.randint(1, 9)},
         {"kind": "tree", "depth": tune.randint(1, 9)},
@@ -136,18 +128,13 @@ def test_a_point_finds_the_option_that_it_is_of() -> None:
         ({"d": 3}, "points_to_evaluate[0]['d']=3 is not a dict, as in param_space"),
     ],
 )
-def test_a_point_has_to_be_in_the_space(point: dict[str, Any], message: str) -> None:
+def test_a_point_has_to_be_in_the_space(point, message):
     with pytest.raises(ValueError) as refusal:
         searcher(points_to_evaluate=[point])
     assert message in str(refusal.value)
 
 
-def test_all_points_have_to_be_samples() -> None:
-    with pytest.raises(ValueError, match="points_to_evaluate has 2 points and num_samples=1"):
-        searcher(points_to_evaluate=[{}, {}])
-
-
-def test_no_more_than_max_concurrent_trials_at_a_time() -> None:
+def test_no_more_than_max_concurrent_trials_at_a_time():
     made = searcher(max_concurrent=2)
     assert [made.suggest(str(number)) is None for number in range(3)] == [False, False, True]
     made.on_trial_complete("0")
@@ -160,59 +147,237 @@ def test_no_more_than_max_concurrent_trials_at_a_time() -> None:
     assert made.suggest("5") is None
 
 
-def test_a_seed_of_its_own_comes_before_that_of_the_search() -> None:
+def test_a_seed_of_its_own_comes_before_that_of_the_search_and_may_be_a_generator():
     assert all_of(searcher(seed=1, random_state=5)) == all_of(searcher(seed=2, random_state=5))
     assert all_of(searcher(seed=1)) != all_of(searcher(seed=2))
-    assert searcher(seed=7).seed == 7
-    assert searcher(seed=7, random_state=0).seed == 0
-
-
-def test_a_generator_of_numpy_is_a_seed() -> None:
-    def first(state: Any) -> Any:
-        return searcher(seed=1, random_state=state).suggest("0")
-
+    assert (searcher(seed=7).seed, searcher(seed=7, random_state=0).seed) == (7, 0)
     for kind in (np.random.default_rng, np.random.RandomState):
-        assert first(kind(3)) == first(kind(3)) != first(kind(4))
+        first, again, other = (searcher(seed=1, random_state=kind(state)).suggest("0") for state in (3, 3, 4))
+        assert first == again != other
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        ({"points_to_evaluate": {"a": 1}}, "points_to_evaluate={'a': 1} is not a list of configurations"),
-        ({"points_to_evaluate": [1]}, "points_to_evaluate[0]=1 is not a dict of values"),
-        ({"max_concurrent": -1}, "max_concurrent=-1 is not a whole number of trials, or 0 for no limit"),
-        ({"max_concurrent": True}, "max_concurrent=True is not a whole number"),
-        ({"constant_grid_search": 1}, "constant_grid_search=1 is not True or False"),
-        ({"random_state": "a"}, "random_state='a' is not a whole number or a generator of numpy"),
-        ({"random_state": True}, "random_state=True is not a whole number"),
+        (
+            lambda: BasicVariantGenerator(points_to_evaluate={"a": 1}),
+            "points_to_evaluate={'a': 1} is not a list of configurations",
+        ),
+        (lambda: BasicVariantGenerator(points_to_evaluate=[1]), "points_to_evaluate[0]=1 is not a dict of values"),
+        (lambda: BasicVariantGenerator(max_concurrent=-1), "max_concurrent=-1 is not a whole number of trials, or 0"),
+        (lambda: BasicVariantGenerator(constant_grid_search=1), "constant_grid_search=1 is not True or False"),
+        (lambda: BasicVariantGenerator(random_state="a"), "random_state='a' is not a whole number or a generator"),
+        (lambda: searcher(points_to_evaluate=[{}, {}]), "points_to_evaluate has 2 points and num_samples=1"),
+        (lambda: searcher(num_samples=0), "num_samples=0 is not a whole number of 1 or more, or -1 for no end"),
+        (lambda: searcher(num_samples=True), "num_samples=True is not a whole number of 1 or more"),
+        (lambda: BasicVariantGenerator().suggest("0"), "BasicVariantGenerator was asked before set_search_properties"),
     ],
 )
-def test_bad_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused_at_once(make, message):
     with pytest.raises(ValueError) as refusal:
-        BasicVariantGenerator(**arguments)
+        make()
     assert message in str(refusal.value)
 
 
-def test_a_searcher_is_made_again_from_what_it_shows() -> None:
-    points = [{"a": 2.0}]
-    made = BasicVariantGenerator(points, 3, True, np.random.default_rng(5))
-    assert (made.points_to_evaluate, made.max_concurrent, made.constant_grid_search) == (points, 3, True)
-    assert type(made.random_state) is int
-    assert BasicVariantGenerator().points_to_evaluate == []
+class Counting(Searcher):
+    """Suggests 0, 1, 2, ... and writes down what it is told."""
+
+    def __init__(self, count=100, metric=None):
+        super().__init__(metric, "min")
+        self.count = count
+        self.told = []
+        self.suggested = 0
+        self.spec = {}
+
+    def set_search_properties(self, metric, mode, config, **spec):
+        self.metric, self.mode, self.spec = metric, mode, spec
+        return True
+
+    def suggest(self, trial_id):
+        if self.suggested >= self.count:
+            return self.FINISHED
+        self.suggested += 1
+        return {"x": self.suggested - 1}
+
+    def on_trial_result(self, trial_id, result):
+        self.told.append(("result", trial_id, result))
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.told.append(("complete", trial_id, result, error))
+
+    def on_trial_stopped(self, trial_id, result=None):
+        self.told.append(("stopped", trial_id, result))
 
 
-def test_the_name_of_ray_tune_is_there_too() -> None:
-    from paceline.tune.search.basic_variant import BasicVariantGenerator as Other
+def test_a_limit_is_passed_on_and_a_batch_is_followed_by_the_next_once_all_of_it_is_over():
+    inner = Counting()
+    limited = ConcurrencyLimiter(inner, 2)
+    assert [limited.suggest(str(number)) for number in range(3)] == [{"x": 0}, {"x": 1}, None]
+    limited.on_trial_result("0", {"loss": 1})
+    limited.on_trial_complete("0", {"loss": 2})
+    assert limited.suggest("2") == {"x": 2}
+    assert limited.suggest("3") is None
+    limited.on_trial_stopped("1", {"loss": 3})
+    limited.on_trial_complete("2", error=True)
+    assert inner.told == [
+        ("result", "0", {"loss": 1}),
+        ("complete", "0", {"loss": 2}, False),
+        ("stopped", "1", {"loss": 3}),
+        ("complete", "2", None, True),
+    ]
+    inner = Counting()
+    limited = ConcurrencyLimiter(inner, 3, batch=True)
+    assert [limited.suggest(str(number)) for number in range(4)] == [{"x": 0}, {"x": 1}, {"x": 2}, None]
+    limited.on_trial_complete("1", {"loss": 1})
+    limited.on_trial_stopped("0", {"loss": 0})
+    assert inner.told == []
+    assert limited.suggest("3") is None
+    limited.on_trial_complete("2", error=True)
+    assert inner.told == [
+        ("complete", "1", {"loss": 1}, False),
+        ("stopped", "0", {"loss": 0}),
+        ("complete", "2", None, True),
+    ]
+    assert limited.suggest("3") == {"x": 3}
 
-    assert Other is BasicVariantGenerator
+
+def test_a_batch_that_cannot_be_filled_is_over_all_the_same():
+    class Shy(Counting):
+        """Waits for what it has suggested to be told."""
+
+        def suggest(self, trial_id):
+            return None if self.suggested > len(self.told) else super().suggest(trial_id)
+
+    limited = ConcurrencyLimiter(Shy(3), 2, batch=True)
+    seen = []
+    for number in range(3):
+        seen.append(limited.suggest(str(number)))
+        assert limited.suggest("next") is None
+        limited.on_trial_complete(str(number))
+    assert seen == [{"x": 0}, {"x": 1}, {"x": 2}]
+    assert limited.suggest("4") == limited.FINISHED
 
 
-@pytest.mark.parametrize("num_samples", [0, -2, 1.5, True, "3"])
-def test_num_samples_has_to_be_a_number_of_samples(num_samples: Any) -> None:
-    with pytest.raises(ValueError, match="is not a whole number of 1 or more, or -1 for no end"):
-        searcher(num_samples=num_samples)
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 4), st.booleans())
+def test_a_limit_holds_in_any_order_and_a_rebuilt_limiter_goes_on_alike(order, limit, batch):
+    inner, again_inner = Counting(12), Counting(12)
+    limited, again = ConcurrencyLimiter(inner, limit, batch), ConcurrencyLimiter(again_inner, limit, batch)
+    live = []
+    made = 0
+    for number in order:
+        config = limited.suggest(f"{made:05}")
+        if config is not None and not isinstance(config, str):
+            again.rebuild(f"{made:05}", config)
+            live.append(f"{made:05}")
+            made += 1
+        assert len(live) <= limit
+        if live and number < 7:
+            over = live.pop(number % len(live))
+            limited.on_trial_complete(over, {"loss": number})
+            again.on_trial_complete(over, {"loss": number})
+    assert again_inner.told == inner.told
+    assert again.suggest("next") == limited.suggest("next")
 
 
-def test_a_searcher_without_a_space_says_so() -> None:
-    with pytest.raises(ValueError, match="BasicVariantGenerator was asked before set_search_properties"):
-        BasicVariantGenerator().suggest("0")
+def test_what_is_around_a_searcher_needs_what_it_needs():
+    for wrapped in (ConcurrencyLimiter(BasicVariantGenerator(), 1), Repeater(BasicVariantGenerator())):
+        assert wrapped.needs_metric is False
+    inner = Counting(metric="loss")
+    for wrapped in (ConcurrencyLimiter(inner, 1), Repeater(inner)):
+        assert (wrapped.needs_metric, wrapped.metric, wrapped.mode) == (True, "loss", "min")
+        assert wrapped.set_search_properties("acc", "max", {}, num_samples=1, seed=3)
+        assert (wrapped.metric, wrapped.mode, inner.spec) == ("acc", "max", {"num_samples": 1, "seed": 3})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ConcurrencyLimiter(3, 1), "searcher=3 is not a Searcher"),
+        (lambda: ConcurrencyLimiter(Counting(), 0), "max_concurrent=0 is not a whole number of 1 or more"),
+        (lambda: ConcurrencyLimiter(Counting(), 1, batch=1), "batch=1 is not True or False"),
+        (lambda: Repeater(Counting(), 0), "repeat=0 is not a whole number of 1 or more"),
+        (lambda: Repeater(Counting(), set_index="no"), "set_index='no' is not True or False"),
+        (lambda: repeated(num_samples=2), "num_samples=2 is less than repeat=3, so nothing would be run"),
+    ],
+)
+def test_bad_arguments_around_a_searcher_are_refused(make, message):
+    with pytest.raises(ValueError) as refusal:
+        make()
+    assert message in str(refusal.value)
+
+
+def test_a_limiter_counts_as_its_searcher_does_and_has_the_last_word_over_its_limit():
+    limited = ConcurrencyLimiter(BasicVariantGenerator(max_concurrent=1), 2)
+    limited.set_search_properties(None, None, {"x": tune.grid_search([1, 2, 3])}, num_samples=2, seed=0)
+    assert (limited.counts_samples, limited.total_samples) == (True, 6)
+    assert [limited.suggest(str(number)) for number in range(3)] == [{"x": 1}, {"x": 2}, None]
+    other = ConcurrencyLimiter(Counting(), 2)
+    assert (other.counts_samples, other.total_samples) == (False, None)
+
+
+def repeated(repeat=3, num_samples=9, metric="loss", **arguments):
+    inner = Counting()
+    wrapped = Repeater(inner, repeat, **arguments)
+    assert wrapped.set_search_properties(metric, "min", {}, num_samples=num_samples, seed=0)
+    return wrapped, inner
+
+
+def test_each_suggestion_is_tried_repeat_times_also_of_a_grid_or_without_end():
+    wrapped, inner = repeated(num_samples=7)
+    assert inner.spec["num_samples"] == 2
+    configs = [wrapped.suggest(str(number)) for number in range(7)]
+    assert configs == [{"x": x, TRIAL_INDEX: index} for x in (0, 1) for index in (0, 1, 2)] + [wrapped.FINISHED]
+    assert wrapped.suggest("8") == wrapped.FINISHED
+    wrapped, _ = repeated(set_index=False)
+    assert [wrapped.suggest(str(number)) for number in range(4)] == [{"x": 0}, {"x": 0}, {"x": 0}, {"x": 1}]
+    wrapped = Repeater(BasicVariantGenerator(), 2)
+    wrapped.set_search_properties(None, None, {"x": tune.grid_search([1, 2, 3])}, num_samples=2, seed=0)
+    assert wrapped.counts_samples
+    configs = [wrapped.suggest(str(number)) for number in range(7)]
+    assert configs == [{"x": x, TRIAL_INDEX: index} for x in (1, 2, 3) for index in (0, 1)] + [wrapped.FINISHED]
+    endless = Repeater(BasicVariantGenerator(), 2)
+    endless.set_search_properties(None, None, {}, num_samples=-1, seed=0)
+    assert [endless.suggest(str(number)) for number in range(4)] == [{TRIAL_INDEX: 0}, {TRIAL_INDEX: 1}] * 2
+
+
+@pytest.mark.parametrize(
+    ("results", "average"),
+    [
+        ([{"loss": 2.0}, None, {"loss": 4.0}], 3.0),
+        ([{"loss": 2.0}, {"loss": math.nan}, {}], 2.0),
+        ([{"eval": 1}, None, {"loss": "x"}], None),
+        ([None, None, None], None),
+    ],
+)
+def test_the_average_of_repetitions_is_told_without_those_that_lack_the_metric(results, average):
+    wrapped, inner = repeated()
+    for number in range(3):
+        wrapped.suggest(str(number))
+    wrapped.on_trial_result("0", {"loss": 100.0})
+    for number, result in enumerate(results):
+        assert inner.told == [], "not before all repetitions are over"
+        wrapped.on_trial_complete(str(number), result, error=result is None)
+    ((kind, trial_id, told, error),) = inner.told
+    assert (kind, trial_id, told and told["loss"], error) == ("complete", "0", average, average is None)
+
+
+def test_metrics_by_path_and_several_of_them_are_averaged():
+    wrapped, inner = repeated(repeat=2, num_samples=2, metric=["eval/loss", "size"])
+    for number in range(2):
+        wrapped.suggest(str(number))
+        wrapped.on_trial_complete(str(number), {"eval": {"loss": number}, "size": 10 * number, "n": 1})
+    told = inner.told[0][2]
+    assert (told["eval/loss"], told["size"], told["n"]) == (0.5, 5.0, 1)
+
+
+@given(st.integers(0, 8))
+def test_a_rebuilt_repeater_goes_on_in_the_middle_of_a_group(done):
+    first, _ = repeated()
+    configs = [first.suggest(str(number)) for number in range(9)]
+    again, inner = repeated()
+    for number in range(done):
+        again.rebuild(str(number), configs[number])
+    assert [again.suggest(str(number)) for number in range(done, 9)] == configs[done:]
+    for number in range(9):
+        again.on_trial_complete(str(number), {"loss": float(number)})
+    assert [(told[1], told[2]["loss"]) for told in inner.told] == [("0", 1.0), ("3", 4.0), ("6", 7.0)]

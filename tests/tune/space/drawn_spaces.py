@@ -2,7 +2,6 @@
 
 import enum
 import math
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -14,11 +13,15 @@ class Color(enum.Enum):
     BLUE = 2
 
 
+class Number(enum.IntEnum):
+    ONE = 1
+
+
 class Model:
     pass
 
 
-def activation(x: float) -> float:
+def activation(x):
     return x
 
 
@@ -27,49 +30,41 @@ THING = object()
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 keys = st.one_of(text, st.sampled_from(["$space", "$tuple", "$domain", "a/b"]), st.integers(-2, 2))
 plain_values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text)
-objects = st.sampled_from([Color.RED, Color.BLUE, Model, activation, THING, b"bytes", frozenset({1})])
-numbers = st.sampled_from(
-    [
-        tune.uniform(-5, -1),
-        tune.quniform(3.2, 5.4, 0.2),
-        tune.loguniform(1e-4, 1e-1),
-        tune.qloguniform(1e-4, 1e-1, 5e-5),
-        tune.randint(-9, 15),
-        tune.qrandint(-21, 12, 3),
-        tune.lograndint(1, 10),
-        tune.qlograndint(1, 10, 2),
-        tune.randn(10, 2),
-        tune.qrandn(10, 2, 0.2),
-    ]
-)
+objects = st.sampled_from([Color.RED, Color.BLUE, Number.ONE, Model, activation, THING, b"bytes", frozenset({1})])
+NUMBERS = {
+    "uniform": tune.uniform(-5, -1),
+    "quniform": tune.quniform(3.2, 5.4, 0.2),
+    "loguniform": tune.loguniform(1e-4, 1e-1),
+    "qloguniform": tune.qloguniform(1e-4, 1e-1, 5e-5),
+    "randint": tune.randint(-9, 15),
+    "qrandint": tune.qrandint(-21, 12, 3),
+    "lograndint": tune.lograndint(1, 10),
+    "qlograndint": tune.qlograndint(1, 10, 2),
+    "randn": tune.randn(10, 2),
+    "qrandn": tune.qrandn(10, 2, 0.2),
+}
+numbers = st.sampled_from([*NUMBERS.values()])
 
 
-def values(grids: bool = True, functions: bool = True) -> st.SearchStrategy[Any]:
+def values(functions=True):
     """What may stand anywhere in a space; no grids inside random choices."""
 
-    def around(inner: st.SearchStrategy[Any], with_grids: bool) -> st.SearchStrategy[Any]:
-        options = st.lists(inner, min_size=1, max_size=3)
-        kinds = [
-            st.dictionaries(keys, inner, max_size=3),
-            st.lists(inner, max_size=3),
-            st.lists(inner, max_size=3).map(tuple),
-            options.map(tune.grid_search) if with_grids else options.map(tune.choice),
-        ]
-        return st.one_of(kinds)
+    def nest(inner, with_options):
+        several = st.lists(inner, max_size=3)
+        options = st.lists(inner, min_size=1, max_size=3).map(with_options)
+        return st.one_of(st.dictionaries(keys, inner, max_size=3), several, several.map(tuple), options)
 
-    made = [st.just(tune.sample_from(lambda spec: len(spec.config)))] if functions else []
-    leaves = st.one_of(plain_values, objects, numbers, *made)
-    without = st.recursive(leaves, lambda inner: around(inner, with_grids=False), max_leaves=6)
-    if not grids:
-        return without
-    return st.recursive(without, lambda inner: around(inner, with_grids=True), max_leaves=4)
+    called = [st.just(tune.sample_from(lambda spec: len(spec.config)))] if functions else []
+    leaves = st.one_of(plain_values, objects, numbers, *called)
+    without_grids = st.recursive(leaves, lambda inner: nest(inner, tune.choice), max_leaves=6)
+    return st.recursive(without_grids, lambda inner: nest(inner, tune.grid_search), max_leaves=4)
 
 
-def spaces(grids: bool = True, functions: bool = True) -> st.SearchStrategy[dict[Any, Any]]:
-    return st.dictionaries(keys, values(grids, functions), max_size=4)
+def spaces(functions=True):
+    return st.dictionaries(keys, values(functions), max_size=4)
 
 
-def is_of(part: Any, value: Any) -> bool:
+def is_of(part, value):
     """Whether a value could have come from this part of a space."""
     match part:
         case tune.Function():
@@ -85,7 +80,7 @@ def is_of(part: Any, value: Any) -> bool:
     return same(part, value)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one, other):
     """Equal in value, type and order, nan being equal to nan, and objects being the very same."""
     if type(one) is not type(other):
         return False

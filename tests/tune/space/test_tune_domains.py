@@ -3,99 +3,76 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from drawn_spaces import NUMBERS
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.tune import space as tune
-from paceline.tune.space import Chance, Domain
+from paceline.tune.space import Chance
 
-finite = st.floats(-1e300, 1e300)
 steps = st.sampled_from([0.001, 0.1, 0.2, 0.25, 0.3, 1.0, 1.5, 7.0])
 seeds = st.integers(0, 2**64)
 
 
-def draws(domain: Domain, count: int = 4000) -> list[Any]:
+def draws(domain, count=4000):
     return [domain.pick(Chance(7, number)) for number in range(count)]
 
 
-def is_multiple(value: float, q: float) -> bool:
+def is_multiple(value, q):
     """Of the step as it is written, and itself the float that is nearest to that multiple."""
     step = Fraction(repr(q))
     return value == float(round(Fraction(value) / step) * step)
 
 
-@given(finite, finite, seeds)
-def test_a_uniform_float_is_from_its_lower_bound_up_to_but_not_its_upper(a: float, b: float, seed: int) -> None:
-    lower, upper = sorted((a, b))
-    value = tune.uniform(lower, upper).pick(Chance(seed))
+@settings(max_examples=150)
+@given(st.sampled_from([(tune.uniform, -1e300), (tune.loguniform, 1e-300)]), st.data(), seeds)
+def test_a_float_is_from_its_lower_bound_up_to_but_not_its_upper(kind, data, seed):
+    make, least = kind
+    lower, upper = sorted(data.draw(st.tuples(*[st.floats(least, 1e300)] * 2)))
+    value = make(lower, upper).pick(Chance(seed))
     assert type(value) is float
     assert lower <= value < upper or lower == value == upper
 
 
-@given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300), seeds)
-def test_a_loguniform_float_is_from_its_lower_bound_up_to_but_not_its_upper(a: float, b: float, seed: int) -> None:
-    lower, upper = sorted((a, b))
-    value = tune.loguniform(lower, upper).pick(Chance(seed))
-    assert lower <= value < upper or lower == value == upper
-
-
 @pytest.mark.parametrize("make", [tune.uniform, tune.loguniform])
-def test_rounding_does_not_reach_the_upper_bound(make: Callable[[float, float], Domain]) -> None:
+def test_rounding_does_not_reach_the_upper_bound(make):
     assert {*draws(make(1.0, math.nextafter(1.0, 2.0)), 200)} == {1.0}
 
 
-@given(st.integers(-40, 40), st.integers(0, 80), steps, seeds, st.booleans())
-def test_a_float_with_a_step_is_a_multiple_inside_both_bounds(
-    first: int, more: int, q: float, seed: int, log: bool
-) -> None:
-    first = max(first, 1) if log else first
-    lower, upper = float(first * Fraction(repr(q))), float((first + more) * Fraction(repr(q)))
-    value = (tune.qloguniform if log else tune.quniform)(lower, upper, q).pick(Chance(seed))
-    assert lower <= value <= upper
-    assert is_multiple(value, q)
-
-
-@given(st.floats(-100, 100), st.floats(0, 50), steps, seeds)
-def test_bounds_need_not_be_multiples_of_the_step(lower: float, width: float, q: float, seed: int) -> None:
-    upper = lower + width
-    step = Fraction(repr(q))
+@settings(max_examples=150)
+@given(st.booleans(), st.floats(-100, 100) | st.integers(-40, 40), st.floats(0, 50), steps, seeds)
+def test_a_float_with_a_step_is_a_multiple_inside_both_bounds_which_need_not_be(log, lower, width, q, seed):
+    if isinstance(lower, int):
+        lower = float(lower * Fraction(repr(q)))
+    lower = abs(lower) or q if log else lower
+    make, upper, step = (tune.qloguniform if log else tune.quniform), lower + width, Fraction(repr(q))
     if math.ceil(Fraction(repr(lower)) / step) * step > Fraction(repr(upper)):
         with pytest.raises(ValueError, match="no multiple of q"):
-            tune.quniform(lower, upper, q)
+            make(lower, upper, q)
         return
-    domain = tune.quniform(lower, upper, q)
+    domain = make(lower, upper, q)
     value = domain.pick(Chance(seed))
     assert lower <= domain.first <= value <= domain.last <= upper
     assert is_multiple(value, q)
 
 
-def test_multiples_are_those_that_a_person_would_write() -> None:
-    assert sorted(set(draws(tune.quniform(3.2, 5.4, 0.2)))) == [round(3.2 + 0.2 * k, 1) for k in range(12)]
-
-
-@given(st.integers(-(10**30), 10**30), st.integers(1, 10**30), seeds)
-def test_randint_is_from_lower_up_to_but_not_upper(lower: int, count: int, seed: int) -> None:
-    value = tune.randint(lower, lower + count).pick(Chance(seed))
+@settings(max_examples=150)
+@given(st.sampled_from([(tune.randint, -(10**30), 10**30), (tune.lograndint, 1, 10**6)]), st.data(), seeds)
+def test_a_whole_number_is_from_lower_up_to_but_not_upper(kind, data, seed):
+    make, least, most = kind
+    lower, count = data.draw(st.integers(least, most)), data.draw(st.integers(1, most))
+    value = make(lower, lower + count).pick(Chance(seed))
     assert type(value) is int
     assert lower <= value < lower + count
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), seeds)
-def test_lograndint_is_from_lower_up_to_but_not_upper(lower: int, count: int, seed: int) -> None:
-    assert lower <= tune.lograndint(lower, lower + count).pick(Chance(seed)) < lower + count
-
-
 @given(st.integers(1, 10**4), st.integers(0, 10**4), st.integers(2, 9), seeds, st.booleans())
-def test_a_whole_number_with_a_step_is_a_multiple_inside_both_bounds(
-    lower: int, more: int, q: int, seed: int, log: bool
-) -> None:
+def test_a_whole_number_with_a_step_is_a_multiple_inside_both_bounds(lower, more, q, seed, log):
     upper = lower + more + q
     value = (tune.qlograndint if log else tune.qrandint)(lower, upper, q).pick(Chance(seed))
     assert lower <= value <= upper
@@ -105,41 +82,31 @@ def test_a_whole_number_with_a_step_is_a_multiple_inside_both_bounds(
 @pytest.mark.parametrize(
     ("domain", "values"),
     [
-        (tune.randint(-2, 3), [-2, -1, 0, 1, 2]),
         (tune.qrandint(-21, 12, 3), [*range(-21, 13, 3)]),
         (tune.qrandint(1, 4), [1, 2, 3]),
-        (tune.qrandint(1, 4, 1), [1, 2, 3]),
         (tune.lograndint(1, 10), [*range(1, 10)]),
         (tune.qlograndint(1, 10, 2), [2, 4, 6, 8, 10]),
         (tune.qlograndint(1, 4, 1), [1, 2, 3, 4]),
-        (tune.quniform(0, 1, 0.25), [0.0, 0.25, 0.5, 0.75, 1.0]),
+        # As a person would write them.
+        (tune.quniform(3.2, 5.4, 0.2), [round(3.2 + 0.2 * k, 1) for k in range(12)]),
         (tune.qloguniform(0.5, 2, 0.5), [0.5, 1.0, 1.5, 2.0]),
-        (tune.choice(["a", "b"]), [0, 1]),
     ],
     ids=str,
 )
-def test_every_value_is_drawn_and_no_other(domain: Domain, values: list[Any]) -> None:
+def test_every_value_is_drawn_and_no_other(domain, values):
     assert sorted(set(draws(domain))) == values
-
-
-def cdf_uniform(x: float) -> float:
-    return (x + 5) / 4
-
-
-def cdf_log(x: float) -> float:
-    return math.log(x / 1e-4) / math.log(1e3)
 
 
 @pytest.mark.parametrize(
     ("domain", "cdf"),
     [
-        (tune.uniform(-5, -1), cdf_uniform),
-        (tune.loguniform(1e-4, 1e-1), cdf_log),
+        (tune.uniform(-5, -1), lambda x: (x + 5) / 4),
+        (tune.loguniform(1e-4, 1e-1), lambda x: math.log(x / 1e-4) / math.log(1e3)),
         (tune.randn(10, 2), NormalDist(10, 2).cdf),
     ],
-    ids=lambda value: getattr(value, "__name__", None) or str(value),
+    ids=["uniform", "loguniform", "randn"],
 )
-def test_continuous_values_have_their_distribution(domain: Domain, cdf: Callable[[float], float]) -> None:
+def test_continuous_values_have_their_distribution(domain, cdf):
     values = sorted(draws(domain))
     count = len(values)
     distance = max(abs(cdf(value) - (rank + 0.5) / count) for rank, value in enumerate(values))
@@ -160,7 +127,7 @@ SHARES = {
 
 
 @pytest.mark.parametrize(("domain", "shares"), SHARES.items(), ids=map(str, SHARES))
-def test_discrete_values_have_their_shares(domain: Domain, shares: dict[Any, float]) -> None:
+def test_discrete_values_have_their_shares(domain, shares):
     count = 6000
     drawn = Counter(draws(domain, count))
     assert drawn.keys() <= shares.keys()
@@ -169,36 +136,8 @@ def test_discrete_values_have_their_shares(domain: Domain, shares: dict[Any, flo
     assert squares < len(shares) + 4 * math.sqrt(2 * len(shares))
 
 
-def test_two_streams_have_nothing_in_common() -> None:
-    one, other = ([Chance(seed, number).unit() for number in range(3000)] for seed in (1, 2))
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.06
-    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 0.06
-
-
-def test_a_stream_goes_on() -> None:
-    chance = Chance("a")
-    assert len({chance.unit() for _ in range(100)}) == 100
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [
-        tune.uniform(0, 1),
-        tune.quniform(0, 1, 0.1),
-        tune.loguniform(1e-5, 1),
-        tune.qloguniform(1e-4, 1, 5e-5),
-        tune.randint(0, 5),
-        tune.qrandint(0, 8, 2),
-        tune.lograndint(1, 10),
-        tune.qlograndint(1, 10, 3),
-        tune.randn(),
-        tune.qrandn(0, 2, 0.5),
-        tune.choice([None, 1]),
-        tune.grid_search([1, 2]),
-    ],
-    ids=str,
-)
-def test_a_domain_contains_what_it_draws_and_says_how_it_was_made(domain: Domain) -> None:
+@pytest.mark.parametrize("domain", [*NUMBERS.values(), tune.choice([None, 1]), tune.grid_search([1, 2])], ids=str)
+def test_a_domain_contains_what_it_draws_and_says_how_it_was_made(domain):
     assert all(domain.contains(value) for value in draws(domain, 200))
     assert all(domain.nearest(value) == value for value in draws(domain, 200))
     name, arguments = domain.call
@@ -212,7 +151,6 @@ def test_a_domain_contains_what_it_draws_and_says_how_it_was_made(domain: Domain
     [
         (tune.uniform(0, 1), 1.5),
         (tune.uniform(0, 1), math.nan),
-        (tune.uniform(0, 1), "0.5"),
         (tune.uniform(0, 1), True),
         (tune.quniform(0, 1, 0.5), 0.4),
         (tune.randint(0, 3), 3),
@@ -221,24 +159,24 @@ def test_a_domain_contains_what_it_draws_and_says_how_it_was_made(domain: Domain
         (tune.randn(), math.inf),
         (tune.qrandn(0, 1, 0.5), 0.6),
         (tune.choice([1, 2]), 2),
-        (tune.choice([1, 2]), -1),
         (tune.choice([1, 2]), True),
     ],
 )
-def test_a_domain_does_not_contain_other_values(domain: Domain, value: Any) -> None:
+def test_a_domain_does_not_contain_other_values(domain, value):
     assert not domain.contains(value)
 
 
-def test_numbers_of_numpy_are_bounds_too() -> None:
+def test_numbers_of_numpy_are_bounds_options_have_an_order_and_samples_follow_the_seed_of_random():
     assert tune.randint(np.int64(1), np.int32(5)) == tune.randint(1, 5)
     assert tune.uniform(np.float32(0.5), np.float64(1)) == tune.uniform(0.5, 1)
     assert [type(option) for option in tune.choice(np.arange(2)).categories] == [int, int]
-
-
-def test_options_come_from_anything_with_an_order() -> None:
     assert tune.grid_search(x * x for x in range(3)).categories == (0, 1, 4)
-    assert tune.choice(range(3)).categories == (0, 1, 2)
     assert tune.choice({"a": 1}.keys()).categories == ("a",)
+    random.seed(7)
+    first = tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample()
+    random.seed(7)
+    assert first == (tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample())
+    assert first[0] != first[1]
 
 
 @pytest.mark.parametrize(
@@ -246,40 +184,25 @@ def test_options_come_from_anything_with_an_order() -> None:
     [
         (lambda: tune.uniform(1, 0), "tune.uniform: lower=1.0 is above upper=0.0"),
         (lambda: tune.uniform("0", 1), "tune.uniform: lower='0' is not a number"),
-        (lambda: tune.uniform(0, True), "tune.uniform: upper=True is not a number"),
         (lambda: tune.uniform(0, math.inf), "tune.uniform: upper=inf is not a finite number"),
         (lambda: tune.uniform(0, 10**400), "is not a finite number"),
-        (lambda: tune.uniform(math.nan, 1), "tune.uniform: lower=nan is not a finite number"),
         (lambda: tune.quniform(0, 1, 0), "tune.quniform: q=0 is not above 0"),
-        (lambda: tune.quniform(0, 1, None), "tune.quniform: q=None is not a number"),
         (lambda: tune.quniform(0.1, 0.2, 0.5), "no multiple of q=0.5 is between lower=0.1 and upper=0.2"),
         (lambda: tune.loguniform(0, 1), "tune.loguniform: lower=0.0 is not above 0"),
         (lambda: tune.loguniform(1, 2, base=1), "tune.loguniform: base=1 is no base of a logarithm"),
-        (lambda: tune.loguniform(1, 2, base="e"), "tune.loguniform: base='e' is not a number"),
-        (lambda: tune.qloguniform(-1, 1, 0.5), "tune.qloguniform: lower=-1.0 is not above 0"),
         (lambda: tune.randint(1, 1), "there is nothing to draw from lower=1 up to, but not with, upper=1"),
         (lambda: tune.randint(0.5, 3), "tune.randint: lower=0.5 is not a whole number"),
-        (lambda: tune.randint(5, 3), "tune.randint: lower=5 is above upper=3"),
         (lambda: tune.qrandint(0, 9, 0), "tune.qrandint: q=0 is not a whole number of 1 or more"),
-        (lambda: tune.qrandint(0, 9, 0.5), "tune.qrandint: q=0.5 is not a whole number"),
-        (lambda: tune.qrandint(1, 2, 5), "no multiple of q=5 is between lower=1 and upper=2"),
-        (lambda: tune.lograndint(0, 5), "tune.lograndint: lower=0 is not above 0"),
         (lambda: tune.lograndint(1, 10**400), "is above 1e300"),
-        (lambda: tune.qlograndint(1, 9, True), "tune.qlograndint: q=True is not a whole number"),
-        (lambda: tune.randn(0, 0), "tune.randn: sd=0 is not above 0"),
-        (lambda: tune.randn([0, 1]), "tune.randn: mean=[0, 1] is not a number"),
-        (lambda: tune.qrandn(0, 1, -1), "tune.qrandn: q=-1 is not above 0"),
         (lambda: tune.choice([]), "tune.choice: categories has no options"),
         (lambda: tune.choice("abc"), "tune.choice: categories='abc' is not a list of options"),
         (lambda: tune.choice({1, 2}), "is not a list of options, which has no order"),
-        (lambda: tune.choice(3), "tune.choice: categories=3 is not a list of options"),
-        (lambda: tune.grid_search([]), "tune.grid_search: values has no options"),
         (lambda: tune.grid_search({"a": 1}), "tune.grid_search: values={'a': 1} is not a list of options"),
         (lambda: tune.sample_from(3), "tune.sample_from: func=3 is not a function"),
         (lambda: tune.sample_from(lambda: 1), "cannot be called with one argument"),
     ],
 )
-def test_bad_arguments_are_refused_at_once_and_by_name(make: Callable[[], Any], message: str) -> None:
+def test_bad_arguments_are_refused_at_once_and_by_name(make, message):
     with pytest.raises(ValueError) as refusal:
         make()
     assert message in str(refusal.value)
@@ -289,24 +212,14 @@ def test_bad_arguments_are_refused_at_once_and_by_name(make: Callable[[], Any], 
     ("domain", "kind"),
     [
         (tune.uniform(0, 1), float),
-        (tune.qloguniform(1e-4, 1e-1, 5e-5), float),
         (tune.randint(0, 9), int),
-        (tune.randn(0, 1), float),
         (tune.choice(["a", "b"]), str),
         (tune.sample_from(lambda config: str(config)), str),
     ],
 )
-def test_a_domain_is_sampled_outside_of_a_search(domain: Domain, kind: type) -> None:
+def test_a_domain_is_sampled_outside_of_a_search(domain, kind):
     assert type(domain.sample()) is kind
     several = domain.sample(size=40, random_state=3)
     assert {type(value) for value in several} == {kind}
     assert several == domain.sample(size=40, random_state=3)
     assert len(set(several)) > 1 or domain.kind == "function"
-
-
-def test_samples_follow_the_seed_of_random() -> None:
-    random.seed(7)
-    first = tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample()
-    random.seed(7)
-    assert first == (tune.uniform(0, 1).sample(), tune.uniform(0, 1).sample())
-    assert first[0] != first[1]

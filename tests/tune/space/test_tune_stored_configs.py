@@ -1,7 +1,6 @@
 """Configurations and spaces as plain JSON: they come back as they were, or it is said what cannot."""
 
 import dataclasses
-import enum
 import json
 from typing import Any
 
@@ -17,8 +16,8 @@ from paceline.tune.space import Space
 from paceline.tune.space.stored import Lost, name_of, restored
 
 
-def through_json(plain: Any) -> Any:
-    def refuse(constant: str) -> None:
+def through_json(plain):
+    def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     return json.loads(msgspec.json.encode(plain), parse_constant=refuse)
@@ -33,7 +32,7 @@ class Scaling:
 @settings(deadline=None, max_examples=50)
 @given(spaces(), st.integers(0, 20))
 @example({"a": {"$number": "nan", "$lost": 1, "$items": []}, 1: (1, [()]), "": {None: {True: -0.0}}}, 0)
-def test_a_configuration_comes_back_from_json_as_it_was(param_space: dict[str, Any], number: int) -> None:
+def test_a_configuration_comes_back_from_json_as_it_was(param_space, number):
     config = Space(param_space).draw(number, 3)
     stored = through_json(Space(param_space).stored(config))
     assert same(Space(param_space).restored(stored), config)
@@ -41,7 +40,7 @@ def test_a_configuration_comes_back_from_json_as_it_was(param_space: dict[str, A
 
 @settings(deadline=None, max_examples=50)
 @given(spaces(functions=False))
-def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_space: dict[str, Any]) -> None:
+def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_space):
     space = Space(param_space)
     plain = through_json(space.described())
     assert space.differences(plain) == []
@@ -55,12 +54,9 @@ def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_
         assert same(again.draw(number, 1), space.draw(number, 1))
 
 
-def test_plain_values_are_stored_as_they_are() -> None:
+def test_plain_values_are_stored_as_they_are_and_an_object_as_its_place_in_the_space():
     config = {"lr": 0.1, "n": 3, "name": "x", "none": None, "flag": True, "list": [1, {"a": "b"}]}
     assert Space(config).stored(config) == config
-
-
-def test_an_object_is_stored_as_its_place_in_the_space() -> None:
     space = Space({"model": {"class": tune.choice([activation, Model])}, "same": tune.sample_from(lambda s: s.model)})
     config = next(c for c in (space.draw(n, 0) for n in range(20)) if c["model"]["class"] is Model)
     stored = space.stored(config)
@@ -69,13 +65,10 @@ def test_an_object_is_stored_as_its_place_in_the_space() -> None:
     assert space.restored(through_json(stored)) == config
 
 
-def test_an_object_that_is_a_copy_is_found_by_being_equal() -> None:
+def test_of_objects_the_very_one_is_found_or_else_one_that_is_equal():
     space = Space({"scaling": tune.choice([Scaling(1), Scaling(2)])})
     stored = space.stored({"scaling": Scaling(2)})
     assert space.restored(stored)["scaling"] == Scaling(2)
-
-
-def test_of_options_that_are_alike_or_cannot_be_compared_the_very_object_is_found() -> None:
     space = Space(
         {"array": tune.choice([np.zeros(2), np.zeros(3), np.ones(2)]), "alike": tune.choice([Scaling(1), Scaling(1)])}
     )
@@ -84,9 +77,6 @@ def test_of_options_that_are_alike_or_cannot_be_compared_the_very_object_is_foun
         again = space.restored(space.stored(config))
         assert again["array"] is config["array"]
         assert again["alike"] is config["alike"]
-
-
-def test_numbers_of_numpy_are_kept_where_they_are_options_and_are_pythons_else() -> None:
     space = Space({"a": tune.choice([np.float32(0.5)]), "b": tune.sample_from(lambda spec: np.int64(7))})
     config = space.restored(space.stored(space.draw(0, 0)))
     assert (type(config["a"]), type(config["b"])) == (np.float32, int)
@@ -94,21 +84,18 @@ def test_numbers_of_numpy_are_kept_where_they_are_options_and_are_pythons_else()
 
 
 @pytest.mark.parametrize("made", [Model(), [1, {"a": (Model(),)}]], ids=["itself", "inside"])
-def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made: Any) -> None:
+def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made):
     space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: made)}})
     with pytest.raises(ValueError) as refusal:
         space.draw(0, 0)
     assert "function of param_space['model']['x'] returned an object of drawn_spaces.Model" in str(refusal.value)
 
 
-def test_an_object_that_is_not_in_the_space_cannot_be_had_again_and_that_is_said() -> None:
+def test_objects_that_are_not_in_the_space_or_without_one_are_known_by_name():
     stored = through_json(Space({"a": 1}).stored({"a": 1, "model": {"x": Model()}}))
     with pytest.raises(ValueError, match=r"config\['model'\]\['x'\] was an object of drawn_spaces.Model"):
         Space({"a": 1}).restored(stored)
     assert restored(stored, None) == {"a": 1, "model": {"x": Lost("drawn_spaces.Model")}}
-
-
-def test_without_the_space_objects_are_known_by_name() -> None:
     space = Space({"f": activation, "t": (Color.RED,)})
     shown = repr(restored(space.stored(space.draw(0, 0)), None))
     assert shown == "{'f': <drawn_spaces.activation>, 't': (<drawn_spaces.Color.RED>,)}"
@@ -118,28 +105,27 @@ def test_without_the_space_objects_are_known_by_name() -> None:
     ("now", "message"),
     [
         ({}, "config['f'] was drawn_spaces.activation of param_space['f'], and param_space has no object there now"),
-        ({"f": 1}, "and param_space has no object there now"),
         (
             {"f": Model},
             "was drawn_spaces.activation of param_space['f'], and param_space has drawn_spaces.Model there now",
         ),
     ],
 )
-def test_a_space_that_has_changed_does_not_give_another_object(now: dict[str, Any], message: str) -> None:
+def test_a_space_that_has_changed_does_not_give_another_object(now, message):
     stored = Space({"f": activation}).stored({"f": activation})
     with pytest.raises(ValueError) as refusal:
         Space(now).restored(stored)
     assert message in str(refusal.value)
 
 
-def test_the_same_object_in_a_script_and_in_a_module_is_the_same() -> None:
+def test_the_same_object_in_a_script_and_in_a_module_is_the_same():
     stored = Space({"f": activation}).stored({"f": activation})
     stored["f"]["is"] = "activation"
     assert Space({"f": activation}).restored(stored) == {"f": activation}
 
 
 class Named:
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "library.name"
 
 
@@ -148,17 +134,15 @@ class Named:
     [
         (Color.RED, "drawn_spaces.Color.RED"),
         (Model, "drawn_spaces.Model"),
-        (Model(), "drawn_spaces.Model"),
         (activation, "drawn_spaces.activation"),
         (THING, "object"),
-        (len, "len"),
         (b"a", "bytes"),
         (np.zeros(1), "numpy.ndarray"),
         (Named(), "library.name"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_names_do_not_depend_on_where_an_object_is_in_memory(value: Any, name: str) -> None:
+def test_names_do_not_depend_on_where_an_object_is_in_memory(value, name):
     assert name_of(value) == name
 
 
@@ -179,15 +163,9 @@ BEFORE = {
             {"lr": tune.loguniform(1e-5, 1e-1)},
             "param_space['lr'] was loguniform(0.0001, 0.1) and is now loguniform(1e-05, 0.1)",
         ),
-        ({"lr": 0.1}, "param_space['lr'] was loguniform(0.0001, 0.1) and is now 0.1"),
         (
             {"model": tune.choice([{"kind": "a", "width": tune.randint(1, 10)}, {"kind": "b"}])},
             "param_space['model'](option 0)['width'] was randint(1, 9) and is now randint(1, 10)",
-        ),
-        (
-            {"model": tune.choice([{"kind": "b"}])},
-            "param_space['model'] was choice([{'kind': 'a', 'width': randint(1, 9)}, {'kind': 'b'}]) "
-            "and is now choice([{'kind': 'b'}])",
         ),
         (
             {"act": tune.choice([activation, Color.BLUE])},
@@ -195,7 +173,6 @@ BEFORE = {
         ),
         ({"scaling": Scaling(4)}, "param_space['scaling'].num_workers was 2 and is now 4"),
         ({"fixed": (1, [1, "x"])}, "param_space['fixed'][1][0] was True and is now 1"),
-        ({"fixed": [1, [True, "x"]]}, "param_space['fixed'] was (1, [True, 'x']) and is now [1, [True, 'x']]"),
         (
             {"made": tune.sample_from(abs)},
             "param_space['made'] was sample_from(drawn_spaces.activation) and is now sample_from(abs)",
@@ -208,25 +185,19 @@ BEFORE = {
         ({"new": float("nan")}, "param_space['new'] is new: nan"),
     ],
 )
-def test_a_difference_is_named(change: dict[str, Any], difference: str) -> None:
+def test_a_difference_is_named(change, difference):
     before = through_json(Space(BEFORE).described())
     assert Space({**BEFORE, **change}).differences(before) == [difference]
     assert Space(BEFORE).differences(before) == []
+    gone = {name: part for name, part in BEFORE.items() if name != "lr"}
+    assert Space(gone).differences(before) == ["param_space['lr'] was loguniform(0.0001, 0.1) and is gone"]
 
 
-def test_what_is_gone_is_named() -> None:
-    before = Space({"a": 1, "b": {"c": tune.grid_search([1, 2])}}).described()
-    assert Space({"a": 1, "b": {}}).differences(before) == ["param_space['b']['c'] was grid_search([1, 2]) and is gone"]
-
-
-def test_the_order_of_keys_is_a_difference_where_it_is_that_of_a_grid() -> None:
+def test_the_order_of_a_grid_is_a_difference_and_a_space_with_objects_says_which_they_are():
     x, y = {"x": tune.grid_search([1, 2])}, {"y": tune.grid_search([3, 4])}
     assert "another order" in Space({**x, **y}).differences(Space({**y, **x}).described())[0]
     x, y = {"x": tune.uniform(0, 1)}, {"y": tune.uniform(2, 3)}
     assert Space({**x, **y}).differences(Space({**y, **x}).described()) == []
-
-
-def test_a_space_with_objects_says_which_they_are() -> None:
     with pytest.raises(ValueError) as refusal:
         Space.from_described(Space(BEFORE).described())
     for part in (
@@ -234,12 +205,3 @@ def test_a_space_with_objects_says_which_they_are() -> None:
         "param_space['made'] is a sample_from of drawn_spaces.",
     ):
         assert part in str(refusal.value)
-
-
-class Number(enum.IntEnum):
-    ONE = 1
-
-
-def test_a_member_of_an_enumeration_of_numbers_stays_one() -> None:
-    space = Space({"n": tune.choice([Number.ONE])})
-    assert space.restored(through_json(space.stored(space.draw(0, 0))))["n"] is Number.ONE

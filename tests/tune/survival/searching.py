@@ -3,7 +3,6 @@
 Every step of every trial writes a line to a file before it is made, so that what was run twice can be seen.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from paceline import tune
 from paceline._control import journal
 from paceline._control.events import Committed
 from paceline._storage.home import Home
@@ -19,9 +19,11 @@ from paceline.tune.history import rows_of, search_told_by
 from processes import still_running
 
 SCRIPT = """
-import json, os, sys, time
+import os, sys
 from paceline import tune
 from paceline.tune.schedulers import ASHAScheduler, HyperBandScheduler
+
+driver = os.getpid()
 
 def trial(config):
     last = tune.get_checkpoint()
@@ -30,18 +32,20 @@ def trial(config):
     for step in range(start + 1, config.get("steps", 3) + 1):
         with open("steps", "a") as steps:
             steps.write(f"{trial_id} {step}\\n")
+        if os.path.exists("kill") and open("kill").read() == f"{trial_id} {step}":
+            os.unlink("kill")
+            os.kill(driver, 9)
         loss = (config["x"] - 0.3) ** 2 + config.get("g", 0) + 1 / step
         tune.report({"loss": loss, "step": step}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
         if config.get("fails") and step == 2:
             raise ValueError("this one fails")
 
 space = {"x": tune.uniform(0, 1)}
-about = {"num_samples": 6, "max_concurrent_trials": 1}
-stop = None
-kind, asked = sys.argv[1], json.loads(sys.argv[2])
+about = {"max_concurrent_trials": 1}
+kind = sys.argv[1]
 if kind == "grid":
     space |= {"g": tune.grid_search([1, 2]), "fails": tune.choice([False, False, True])}
-    about |= {"num_samples": 3, "max_concurrent_trials": 2}
+    about = {"num_samples": 3, "max_concurrent_trials": 2}
 elif kind == "tpe":
     from paceline.tune.search.optuna import OptunaSearch
     space |= {"steps": 2}
@@ -52,93 +56,138 @@ elif kind == "asha":
 elif kind == "hyperband":
     space |= {"steps": 9}
     about |= {"num_samples": 7, "scheduler": HyperBandScheduler(max_t=4, reduction_factor=2)}
-tuner = tune.Tuner(
+tune.Tuner(
     trial,
     param_space=space,
-    tune_config=tune.TuneConfig(metric="loss", mode="min", seed=3, **{**about, **asked}),
-    run_config=tune.RunConfig(name="search", storage_path="searches", stop=stop),
-)
-grid = tuner.fit()
-print(json.dumps({"trials": len(grid), "errors": grid.num_errors}))
+    tune_config=tune.TuneConfig(metric="loss", mode="min", seed=3, **about),
+    run_config=tune.RunConfig(name="search", storage_path="searches"),
+).fit()
 """
 
 
 class Script:
-    def __init__(self, directory, kind, processes_in=None, env=None, **asked):
-        self.path = directory / "searches" / "search"
-        self.directory = directory
-        self._processes_in = processes_in
+    """A script that runs the search `search` in `searches`; its processes are killed at the end of a `with` block."""
+
+    def __init__(self, directory, source, *args, processes_in=None, env=None):
+        self.directory, self.path = directory, directory / "searches" / "search"
+        self._args, self._processes_in, self._started = args, processes_in, []
         self._env = {**os.environ, "TMPDIR": str(directory / "tmp"), **(env or {})}
         (directory / "tmp").mkdir(exist_ok=True)
-        (directory / "script.py").write_text(SCRIPT)
-        self._command = [sys.executable, "script.py", kind, json.dumps(asked)]
+        (directory / "script.py").write_text(source)
 
-    def started(self):
-        with (self.directory / "err").open("ab") as err:
-            return subprocess.Popen(
-                self._command, cwd=self.directory, env=self._env, stdout=subprocess.DEVNULL, stderr=err
-            )
+    def __enter__(self):
+        return self
 
-    def lived(self, timeout=100):
-        """Run it to its end."""
-        code = self.started().wait(timeout)
-        assert code == 0, self.said
+    def __exit__(self, *raised):
+        for process in self._started:
+            process.kill()
+            process.wait()
 
-    def killed(self, after, signum=signal.SIGKILL):
-        """Run it until its journals have got so many more lines, and kill it; False where it ended before.
+    def start(self, *args):
+        command = [sys.executable, "script.py", *map(str, args or self._args)]
+        streams = {name: (self.directory / name).open("wb") for name in ("stdout", "stderr")}
+        process = subprocess.Popen(command, cwd=self.directory, env=self._env, stdin=subprocess.DEVNULL, **streams)
+        for stream in streams.values():
+            stream.close()
+        self._started.append(process)
+        return process
 
-        What was committed by then must not be run again.
-        """
-        process = self.started()
-        first = num_lines(self.path)
-        while num_lines(self.path) - first < after:
+    def run(self, *args, code=0):
+        assert self.start(*args).wait(100) == code, self.said
+
+    def wait_until(self, process, is_so):
+        """Wait for something that the process does while it runs; whether it came to that."""
+        while not is_so():
             if process.poll() is not None:
-                assert process.returncode == 0, self.said
                 return False
             time.sleep(0.001)
-        process.send_signal(signum)
-        process.wait(60)
+        return True
+
+    def kill(self, moment):
+        """Start it, and kill it at a step, "00001 2", or once its journals have got so many more lines; False where it
+        ended before."""
+        if isinstance(moment, str):
+            (self.directory / "kill").write_text(moment)
+            self.run(code=-signal.SIGKILL)
+        else:
+            first, process = num_lines(self.path), self.start()
+            if not self.wait_until(process, lambda: num_lines(self.path) - first >= moment):
+                assert process.returncode == 0, self.said
+                return False
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
         if self._processes_in is not None:
-            left = still_running(self._processes_in(self.directory))
-            assert left == [], "processes two seconds after the driver was killed"
+            assert still_running(self._processes_in(self.directory), within_s=60) == []
             assert os.listdir(self.directory / "tmp") == [], "temporary files after the driver was killed"
         return True
 
     @property
+    def printed(self):
+        return (self.directory / "stdout").read_text()
+
+    @property
     def said(self):
-        return (self.directory / "err").read_text()[-4000:]
+        return (self.directory / "stderr").read_text()
 
     def steps(self):
         """What was run, in order."""
-        try:
-            return [tuple(line.split()) for line in (self.directory / "steps").read_text().splitlines()]
-        except FileNotFoundError:
-            return []
+        log = self.directory / "steps"
+        return [tuple(line.split()) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def survived(script, moments):
+def steps_of(num=3, log=None, before=None):
+    """A trial that goes on from its checkpoint. Each step is first written to `log` as "trial.step", and then `before`
+    is called with the configuration, the trial and the step."""
+    log = log and str(log)
+
+    def trial(config):
+        last = tune.get_checkpoint()
+        start = last.to_dict()["step"] if last else 0
+        number = int(tune.get_context().get_trial_id())
+        for step in range(start + 1, num + 1):
+            if log is not None:
+                with open(log, "a") as steps:
+                    steps.write(f"{number}.{step} ")
+            if before is not None:
+                before(config, number, step)
+            saved = tune.Checkpoint.from_dict({"step": step})
+            tune.report({"loss": config["x"] + 1 / step, "step": step, "start": start}, checkpoint=saved)
+
+    return trial
+
+
+def steps_in(log):
+    return log.read_text().split() if log.exists() else []
+
+
+def make_tuner(directory, function, space=None, run=None, **about):
+    about = {"metric": "loss", "mode": "min", "max_concurrent_trials": 1, "seed": 1, **about}
+    return tune.Tuner(
+        function,
+        param_space=space or {"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(**about),
+        run_config=tune.RunConfig(**{"name": "search", "storage_path": str(directory), **(run or {})}),
+    )
+
+
+def statuses(grid):
+    return [result.status for result in grid]
+
+
+def survive(script, moments):
     """Kill the script at each of these moments, run it to its end, and say how often it was killed."""
     num_killed = 0
-    for after in moments:
-        num_before = len(script.steps())
-        done = committed(script.path)
+    for moment in [*moments, None]:
+        num_before, done = len(script.steps()), committed(script.path)
         over = {trial for trial, about in finished(script.path).items() if about["status"] in ("TERMINATED", "ERROR")}
-        killed = script.killed(after)
-        num_killed += killed
-        assert_not_run_again(script, num_before, done, over)
-        if not killed:
-            return num_killed
-    num_before, done = len(script.steps()), committed(script.path)
-    over = {trial for trial, about in finished(script.path).items() if about["status"] in ("TERMINATED", "ERROR")}
-    script.lived()
-    assert_not_run_again(script, num_before, done, over)
+        was_killed = script.kill(moment) if moment is not None else script.run()
+        since = script.steps()[num_before:]
+        assert done.isdisjoint(since), "a step that was committed was run again"
+        assert over.isdisjoint(trial for trial, _ in since), "a trial that was over was run again"
+        if not was_killed:
+            break
+        num_killed += 1
     return num_killed
-
-
-def assert_not_run_again(script, num_before, done, over):
-    since = script.steps()[num_before:]
-    assert done.isdisjoint(since), "a step that was committed was run again"
-    assert over.isdisjoint(trial for trial, _ in since), "a trial that was over was run again"
 
 
 def num_lines(path):

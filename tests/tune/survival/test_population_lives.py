@@ -4,13 +4,9 @@ until it is no longer needed, and survives the driver.
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
-from searching import num_lines, told
+from searching import Script, told
 
 from paceline import tune
 from paceline._control import journal
@@ -19,13 +15,12 @@ from paceline._storage.home import Home
 from paceline.tune.drive import book
 from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, unraw
 from paceline.tune.schedulers.scheduler import Exploit
-from processes import still_running
 
 STEPS = 8
 NUM = 4
 
 SCRIPT = f"""
-import json, sys
+import sys
 from paceline import tune
 from paceline.tune.schedulers import PopulationBasedTraining
 
@@ -40,15 +35,8 @@ def trial(config):
             {{"score": state["score"], "made": state["made"]}}, checkpoint=tune.Checkpoint.from_dict(state)
         )
 
-synch = sys.argv[1] == "synch"
-pbt = PopulationBasedTraining(
-    time_attr="training_iteration",
-    perturbation_interval=2,
-    hyperparam_mutations={{"lr": tune.uniform(0, 1)}},
-    quantile_fraction=0.5,
-    synch=synch,
-    seed=11,
-)
+about = {{"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": sys.argv[1] == "synch", "seed": 11}}
+pbt = PopulationBasedTraining("training_iteration", hyperparam_mutations={{"lr": tune.uniform(0, 1)}}, **about)
 grid = tune.Tuner(
     trial,
     param_space={{"lr": tune.uniform(0, 1)}},
@@ -59,35 +47,6 @@ grid = tune.Tuner(
 ).fit()
 assert not grid.errors, grid.errors
 """
-
-
-class Population:
-    def __init__(self, directory, kind="async"):
-        self.directory, self.path = directory, directory / "searches" / "search"
-        (directory / "pbt.py").write_text(SCRIPT)
-        self._command = [sys.executable, "pbt.py", kind]
-
-    def started(self):
-        with (self.directory / "err").open("ab") as err:
-            return subprocess.Popen(self._command, cwd=self.directory, stdout=err, stderr=err)
-
-    def lived(self):
-        assert self.started().wait(100) == 0, self.said
-
-    def killed(self, after):
-        process, first = self.started(), num_lines(self.path)
-        while num_lines(self.path) - first < after:
-            if process.poll() is not None:
-                assert process.returncode == 0, self.said
-                return False
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-        return True
-
-    @property
-    def said(self):
-        return (self.directory / "err").read_text()[-3000:]
 
 
 def assert_lineages_hold(path):
@@ -155,26 +114,24 @@ def assert_donors_kept(path):
             assert any(event.saved.seq in seqs for seqs in pins)
 
 
+def survive(tmp_path, moments, kind="async", processes_in=None):
+    with Script(tmp_path, SCRIPT, kind, processes_in=processes_in) as script:
+        for moment in moments:
+            if not script.kill(moment):
+                break
+        script.run()
+    return assert_lineages_hold(script.path)
+
+
 @pytest.mark.parametrize("kind", ["async", pytest.param("synch", marks=pytest.mark.chaos)])
 def test_clones_begin_from_what_their_donors_have_committed_by_reference(tmp_path, kind):
-    population = Population(tmp_path, kind)
-    population.lived()
-    assert assert_lineages_hold(population.path) > 0
-    assert_donors_kept(population.path)
+    assert survive(tmp_path, [], kind) > 0
+    assert_donors_kept(tmp_path / "searches" / "search")
 
 
-def survive(tmp_path, processes_in, moments, kind="async"):
-    population = Population(tmp_path, kind)
-    for after in moments:
-        if not population.killed(after):
-            break
-        assert still_running(processes_in(tmp_path)) == []
-    population.lived()
-    return assert_lineages_hold(population.path)
-
-
+@pytest.mark.slow
 def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
-    assert survive(tmp_path, processes_in, [70]) > 0
+    assert survive(tmp_path, [70], processes_in=processes_in) > 0
 
 
 @pytest.mark.chaos
@@ -183,7 +140,7 @@ def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_population_whose_driver_is_killed_at_random_moments_goes_on(tmp_path, processes_in, seed, kind):
     dice = random.Random(seed)
-    survive(tmp_path, processes_in, [dice.randint(5, 60) for _ in range(5)], kind)
+    survive(tmp_path, [dice.randint(5, 60) for _ in range(5)], kind, processes_in)
 
 
 class CloneOnce(tune.TrialScheduler):
@@ -213,7 +170,7 @@ def clone_once(tmp_path):
     ).fit()
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["there", "lost"])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_clone_that_had_not_begun_begins_from_its_donor_or_fails_alone(tmp_path, lost):
     """The journal ends with the clone, and its run never was."""
     grid = clone_once(tmp_path)

@@ -4,114 +4,48 @@ import json
 import shutil
 
 import pytest
-from searching import told
+from searching import make_tuner, statuses, steps_in, steps_of, told
 
 from paceline import tune
-from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, StorageError
+from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, StorageError
 from paceline.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from paceline.tune.search.optuna import OptunaSearch
 
-STEPS = 3
+
+def tuner_of(tmp_path, function, **about):
+    return make_tuner(tmp_path, function, **{"num_samples": 3, **about})
 
 
-def function_of(log, failing=(), stops_at=None):
-    """Every step that a trial begins is a line in `log`. Of some trials the second step fails; at a given step of trial
-    1, its worker asks the driver for a stop, as Ctrl-C would."""
-    log = str(log)
-
-    def trial(config):
-        last = tune.get_checkpoint()
-        start = last.to_dict()["step"] if last else 0
-        number = int(tune.get_context().get_trial_id())
-        for step in range(start + 1, STEPS + 1):
-            with open(log, "a") as steps:
-                steps.write(f"{number}.{step} ")
-            if number in failing and step == 2:
-                raise ValueError("as planned")
-            saved = Checkpoint.from_dict({"step": step})
-            tune.report({"loss": config["x"] + 1 / step, "step": step}, checkpoint=saved)
-
-    return trial
+def fails(config, number, step):
+    if (number, step) == (1, 2):
+        raise ValueError("as planned")
 
 
-def lines(log):
-    return log.read_text().split() if log.exists() else []
-
-
-def tuner_of(tmp_path, function, space=None, run=None, **about):
-    about = {"metric": "loss", "mode": "min", "max_concurrent_trials": 1, "num_samples": 3, "seed": 1, **about}
-    return tune.Tuner(
-        function,
-        param_space=space or {"x": tune.uniform(0, 1)},
-        tune_config=tune.TuneConfig(**about),
-        run_config=tune.RunConfig(name="search", storage_path=str(tmp_path), **(run or {})),
-    )
-
-
-def statuses(grid):
-    return [result.status for result in grid]
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A search of three trials, of which the second failed."""
+    directory = tmp_path_factory.mktemp("original")
+    tuner_of(directory, steps_of(log=directory / "log", before=fails)).fit()
+    assert steps_in(directory / "log") == ["0.1", "0.2", "0.3", "1.1", "1.2", "2.1", "2.2", "2.3"]
+    return directory / "search"
 
 
 @pytest.fixture
-def with_an_error(tmp_path):
-    """A search of three trials, of which the second failed."""
-    log = tmp_path / "first"
-    tuner_of(tmp_path, function_of(log, failing=(1,))).fit()
-    assert lines(log) == ["0.1", "0.2", "0.3", "1.1", "1.2", "2.1", "2.2", "2.3"]
-    return tmp_path / "search"
+def with_an_error(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "search", ignore=shutil.ignore_patterns(".lease"))
 
 
 def test_a_complete_search_is_read_and_nothing_of_it_is_run(with_an_error, tmp_path):
     log = tmp_path / "again"
-    for tuner in (tuner_of(tmp_path, function_of(log)), tune.Tuner.restore(with_an_error, function_of(log))):
-        before = (with_an_error / "journal.jsonl").read_bytes()
-        grid = tuner.fit()
-        assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
-        assert (with_an_error / "journal.jsonl").read_bytes() == before
-        assert "as planned" in str(grid.errors[0])
-        assert statuses(tuner.fit()) == statuses(grid), "fit() twice"
+    before = (with_an_error / "journal.jsonl").read_bytes()
+    for tuner in (tuner_of(tmp_path, steps_of(log=log)), tune.Tuner.restore(with_an_error, steps_of(log=log))):
+        for grid in (tuner.get_results(), tuner.fit(), tuner.fit()):
+            assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
+            assert [result.metrics["step"] for result in grid] == [3, 1, 3]
+            assert "as planned" in str(grid.errors[0])
+    assert (with_an_error / "journal.jsonl").read_bytes() == before
     assert not log.exists()
-
-
-@pytest.mark.parametrize(
-    ("flag", "again"),
-    [("resume_errored", ["1.2", "1.3"]), ("restart_errored", ["1.1", "1.2", "1.3"])],
-)
-def test_trials_that_failed_are_run_again_where_that_is_asked_for(with_an_error, tmp_path, flag, again):
-    log = tmp_path / "again"
-    grid = tune.Tuner.restore(with_an_error, function_of(log), **{flag: True}).fit()
-    assert statuses(grid) == ["TERMINATED"] * 3
-    assert lines(log) == again
-    assert grid[1].metrics_dataframe["step"].tolist()[-3:] == [1, 2, 3]
-    assert grid[1].metrics["training_iteration"] == 3
-    assert grid.num_errors == 0
-    assert told(with_an_error).is_complete
-
-
-def test_what_is_run_again_may_fail_again(with_an_error, tmp_path):
-    log = tmp_path / "again"
-    for _ in range(2):
-        grid = tune.Tuner.restore(with_an_error, function_of(log, failing=(1,)), resume_errored=True).fit()
-        assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
-    assert lines(log) == ["1.2", "1.2"]
-
-
-def test_a_failure_that_a_lost_driver_did_not_tell_is_not_tried_again(with_an_error, tmp_path):
-    """The run has failed, and the search's journal ends just before it says so."""
-    path = with_an_error / "journal.jsonl"
-    lines_of = path.read_bytes().splitlines(keepends=True)
-    failed = next(number for number, line in enumerate(lines_of) if b'"failed"' in line)
-    path.write_bytes(b"".join(lines_of[:failed]))
-    log = tmp_path / "again"
-    grid = tuner_of(tmp_path, function_of(log)).fit()
-    assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
-    assert lines(log) == []
-    assert grid[1].why == "ValueError: as planned"
-    assert "as planned" in str(grid.errors[0])
-
-
-def test_restore_says_what_is_missing(with_an_error, tmp_path):
     with pytest.raises(ValueError, match="there is no search at"):
         tune.Tuner.restore(tmp_path / "elsewhere", print)
     with pytest.raises(ValueError, match="needs the trainable: functions are not kept"):
@@ -124,19 +58,43 @@ def test_restore_says_what_is_missing(with_an_error, tmp_path):
     assert not tune.Tuner.can_restore(with_an_error / "trial_00000"), "a run is no search"
 
 
-def test_results_are_read_without_a_fit(with_an_error, tmp_path):
-    grid = tune.Tuner.restore(with_an_error, print).get_results()
+@pytest.mark.parametrize(
+    ("flag", "again"),
+    [("resume_errored", ["1.2", "1.3"]), ("restart_errored", ["1.1", "1.2", "1.3"])],
+)
+def test_trials_that_failed_are_run_again_where_that_is_asked_for(with_an_error, tmp_path, flag, again):
+    log = tmp_path / "again"
+    if flag == "resume_errored":
+        grid = tune.Tuner.restore(with_an_error, steps_of(log=log, before=fails), resume_errored=True).fit()
+        assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"], "it may fail again"
+        assert steps_in(log) == ["1.2"]
+        log.unlink()
+    grid = tune.Tuner.restore(with_an_error, steps_of(log=log), **{flag: True}).fit()
+    assert (statuses(grid), grid.num_errors) == (["TERMINATED"] * 3, 0)
+    assert steps_in(log) == again
+    assert grid[1].metrics_dataframe["step"].tolist()[-3:] == [1, 2, 3]
+    assert grid[1].metrics["training_iteration"] == 3
+    assert told(with_an_error).is_complete
+
+
+def test_a_failure_that_a_lost_driver_did_not_tell_is_not_tried_again(with_an_error, tmp_path):
+    """The run has failed, and the search's journal ends just before it says so."""
+    path = with_an_error / "journal.jsonl"
+    lines_of = path.read_bytes().splitlines(keepends=True)
+    failed = next(number for number, line in enumerate(lines_of) if b'"failed"' in line)
+    path.write_bytes(b"".join(lines_of[:failed]))
+    log = tmp_path / "again"
+    grid = tuner_of(tmp_path, steps_of(log=log)).fit()
     assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
-    assert statuses(tuner_of(tmp_path, print).get_results()) == statuses(grid)
-    moved = tmp_path / "moved"
-    shutil.copytree(with_an_error, moved)
-    assert [result.metrics["step"] for result in tune.Tuner.restore(moved, print).get_results()] == [3, 1, 3]
+    assert steps_in(log) == []
+    assert grid[1].why == "ValueError: as planned"
+    assert "as planned" in str(grid.errors[0])
 
 
 def interrupted(tmp_path, **about):
     """A search that stood still after the first step of its second trial: all that came later was never written."""
     log = tmp_path / "first"
-    tuner_of(tmp_path, function_of(log), **about).fit()
+    tuner_of(tmp_path, steps_of(log=log), **about).fit()
     search = tmp_path / "search"
     journal = (search / "journal.jsonl").read_bytes().splitlines(keepends=True)
     kinds = [json.loads(line[9:]) for line in journal]
@@ -152,37 +110,37 @@ def interrupted(tmp_path, **about):
     return search
 
 
-def test_unfinished_trials_are_continued(tmp_path):
+@pytest.mark.parametrize("resumes", [True, False], ids=["continued", "left"])
+def test_unfinished_trials_are_continued_unless_they_are_to_be_left(tmp_path, resumes):
     search, log = interrupted(tmp_path), tmp_path / "again"
-    grid = tune.Tuner.restore(search, function_of(log)).fit()
+    grid = tune.Tuner.restore(search, steps_of(log=log), resume_unfinished=resumes).fit()
     assert statuses(grid) == ["TERMINATED"] * 3
-    assert lines(log) == ["1.2", "1.3", "2.1", "2.2", "2.3"]
-
-
-def test_unfinished_trials_are_left_where_that_is_asked_for(tmp_path):
-    search, log = interrupted(tmp_path), tmp_path / "again"
-    grid = tune.Tuner.restore(search, function_of(log), resume_unfinished=False).fit()
-    assert statuses(grid) == ["TERMINATED"] * 3
-    assert (grid[1].why, grid[1].metrics["step"]) == ("not resumed", 1)
-    assert lines(log) == ["2.1", "2.2", "2.3"]
+    assert (grid[1].why, grid[1].metrics["step"]) == (("", 3) if resumes else ("not resumed", 1))
+    assert steps_in(log) == [*(["1.2", "1.3"] if resumes else []), "2.1", "2.2", "2.3"]
 
 
 def test_more_samples_go_on_from_there(with_an_error, tmp_path):
     log = tmp_path / "again"
-    grid = tuner_of(tmp_path, function_of(log), num_samples=5).fit()
+    grid = tuner_of(tmp_path, steps_of(log=log), num_samples=5).fit()
     assert statuses(grid) == ["TERMINATED", "ERROR", *["TERMINATED"] * 3]
-    assert {line.partition(".")[0] for line in lines(log)} == {"3", "4"}
-    alone = tuner_of(tmp_path / "alone", function_of(tmp_path / "alone.log"), num_samples=5).fit()
+    assert {line.partition(".")[0] for line in steps_in(log)} == {"3", "4"}
+    alone = tuner_of(tmp_path / "alone", steps_of(log=tmp_path / "alone.log"), num_samples=5).fit()
     assert [result.config for result in grid] == [result.config for result in alone], "as if asked for at once"
 
 
-def test_another_space_is_refused_by_what_differs(with_an_error, tmp_path):
+def test_another_space_is_refused_by_what_differs_and_one_with_functions_has_to_be_given_again(with_an_error, tmp_path):
     before = (with_an_error / "journal.jsonl").read_bytes()
     with pytest.raises(ValueError, match=r"param_space is not the one .*\n.*y"):
         tuner_of(tmp_path, print, space={"x": tune.uniform(0, 1), "y": tune.uniform(0, 1)}).fit()
-    with pytest.raises(ValueError, match=r"param_space is not the one .*\n.*x"):
+    with pytest.raises(ValueError, match=r"is not the one .*\n.*\['x'\] was uniform\(0.0, 1.0\) and is now"):
         tune.Tuner.restore(with_an_error, print, param_space={"x": tune.uniform(0, 2)}).fit()
     assert (with_an_error / "journal.jsonl").read_bytes() == before
+    space = {"x": tune.uniform(0, 1), "twice": tune.sample_from(lambda config: 2 * config["x"])}
+    tuner_of(tmp_path / "other", steps_of(log=tmp_path / "log"), space=space).fit()
+    with pytest.raises(ValueError, match="param_space"):
+        tune.Tuner.restore(tmp_path / "other/search", print)
+    grid = tune.Tuner.restore(tmp_path / "other/search", print, param_space=space).fit()
+    assert all(result.config["twice"] == 2 * result.config["x"] for result in grid)
 
 
 BUILT_IN = {
@@ -208,7 +166,7 @@ BUILT_IN = {
 def test_built_in_advisers_are_made_again_from_what_is_kept(tmp_path, name):
     space = {"x": tune.uniform(0, 1), **({"y": 1} if name == "pbt" else {})}
     search, log = interrupted(tmp_path, space=space, **BUILT_IN[name]), tmp_path / "again"
-    tuner = tune.Tuner.restore(search, function_of(log))
+    tuner = tune.Tuner.restore(search, steps_of(log=log))
     for argument, given in BUILT_IN[name].items():
         again = getattr(tuner.tune_config, argument)
         assert type(again) is type(given)
@@ -216,7 +174,7 @@ def test_built_in_advisers_are_made_again_from_what_is_kept(tmp_path, name):
     assert tuner.tune_config.num_samples == 3
     assert (tuner.tune_config.metric, tuner.tune_config.mode, tuner.tune_config.seed) == ("loss", "min", 1)
     assert set(statuses(tuner.fit())) == {"TERMINATED"}
-    assert not {"0.1", "0.2", "1.1"} & set(lines(log))
+    assert not {"0.1", "0.2", "1.1"} & set(steps_in(log))
 
 
 class OwnScheduler(tune.TrialScheduler):
@@ -234,10 +192,9 @@ class OwnSearcher(tune.Searcher):
     "own",
     [
         {"scheduler": OwnScheduler()},
-        {"search_alg": OwnSearcher()},
-        {"search_alg": ConcurrencyLimiter(OwnSearcher(), 1)},
+        pytest.param({"search_alg": ConcurrencyLimiter(OwnSearcher(), 1)}, marks=pytest.mark.slow),
     ],
-    ids=["scheduler", "searcher", "limiter"],
+    ids=["scheduler", "limiter"],
 )
 def test_advisers_of_ones_own_have_to_be_given_again(tmp_path, own):
     search = interrupted(tmp_path, **own)
@@ -246,17 +203,8 @@ def test_advisers_of_ones_own_have_to_be_given_again(tmp_path, own):
         tune.Tuner.restore(search, print)
     log = tmp_path / "again"
     config = tune.TuneConfig(metric="loss", mode="min", num_samples=3, max_concurrent_trials=1, **own)
-    assert statuses(tune.Tuner.restore(search, function_of(log), tune_config=config).fit()) == ["TERMINATED"] * 3
-    assert not {"0.1", "1.1"} & set(lines(log))
-
-
-def test_a_space_with_functions_has_to_be_given_again(tmp_path):
-    space = {"x": tune.uniform(0, 1), "twice": tune.sample_from(lambda config: 2 * config["x"])}
-    tuner_of(tmp_path, function_of(tmp_path / "log"), space=space).fit()
-    with pytest.raises(ValueError, match="param_space"):
-        tune.Tuner.restore(tmp_path / "search", print)
-    grid = tune.Tuner.restore(tmp_path / "search", print, param_space=space).fit()
-    assert all(result.config["twice"] == 2 * result.config["x"] for result in grid)
+    assert statuses(tune.Tuner.restore(search, steps_of(log=log), tune_config=config).fit()) == ["TERMINATED"] * 3
+    assert not {"0.1", "1.1"} & set(steps_in(log))
 
 
 def test_a_trainer_that_is_restored_keeps_its_own_run_config(tmp_path):
@@ -286,10 +234,10 @@ def test_a_run_is_not_taken_for_a_search_nor_a_search_for_a_run(tmp_path):
     DataParallelTrainer(once, run_config=RunConfig(name="search", storage_path=str(tmp_path))).fit()
     before = contents(tmp_path / "search")
     with pytest.raises(StorageError, match="holds a run of a trainer, not a search"):
-        tuner_of(tmp_path, function_of(tmp_path / "log")).fit()
+        tuner_of(tmp_path, steps_of(log=tmp_path / "log")).fit()
     assert contents(tmp_path / "search") == before
 
-    tuner_of(tmp_path / "other", function_of(tmp_path / "log"), num_samples=1).fit()
+    tuner_of(tmp_path / "other", steps_of(log=tmp_path / "log"), num_samples=1).fit()
     before = contents(tmp_path / "other" / "search")
     with pytest.raises(StorageError, match="holds a search, not a run"):
         DataParallelTrainer(once, run_config=RunConfig(name="search", storage_path=str(tmp_path / "other"))).fit()

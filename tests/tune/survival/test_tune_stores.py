@@ -1,16 +1,13 @@
-"""Searches that are kept in an object store: run, killed, continued from elsewhere, read."""
+"""Searches and clones that are kept in an object store: run, killed, continued from elsewhere, read."""
 
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import uuid
 
 import pytest
+from searching import Script
 
-from paceline import tune
-from paceline.train import DataParallelTrainer, RunConfig, StorageError
+from paceline import train, tune
+from paceline.train import Checkpoint, DataParallelTrainer, RunConfig
 from servers import BUCKET
 
 SCRIPT = """
@@ -23,7 +20,7 @@ def trial(config):
     start = last.to_dict()["step"] if last else 0
     for step in range(start + 1, 4):
         with open("steps", "a") as steps:
-            steps.write(f"{config['x']}.{step} ")
+            steps.write(f"{config['x']}.{step}\\n")
         saved = tune.Checkpoint.from_dict({"step": step})
         tune.report({"loss": config["x"] + 1 / step, "step": step, "start": start}, checkpoint=saved)
         if config["x"] == 1 and step == 2 and not start:
@@ -52,32 +49,21 @@ def s3_path(s3_environment, spool):
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
 
 
-def kill_at_a_step(tmp_path, s3_path):
-    (tmp_path / "search.py").write_text(SCRIPT)
-    with (tmp_path / "out").open("wb") as out:
-        driver = subprocess.Popen([sys.executable, "search.py", s3_path], cwd=tmp_path, stdout=out, stderr=out)
-        while not (tmp_path / "reached").exists():
-            assert driver.poll() is None, (tmp_path / "out").read_text()
-            time.sleep(0.02)
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-
-
-@pytest.mark.parametrize(
-    "lost_spool",
-    [pytest.param(False, marks=pytest.mark.chaos, id="spool_there"), pytest.param(True, id="spool_lost")],
-)
-def test_a_search_goes_on_from_the_store_after_its_driver_was_killed(tmp_path, s3_path, spool, run_script, lost_spool):
+@pytest.mark.slow
+@pytest.mark.parametrize("lost_spool", [pytest.param(False, marks=pytest.mark.chaos), True])
+def test_a_search_goes_on_from_the_store_after_its_driver_was_killed(tmp_path, s3_path, spool, lost_spool):
     """With the spool lost, as on another machine, what is known is what the store has of journals and checkpoints."""
-    kill_at_a_step(tmp_path, s3_path)
-    if lost_spool:
-        shutil.rmtree(spool)
-    before = (tmp_path / "steps").read_text().split()
-    assert before == ["0.1", "0.2", "0.3", "1.1", "1.2"]
-    ended = run_script(SCRIPT, s3_path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "done 0 2 0"
-    assert (tmp_path / "steps").read_text().split()[5:] == ["1.3", "2.1", "2.2", "2.3"]
+    with Script(tmp_path, SCRIPT, s3_path) as script:
+        driver = script.start()
+        assert script.wait_until(driver, (tmp_path / "reached").exists), script.said
+        driver.kill()
+        driver.wait()
+        if lost_spool:
+            shutil.rmtree(spool)
+        assert [step for (step,) in script.steps()] == ["0.1", "0.2", "0.3", "1.1", "1.2"]
+        script.run()
+    assert script.printed.splitlines()[-1] == "done 0 2 0"
+    assert [step for (step,) in script.steps()][5:] == ["1.3", "2.1", "2.2", "2.3"]
 
     grid = tune.ResultGrid.from_path(f"{s3_path}/search")
     assert [result.metrics["step"] for result in grid] == [3, 3, 3]
@@ -89,19 +75,45 @@ def test_a_search_goes_on_from_the_store_after_its_driver_was_killed(tmp_path, s
     assert len(tune.Tuner.restore(f"{s3_path}/search", print).fit()) == 3
 
 
-def test_in_a_store_too_a_run_is_no_search_and_a_search_no_run(s3_path):
-    def once(config=None):
-        from paceline import train
+def save_four():
+    for i in range(1, 5):
+        train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
 
-        train.report({"loss": 1})
 
-    def tuner(name):
-        return tune.Tuner(once, run_config=tune.RunConfig(name=name, storage_path=s3_path))
+def look_and_save():
+    """What it was given, and then a checkpoint of its own."""
+    given = train.get_checkpoint()
+    assert given is not None
+    about = {"path": given.path, "i": given.to_dict()["i"]}
+    train.report(about)
+    train.report(about, checkpoint=Checkpoint.from_dict({"i": about["i"] + 1}))
+    own = train.get_checkpoint()
+    assert own is not None
+    train.report({**about, "own": own.path})
 
-    DataParallelTrainer(once, run_config=RunConfig(name="run", storage_path=s3_path)).fit()
-    with pytest.raises(StorageError, match="holds a run of a trainer, not a search"):
-        tuner("run").fit()
-    tuner("search").fit()
-    with pytest.raises(StorageError, match="holds a search, not a run"):
-        DataParallelTrainer(once, run_config=RunConfig(name="search", storage_path=s3_path)).fit()
-    assert [result.metrics["loss"] for result in tuner("search").fit()] == [1], "it is as it was"
+
+def fit(function, name, initial=None, **about):
+    run_config = RunConfig(name=name, storage_path="search", **about)
+    return DataParallelTrainer(function, run_config=run_config, resume_from_checkpoint=initial).fit()
+
+
+def contents(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_in_a_store_the_clone_reads_the_donors_own_objects_and_nothing_is_copied(tmp_path, monkeypatch):
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
+    kept = {"storage_filesystem": DirFileSystem(str(tmp_path / "store"), LocalFileSystem())}
+    donor = fit(save_four, "trial_00000", **kept)
+    assert donor.checkpoint is not None
+    before = contents(tmp_path / "store/search/trial_00000")
+    clone = fit(look_and_save, "trial_00001-1", donor.checkpoint, **kept)
+    assert clone.metrics is not None
+    assert clone.metrics["path"] == donor.checkpoint.path == "search/trial_00000/attempt_1/checkpoint_000004"
+    assert clone.metrics["i"] == 4
+    manifests = list((tmp_path / "store/search/trial_00001-1").rglob(".manifest.json"))
+    assert [path.parent.name for path in manifests] == ["checkpoint_000002"]
+    assert contents(tmp_path / "store/search/trial_00000") == before

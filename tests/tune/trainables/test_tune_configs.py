@@ -1,110 +1,157 @@
-"""The configurations of a search."""
+"""The configurations of a search, and what a trial is to have, however it was said."""
 
 import dataclasses
 import inspect
-from pathlib import Path
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline import train
+from paceline.train import ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
 from paceline.tune.stoppers import MaximumIterationStopper
+from paceline.tune.trainables.planned import Bundle
+from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.resources import PlacementGroupFactory
+from paceline.tune.trainables.wrapped import with_resources
 from paceline.tune.tuner import Tuner
 
 
-def test_they_are_configurations_of_a_run() -> None:
-    config = RunConfig(name="search")
-    assert isinstance(config, train.RunConfig)
-    assert isinstance(config.failure_config, train.FailureConfig)
-    assert isinstance(config.checkpoint_config, train.CheckpointConfig)
-    assert isinstance(config.failure_config, FailureConfig)
-    assert isinstance(config.checkpoint_config, CheckpointConfig)
-
-
-def test_a_trainer_takes_one(tmp_path: Path) -> None:
-    config = RunConfig(name="run", storage_path=tmp_path, stop={"loss": 1.0})
-    assert train.DataParallelTrainer(print, run_config=config).run_config is config
-
-
-def test_dicts_become_the_configurations_of_a_search() -> None:
+def test_they_are_configurations_of_a_run_from_dicts_or_as_they_are(tmp_path):
     config = RunConfig(checkpoint_config={"checkpoint_frequency": 3}, failure_config={"fail_fast": True})
+    assert isinstance(config, train.RunConfig)
     assert config.checkpoint_config == CheckpointConfig(checkpoint_frequency=3)
     assert config.failure_config == FailureConfig(fail_fast=True)
-
-
-def test_configurations_of_a_run_are_taken_as_they_are() -> None:
     checkpoints, failures = train.CheckpointConfig(num_to_keep=1), train.FailureConfig(max_failures=2)
-    config = RunConfig(checkpoint_config=checkpoints, failure_config=failures)
+    config = RunConfig(storage_path=tmp_path, checkpoint_config=checkpoints, failure_config=failures, verbose=2)
     assert (config.checkpoint_config, config.failure_config) == (checkpoints, failures)
-
-
-def test_a_changed_copy_has_the_rest() -> None:
-    config = RunConfig(name="search", stop={"loss": 1.0}, verbose=2)
-    copy = dataclasses.replace(config, name="trial_00001")
+    assert train.DataParallelTrainer(print, run_config=config).run_config is config
+    copy = dataclasses.replace(config, name="trial_00001", stop={"loss": 1.0})
     assert (copy.name, copy.stop, copy.verbose, type(copy)) == ("trial_00001", {"loss": 1.0}, 2, RunConfig)
 
 
-@pytest.mark.parametrize(
-    "stop", [None, {"training_iteration": 3}, lambda trial_id, result: True, MaximumIterationStopper(3)]
-)
-def test_ways_to_say_when_trials_stop(stop: Any) -> None:
-    assert RunConfig(stop=stop).stop is stop
-
-
-def test_arguments_without_a_name_are_those_of_ray_in_its_order() -> None:
+def test_arguments_without_a_name_are_those_of_ray_in_its_order():
     checkpoints = CheckpointConfig(2, "loss", "min", 5, True)
     assert (checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end) == (5, True)
     assert FailureConfig(0, "raise").fail_fast == "raise"
     with pytest.raises(TypeError, match="positional"):
-        train.CheckpointConfig(2, "loss", "min", 5)  # type: ignore[misc]
+        train.CheckpointConfig(2, "loss", "min", 5)
     with pytest.raises(TypeError, match="positional"):
-        train.FailureConfig(3, -1)  # type: ignore[misc]
-    restoring = [*inspect.signature(Tuner.restore).parameters]
-    assert restoring[2:7] == [
-        "resume_unfinished",
-        "resume_errored",
-        "restart_errored",
-        "param_space",
-        "storage_filesystem",
-    ]
-
-
-def test_a_run_itself_still_has_no_such_arguments() -> None:
+        train.FailureConfig(3, -1)
+    restoring = [*inspect.signature(Tuner.restore).parameters][2:7]
+    assert restoring == ["resume_unfinished", "resume_errored", "restart_errored", "param_space", "storage_filesystem"]
     with pytest.raises(DeprecationWarning, match="no longer has the argument 'stop'"):
-        train.RunConfig(stop={"loss": 1})  # type: ignore[call-arg]
+        train.RunConfig(stop={"loss": 1})
     with pytest.raises(DeprecationWarning, match="no longer has the argument 'fail_fast'"):
-        train.FailureConfig(fail_fast=True)  # type: ignore[call-arg]
+        train.FailureConfig(fail_fast=True)
+    with pytest.raises(TypeError, match=r"RunConfig has no argument 'stopp': it has name, .*stop"):
+        RunConfig(stopp=3)
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "told"),
     [
-        (RunConfig, {"stop": 3}, "stop=3"),
         (RunConfig, {"stop": MaximumIterationStopper}, "is a class"),
         (RunConfig, {"verbose": 4}, "verbose=4 is not 0, 1, 2, 3 or None"),
-        (RunConfig, {"verbose": True}, "verbose=True is not"),
-        (RunConfig, {"checkpoint_config": 3}, "checkpoint_config=3"),
         (FailureConfig, {"fail_fast": "loudly"}, "fail_fast='loudly' is not True, False or 'raise'"),
         (FailureConfig, {"fail_fast": True, "max_failures": 1}, "contradict each other"),
-        (FailureConfig, {"max_failures": -2}, "max_failures=-2"),
         (CheckpointConfig, {"checkpoint_frequency": -1}, "checkpoint_frequency=-1 is not a whole number"),
-        (CheckpointConfig, {"checkpoint_frequency": 1.5}, "checkpoint_frequency=1.5"),
         (CheckpointConfig, {"checkpoint_at_end": "yes"}, "checkpoint_at_end='yes' is not True, False or None"),
-        (CheckpointConfig, {"num_to_keep": 0}, "num_to_keep=0"),
     ],
 )
-def test_wrong_values_are_refused(kind: Any, arguments: dict[str, Any], told: str) -> None:
+def test_wrong_values_are_refused(kind, arguments, told):
     with pytest.raises(ValueError, match=told):
         kind(**arguments)
 
 
-def test_unknown_arguments_are_named_with_those_that_exist() -> None:
-    with pytest.raises(TypeError, match=r"RunConfig has no argument 'stopp': it has name, .*stop"):
-        RunConfig(stopp=3)  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize("arguments", [{"progress_reporter": 1}, {"sync_config": 1}, {"log_to_file": "out.txt"}])
-def test_what_has_no_effect_says_so(arguments: dict[str, Any]) -> None:
+def test_what_has_no_effect_says_so(arguments):
     with pytest.warns(UserWarning, match="has no effect here"):
         RunConfig(**arguments)
+
+
+def never_run(config):
+    raise AssertionError("never run")
+
+
+def bundles(resources, config=None):
+    return planned(with_resources(never_run, resources)).needs(config or {}).bundles
+
+
+def test_a_function_needs_one_cpu_unless_more_is_asked_for():
+    needs = planned(never_run).needs({})
+    assert (needs.bundles, needs.is_explicit) == ((Bundle(1.0),), False)
+    assert planned(with_resources(never_run, {"cpu": 1})).needs({}).is_explicit
+    factory = PlacementGroupFactory([{}, {"CPU": 1, "GPU": 0.5}, {"CPU": 2}])
+    assert factory.required_resources == {"CPU": 3.0, "GPU": 0.5}
+    assert (factory.head_bundle_is_empty, factory.head_cpus) == (True, 0.0)
+    plan = planned(with_resources(never_run, lambda config: config["wanted"]))
+    with pytest.raises(ValueError, match=r"\(config\)=7 is no resources"):
+        plan.needs({"wanted": 7})
+
+
+@pytest.mark.parametrize("names", [("CPU", "GPU"), ("Cpu", "gPu")])
+def test_names_of_resources_may_be_in_any_case(names):
+    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (Bundle(2.0, 0.5, (("License", 1.0),)),)
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"CPU": 4, "GPU": 2},
+        PlacementGroupFactory([{"CPU": 1}, {"CPU": 1.5, "GPU": 1}, {"CPU": 1.5, "GPU": 1}]),
+        ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 1}),
+        lambda config: {"cpu": config["n"], "gpu": 2},
+        lambda config: PlacementGroupFactory([{"CPU": config["n"], "GPU": 2}]),
+    ],
+    ids=["dict", "bundles", "workers", "function of a dict", "function of bundles"],
+)
+def test_the_process_of_a_trial_has_all_that_was_asked_for(resources):
+    assert bundles(resources, {"n": 4}) == (Bundle(4.0, 2.0),)
+
+
+def test_the_worker_gets_what_its_trial_needs(of_trial):
+    plan = planned(with_resources(never_run, {"cpu": 2, "gpu": 0.5, "License": 1}))
+    scaling = plan.trainer({}, of_trial(), None).scaling_config
+    assert (scaling.num_workers, scaling.num_cpus_per_worker, scaling.num_gpus_per_worker) == (1, 2.0, 0.5)
+    assert scaling.additional_resources_per_worker == {"License": 1.0}
+    one = ScalingConfig(use_gpu=True, accelerator_type="A100", resources_per_worker={"CPU": 3, "GPU": 1})
+    assert planned(with_resources(never_run, one)).trainer({}, of_trial(), None).scaling_config is one
+
+
+amounts = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0])
+
+
+@given(st.lists(st.fixed_dictionaries({"CPU": amounts, "GPU": amounts, "x": amounts}), min_size=1, max_size=5))
+def test_no_bundle_is_lost_in_the_sum(asked):
+    (bundle,) = bundles(PlacementGroupFactory(asked))
+    assert bundle.num_cpus == pytest.approx(sum(each["CPU"] for each in asked))
+    num_gpus = sum(each["GPU"] for each in asked)
+    # More than one GPU is a number of whole ones.
+    assert num_gpus <= bundle.num_gpus < num_gpus + 1
+    assert bundle.num_gpus <= 1 or bundle.num_gpus.is_integer()
+    assert dict(bundle.others).get("x", 0.0) == pytest.approx(sum(each["x"] for each in asked))
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        (lambda: 2, "resources=2 is no resources"),
+        (lambda: {"cpu": -1}, "resources['cpu']=-1 is not a number of 0 or more"),
+        (lambda: {"cpu": True}, "resources['cpu']=True is not a number"),
+        (lambda: {"gpu": 1.5}, "resources['gpu']=1.5 is neither below 1 nor a whole number"),
+        (lambda: {"cpu": 1, "CPU": 2}, "has CPU twice"),
+        (lambda: {"gpu": 0.00001}, "too little"),
+        (lambda: {3: 1}, "has 3, which is not the name of a resource"),
+        (lambda: ScalingConfig(num_workers=0), "has no worker"),
+        (lambda: PlacementGroupFactory([]), "asks for nothing"),
+        (lambda: PlacementGroupFactory({"CPU": 1}), "is not a list of dicts"),
+        (lambda: PlacementGroupFactory([{"CPU": 1}, 3]), "bundles[1]=3 is not a dict"),
+        (lambda: PlacementGroupFactory([{"CPU": 1}], "ANYWHERE"), "strategy='ANYWHERE' is not one of PACK"),
+    ],
+)
+def test_wrong_resources_are_refused_at_once(resources, message):
+    with pytest.raises(ValueError) as refusal:
+        with_resources(never_run, resources())
+    assert message in str(refusal.value)

@@ -2,29 +2,22 @@
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
-import psutil
 import pytest
 
 from paceline import train
-from paceline._engine.local.launch import shared_zygote
-from paceline.train import DataParallelTrainer, Result, RunConfig, ScalingConfig, TrainingFailedError
-from paceline.tune import ResultGrid, Tuner, grid_search
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, TrainingFailedError
 from paceline.tune import RunConfig as SearchRunConfig
+from paceline.tune import Tuner, grid_search
 from paceline.tune import session as tune
 from paceline.tune.integration import ray_train
 from paceline.tune.integration.train import TuneReportCallback
 from paceline.tune.trainables.wrapped import with_resources
 from processes import still_running
 
-Run = Callable[..., Result]
 
-
-def loop(config: dict[str, Any]) -> None:
+def loop(config):
     """Counts to `to`, with a checkpoint each; `dies` is called with each step."""
     checkpoint = train.get_checkpoint()
     start = checkpoint.to_dict()["step"] if checkpoint is not None else 0
@@ -36,7 +29,7 @@ def loop(config: dict[str, Any]) -> None:
             config.get("then", lambda step, start: None)(step, start)
 
 
-def fitted(config: dict[str, Any], num_workers: int = 2, **arguments: Any) -> Result:
+def fitted(config, num_workers=2, **arguments):
     """A run in a trial."""
     arguments.setdefault("callbacks", [TuneReportCallback()])
     return DataParallelTrainer(
@@ -47,8 +40,9 @@ def fitted(config: dict[str, Any], num_workers: int = 2, **arguments: Any) -> Re
     ).fit()
 
 
-def test_reports_and_checkpoints_of_the_run_become_the_trials(run_trial: Run, tmp_path: Path) -> None:
-    result = run_trial(lambda config: fitted({}) and None)
+def test_reports_and_checkpoints_of_the_run_become_the_trials(run_trial, tmp_path):
+    keep_one = train.CheckpointConfig(num_to_keep=1)
+    result = run_trial(lambda config: fitted({}, checkpoint_config=keep_one) and None)
     directory = tmp_path / "search" / "trial_00000"
     inner = directory / "runs" / "inner"
     assert result.metrics == {"step": 3, "start": 0, "checkpoint_path": str(inner / "checkpoint_000004")}
@@ -59,16 +53,13 @@ def test_reports_and_checkpoints_of_the_run_become_the_trials(run_trial: Run, tm
     result.checkpoint.verify()
     for file in (inner / "checkpoint_000004").glob("state*"):
         assert os.stat(file).st_ino == os.stat(directory / "checkpoint_000004" / file.name).st_ino, "it was copied"
-
-
-def test_the_trial_keeps_a_checkpoint_that_the_run_lets_go(run_trial: Run) -> None:
-    result = run_trial(lambda config: fitted({}, checkpoint_config=train.CheckpointConfig(num_to_keep=1)) and None)
+    # The trial keeps what the run lets go.
     kept = [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints or []]
     assert kept == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4}]
 
 
-def kills(pid: int, at: int) -> Callable[[int, int], None]:
-    def then(step: int, start: int) -> None:
+def kills(pid, at):
+    def then(step, start):
         if step == at and start == 0:
             os.kill(pid, 9)
             time.sleep(60)  # Until the death of the trial takes this process along.
@@ -76,9 +67,9 @@ def kills(pid: int, at: int) -> Callable[[int, int], None]:
     return then
 
 
-@pytest.mark.parametrize("saves", [True, False])
-def test_a_trial_that_is_tried_again_goes_on_with_its_run(run_trial: Run, saves: bool) -> None:
-    def trial(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("saves", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_trial_that_is_tried_again_goes_on_with_its_run(run_trial, saves):
+    def trial(config):
         begun = Path(tune.get_context().get_trial_dir()) / "begun"
         then = {} if begun.exists() else {"then": kills(os.getpid(), 2)}
         begun.touch()
@@ -91,8 +82,9 @@ def test_a_trial_that_is_tried_again_goes_on_with_its_run(run_trial: Run, saves:
     assert last["start"] in ((2, 3) if saves else (0,))
 
 
-def test_a_run_that_was_complete_tells_a_trial_that_is_tried_again(run_trial: Run) -> None:
-    def trial(config: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_a_run_that_was_complete_tells_a_trial_that_is_tried_again(run_trial):
+    def trial(config):
         fitted({"saves": False})
         if "ended" not in os.listdir(tune.get_context().get_trial_dir()):
             (Path(tune.get_context().get_trial_dir()) / "ended").touch()
@@ -102,7 +94,7 @@ def test_a_run_that_was_complete_tells_a_trial_that_is_tried_again(run_trial: Ru
     assert [*result.metrics_dataframe["step"]] == [0, 1, 2, 3]
 
 
-def by_number(config: dict[str, Any]) -> None:
+def by_number(config):
     """Names its run as scripts for Ray do, where the numbers of trials do not come again."""
     name, place = f"train-{tune.get_context().get_trial_id()}", config["place"]
     DataParallelTrainer(
@@ -112,8 +104,9 @@ def by_number(config: dict[str, Any]) -> None:
     ).fit()
 
 
-def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path: Path) -> None:
-    def losses(name: str, rates: list[float]) -> ResultGrid:
+@pytest.mark.slow
+def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path):
+    def losses(name, rates):
         return Tuner(
             by_number,
             param_space={"lr": grid_search(rates), "place": str(tmp_path / "inner")},
@@ -127,21 +120,22 @@ def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path
     assert "get_experiment_name" in str(again.errors[0])
 
 
-def test_reports_that_restarted_workers_make_again_are_passed_on_once(run_trial: Run) -> None:
-    def dies(step: int, start: int) -> None:
+@pytest.mark.slow
+def test_reports_that_restarted_workers_make_again_are_passed_on_once(run_trial):
+    def dies(step, start):
         if step == 2 and not Path("died").exists():
             Path("died").touch()
             os._exit(1)
 
-    def trial(config: dict[str, Any]) -> None:
+    def trial(config):
         os.chdir(tune.get_context().get_trial_dir())
         fitted({"then": dies, "saves": False}, failure_config=train.FailureConfig(max_failures=1))
 
     assert [*run_trial(trial).metrics_dataframe["step"]] == [0, 1, 2, 3]
 
 
-def test_an_inner_run_in_the_trials_own_process(run_trial: Run) -> None:
-    def trial(config: dict[str, Any]) -> None:
+def test_an_inner_run_in_the_trials_own_process(run_trial):
+    def trial(config):
         fitted({}, num_workers=0)
         tune.report({"step": 4, "id": tune.get_context().get_trial_id()})
 
@@ -149,13 +143,13 @@ def test_an_inner_run_in_the_trials_own_process(run_trial: Run) -> None:
     assert [*result.metrics_dataframe["step"]] == [0, 1, 2, 3, 4]
 
 
-def test_workers_of_the_run_share_what_the_trial_has(run_trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_the_run_share_what_the_trial_has(run_trial, monkeypatch):
     monkeypatch.setattr("paceline._core.system.num_cores", lambda: 8)
 
-    def reports() -> None:
+    def reports():
         train.report({"threads": int(os.environ["OMP_NUM_THREADS"]), "gpus": os.environ["CUDA_VISIBLE_DEVICES"]})
 
-    def trial(config: dict[str, Any]) -> None:
+    def trial(config):
         run_config = RunConfig(name="inner", callbacks=[TuneReportCallback()])
         import paceline._core.system
 
@@ -165,65 +159,40 @@ def test_workers_of_the_run_share_what_the_trial_has(run_trial: Run, monkeypatch
     assert run_trial(with_resources(trial, {"cpu": 6})).metrics == {"threads": 2, "gpus": ""}
 
 
-def test_an_inner_run_cannot_have_more_gpus_than_its_trial(run_trial: Run) -> None:
-    def trial(config: dict[str, Any]) -> None:
-        DataParallelTrainer(loop, scaling_config=ScalingConfig(1, use_gpu=True)).fit()
+def raise_error(step, start):
+    raise ValueError("of the inner run")
 
-    with pytest.raises(TrainingFailedError, match=r"asks for 1 GPU\(s\).*no GPU"):
+
+def refuse_reports(config):
+    callback = TuneReportCallback()
+    callback._context.report = lambda *_: 1 / 0
+    fitted({"to": 1000}, callbacks=[callback])
+
+
+def ask_for_a_gpu(config):
+    DataParallelTrainer(loop, scaling_config=ScalingConfig(1, use_gpu=True)).fit()
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [
+        (lambda config: fitted({"then": raise_error}) and None, "of the inner run"),
+        pytest.param(refuse_reports, "TrialReportError: report 0: division by zero", marks=pytest.mark.slow),
+        pytest.param(ask_for_a_gpu, r"asks for 1 GPU\(s\).*no GPU", marks=pytest.mark.slow),
+    ],
+    ids=["error", "report", "GPU"],
+)
+def test_an_error_of_the_run_is_the_trials(run_trial, trial, message):
+    with pytest.raises(TrainingFailedError, match=message):
         run_trial(trial)
-
-
-def test_an_error_of_the_run_is_the_trials(run_trial: Run) -> None:
-    def fails(step: int, start: int) -> None:
-        raise ValueError("of the inner run")
-
-    with pytest.raises(TrainingFailedError, match="of the inner run"):
-        run_trial(lambda config: fitted({"then": fails}) and None)
-
-
-def test_a_report_that_the_trial_refuses_ends_the_run(run_trial: Run) -> None:
-    def unsavable(config: dict[str, Any]) -> None:
-        callback = TuneReportCallback()
-        callback._context.report = lambda *_: 1 / 0  # type: ignore[assignment, method-assign]
-        fitted({"to": 1000}, callbacks=[callback])
-
-    with pytest.raises(TrainingFailedError, match="TrialReportError: report 0: division by zero"):
-        run_trial(unsavable)
-
-
-def test_the_callback_belongs_into_a_trial() -> None:
     assert ray_train.TuneReportCallback is TuneReportCallback
     with pytest.raises(RuntimeError, match="TuneReportCallback` cannot be used outside of a trial"):
         TuneReportCallback()
 
 
-def test_the_process_that_inner_workers_fork_from_goes_with_the_trial(run_trial: Run) -> None:
-    """It is a fork of the one that the trial's worker was forked from, and knows what that has imported."""
-
-    def trial(config: dict[str, Any]) -> None:
-        parents = DataParallelTrainer(lambda: os.getppid(), run_config=RunConfig(name="inner")).fit()
-        assert parents.return_value == shared_zygote().pid
-        assert psutil.Process(shared_zygote().pid).ppid() == os.getppid()
-        tune.report({"zygote": os.getppid(), "inner": shared_zygote().pid})
-
-    metrics = run_trial(trial).metrics or {}
-    zygote = psutil.Process(shared_zygote().pid)
-    # Itself, or its heir, once that has imported more.
-    assert metrics["zygote"] in [zygote.pid, *(child.pid for child in zygote.children())]
-    assert still_running(_with_pid(metrics["inner"]), within_s=5) == []
-
-
-def _with_pid(pid: int) -> list[psutil.Process]:
-    try:
-        return [psutil.Process(pid)]
-    except psutil.NoSuchProcess:
-        return []
-
-
 KILLED = """
 import os, signal, subprocess, sys, time
 from paceline import train
-from paceline._engine.local.launch import shared_zygote
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import config, session as tune
 from paceline.tune.integration.train import TuneReportCallback
@@ -251,13 +220,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("who", ["driver", "trial"])
-def test_a_kill_leaves_no_process_of_an_inner_run(
-    run_script: Callable[..., CompletedProcess[str]],
-    processes_in: Callable[[Path], list[psutil.Process]],
-    tmp_path: Path,
-    who: str,
-) -> None:
+@pytest.mark.parametrize("who", ["driver", pytest.param("trial", marks=pytest.mark.slow)])
+def test_a_kill_leaves_no_process_of_an_inner_run(run_script, processes_in, tmp_path, who):
     ended = run_script(KILLED, who)
     assert ended.returncode == (-9 if who == "driver" else 1), ended.stderr
-    assert still_running(processes_in(tmp_path), within_s=5) == []
+    assert still_running(processes_in(tmp_path), within_s=60) == []

@@ -1,27 +1,22 @@
-"""Trainers as trials: a trial's configuration merged into a copy of the trainer."""
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""Trainers as trials: a trial's configuration merged into a copy; and trainers and classes in a search."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from paceline import data, train
+from paceline import data, train, tune
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.older.trainer import Trainer
 from paceline.tune.trainables.planned import Bundle
 from paceline.tune.trainables.plans import planned
-from paceline.tune.trainables.trainers import merged
 
 
-def reports_config(config: dict[str, Any]) -> None:
+def reports_config(config):
     train.report({"config": config, "workers": train.get_context().get_world_size()})
 
 
-def test_a_config_is_merged_over_the_trainers_own(of_trial: Callable[..., Any]) -> None:
+def test_a_config_is_merged_over_the_trainers_own_and_all_else_is_kept(of_trial, tmp_path):
     own = {"lr": 0.1, "optimizer": {"name": "sgd", "momentum": 0.9}, "epochs": 1}
     trainer = DataParallelTrainer(reports_config, train_loop_config=own)
     plan = planned(trainer)
@@ -31,9 +26,23 @@ def test_a_config_is_merged_over_the_trainers_own(of_trial: Callable[..., Any]) 
     assert result.metrics["config"] == {"lr": 0.5, "optimizer": {"name": "sgd", "momentum": 0.5}, "epochs": 1}
     assert trainer.train_loop_config == {"lr": 0.1, "optimizer": {"name": "sgd", "momentum": 0.9}, "epochs": 1}
 
+    def sums():
+        total = sum(int(batch["id"].sum()) for batch in train.get_dataset_shard("train").iter_batches())
+        train.report({"total": total})
+
+    trainer = DataParallelTrainer(sums, datasets={"train": data.range(10)}, run_config=RunConfig(name="own"))
+    plan = planned(trainer)
+    assert plan.run_config is trainer.run_config
+    assert plan.trainer({}, of_trial(1), None).fit().metrics == {"total": 45}
+    assert trainer.run_config.name == "own"
+    of_trainer, of_the_trial = Checkpoint(str(tmp_path / "a")), Checkpoint(str(tmp_path / "b"))
+    plan = planned(DataParallelTrainer(print, resume_from_checkpoint=of_trainer))
+    assert plan.trainer({}, of_trial(), None).resume_from_checkpoint is of_trainer
+    assert plan.trainer({}, of_trial(), of_the_trial).resume_from_checkpoint is of_the_trial
+
 
 @pytest.mark.parametrize("scaling", [{"num_workers": 2}, ScalingConfig(num_workers=2)])
-def test_the_number_of_workers_is_a_trials_to_choose(of_trial: Callable[..., Any], scaling: Any) -> None:
+def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     trainer = DataParallelTrainer(reports_config, scaling_config=ScalingConfig(resources_per_worker={"CPU": 0.5}))
     plan = planned(trainer)
     made = plan.trainer({"scaling_config": scaling}, of_trial(), None)
@@ -48,65 +57,41 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial: Callable[..., Any
     [
         (None, ((Bundle(1.0),), False)),
         (ScalingConfig(3), ((Bundle(1.0),) * 3, False)),
-        (ScalingConfig((1, 3)), ((Bundle(1.0),) * 3, False)),
         (ScalingConfig(2, use_gpu=True), ((Bundle(0.0, 1.0),) * 2, False)),
         (ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}), ((Bundle(2.0, 0.0, (("x", 1.0),)),) * 2, True)),
     ],
 )
-def test_what_the_workers_need_is_what_the_trial_needs(scaling: Any, needs: Any) -> None:
+def test_what_the_workers_need_is_what_the_trial_needs(scaling, needs):
     found = planned(DataParallelTrainer(reports_config, scaling_config=scaling)).needs({})
     assert (found.bundles, found.is_explicit) == needs
-
-
-def test_datasets_and_all_else_are_kept(of_trial: Callable[..., Any], tmp_path: Path) -> None:
-    def sums() -> None:
-        total = sum(int(batch["id"].sum()) for batch in train.get_dataset_shard("train").iter_batches())
-        train.report({"total": total})
-
-    trainer = DataParallelTrainer(sums, datasets={"train": data.range(10)}, run_config=RunConfig(name="own"))
-    plan = planned(trainer)
-    assert plan.run_config is trainer.run_config
-    assert plan.trainer({}, of_trial(), None).fit().metrics == {"total": 45}
-    assert trainer.run_config.name == "own"
-
-
-def test_a_trial_begins_from_its_own_checkpoint_or_else_from_the_trainers(
-    of_trial: Callable[..., Any], tmp_path: Path
-) -> None:
-    of_trainer, of_trial_ = Checkpoint(str(tmp_path / "a")), Checkpoint(str(tmp_path / "b"))
-    plan = planned(DataParallelTrainer(print, resume_from_checkpoint=of_trainer))
-    assert plan.trainer({}, of_trial(), None).resume_from_checkpoint is of_trainer
-    assert plan.trainer({}, of_trial(), of_trial_).resume_from_checkpoint is of_trial_
 
 
 class OfAUser(DataParallelTrainer):
     """With a constructor of its own, which sees every change."""
 
-    def __init__(self, factor: int, *, offset: int = 0, **others: Any) -> None:
+    def __init__(self, factor, *, offset=0, **others):
         if factor < 0:
             raise ValueError(f"factor={factor} is negative")
         super().__init__(reports_config, train_loop_config={"value": factor + offset}, **others)
 
 
-def test_trainers_of_a_user_are_copied_by_their_own_constructor(of_trial: Callable[..., Any]) -> None:
+def test_trainers_of_a_user_and_the_oldest_one_are_copied_by_their_constructors(of_trial, tmp_path):
     plan = planned(OfAUser(3, offset=1))
-    made = plan.trainer({"factor": 5}, of_trial(), None)
-    assert isinstance(made, OfAUser)
-    assert made.train_loop_config == {"value": 6}
+    copy = plan.trainer({"factor": 5}, of_trial(), None)
+    assert isinstance(copy, OfAUser)
+    assert copy.train_loop_config == {"value": 6}
     with pytest.raises(ValueError, match="factor=-1 is negative"):
         plan.trainer({"factor": -1}, of_trial(), None)
-
-
-def test_the_oldest_trainer_is_copied_too(of_trial: Callable[..., Any], tmp_path: Path) -> None:
     plan = planned(Trainer(reports_config, num_workers=2, logdir=tmp_path / "own", max_retries=5))
-    made = plan.trainer({"train_loop_config": {"a": 1}}, of_trial(), None)
-    assert (made.scaling_config.num_workers, made.run_config.name) == (2, "trial_00000")
+    copy = plan.trainer({"train_loop_config": {"a": 1}}, of_trial(), None)
+    assert (copy.scaling_config.num_workers, copy.run_config.name) == (2, "trial_00000")
 
 
-def test_torch_runs_with_a_trials_config(of_trial: Callable[..., Any]) -> None:
+@pytest.mark.slow
+def test_torch_runs_with_a_trials_config(of_trial):
     torch_of_train = pytest.importorskip("paceline.train.torch")
 
-    def loop(config: dict[str, Any]) -> None:
+    def loop(config):
         import torch
         import torch.distributed as dist
 
@@ -118,7 +103,7 @@ def test_torch_runs_with_a_trials_config(of_trial: Callable[..., Any]) -> None:
     assert plan.trainer({"train_loop_config": {"x": 5}}, of_trial(), None).fit().metrics == {"sum": 15}
 
 
-def test_trees_have_their_parameters_merged(of_trial: Callable[..., Any]) -> None:
+def test_trees_have_their_parameters_merged(of_trial):
     lightgbm_of_train = pytest.importorskip("paceline.train.lightgbm")
     rows = np.arange(200, dtype=float)
     trainer = lightgbm_of_train.LightGBMTrainer(
@@ -129,9 +114,7 @@ def test_trees_have_their_parameters_merged(of_trial: Callable[..., Any]) -> Non
     )
     plan = planned(trainer)
     made = plan.trainer({"params": {"num_leaves": 8}, "num_boost_round": 2}, of_trial(), None)
-    assert made.declared.params == {"objective": "binary", "num_leaves": 8, "verbosity": -1}  # type: ignore[attr-defined]
-    result = made.fit()
-    assert len(result.metrics_dataframe) == 2
+    assert made.declared.params == {"objective": "binary", "num_leaves": 8, "verbosity": -1}
     assert trainer.declared.params["num_leaves"] == 4
     with pytest.raises(TypeError, match="takes no argument 'depth'"):
         plan.trainer({"depth": 3}, of_trial(), None)
@@ -145,27 +128,66 @@ def test_trees_have_their_parameters_merged(of_trial: Callable[..., Any]) -> Non
             r"'lr', which is no argument of DataParallelTrainer: it has .*train_loop_config(.|\n)*hint: .*'lr'",
         ),
         ({"run_config": {}}, "param_space cannot have 'run_config': each trial is kept in the search's own directory"),
-        ({"resume_from_checkpoint": None}, "param_space cannot have 'resume_from_checkpoint'"),
         ({"scaling_config": {"num_workers": 0}}, "num_workers=0 runs in this very process"),
         ({"scaling_config": 3}, "scaling_config=3"),
-        ({"scaling_config": {"num_workers": -1}}, "num_workers=-1 is negative"),
         ({"train_loop_config": 3}, "train_loop_config=3 is not a dict"),
-        ({"datasets": 3}, "datasets"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(of_trial: Callable[..., Any], config: dict[str, Any], told: str) -> None:
+def test_a_config_that_does_not_fit_is_refused(of_trial, config, told):
     plan = planned(DataParallelTrainer(reports_config, train_loop_config={"a": 1}))
     with pytest.raises(ValueError, match=told):
         plan.trainer(config, of_trial(), None)
-
-
-def test_unknown_fields_of_a_scaling_are_named(of_trial: Callable[..., Any]) -> None:
-    plan = planned(DataParallelTrainer(reports_config))
     with pytest.raises(TypeError, match="ScalingConfig has no argument 'workers': it has num_workers"):
         plan.needs({"scaling_config": {"workers": 2}})
 
 
-def test_merging_changes_neither() -> None:
-    own, changes = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}, "d": {"e": 1}}
-    assert merged(own, changes) == {"a": {"b": 5, "c": 2}, "d": {"e": 1}}
-    assert (own, changes) == ({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}, "d": {"e": 1}})
+@pytest.fixture
+def search(tmp_path):
+    def run(trainable, param_space, **run_config):
+        tuner = tune.Tuner(
+            trainable,
+            param_space=param_space,
+            tune_config=tune.TuneConfig(metric="score", mode="max"),
+            run_config=tune.RunConfig(name="search", storage_path=tmp_path, **run_config),
+        )
+        return tuner.fit()
+
+    return run
+
+
+def scores(grid):
+    return sorted(result.metrics["score"] for result in grid if result.metrics is not None)
+
+
+def test_a_trainer_with_a_space_for_its_config_and_its_workers(search):
+    def loop(config):
+        train.report({"score": config["base"] + config["x"] * train.get_context().get_world_size()})
+
+    trainer = DataParallelTrainer(loop, train_loop_config={"base": 100})
+    space = {
+        "train_loop_config": {"x": tune.grid_search([1, 5])},
+        "scaling_config": {"num_workers": tune.grid_search([1, 2]), "resources_per_worker": {"CPU": 0.5}},
+    }
+    assert scores(search(trainer, space)) == [101, 102, 105, 110]
+
+
+class Counts(tune.Trainable):
+    def setup(self, config):
+        self.score = config["x"]
+
+    def step(self):
+        self.score += 1
+        return {"score": self.score}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"score": self.score}
+
+    def load_checkpoint(self, checkpoint):
+        self.score = checkpoint["score"]
+
+
+def test_a_class_is_stopped_and_leaves_its_last_checkpoint(search):
+    config = tune.CheckpointConfig(checkpoint_at_end=True)
+    grid = search(Counts, {"x": tune.grid_search([10, 20])}, stop={"training_iteration": 3}, checkpoint_config=config)
+    assert scores(grid) == [13, 23]
+    assert sorted(result.checkpoint.to_dict()["score"] for result in grid if result.checkpoint) == [13, 23]

@@ -1,0 +1,18 @@
+"""A run's directory, and a disk that is not waited for."""
+
+import pytest
+
+from paceline._storage.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path):
+    root = tmp_path / "run"
+    root.mkdir()
+    return Layout(root)
+
+
+@pytest.fixture
+def without_fsync(monkeypatch):
+    """A crash of a process loses nothing that was written; only a crash of the machine does."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)

@@ -1,0 +1,213 @@
+"""Image, sound and video files as rows."""
+
+import io
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow.fs
+import pytest
+import soundfile
+from PIL import Image
+from read_back import block, pipeline
+
+import paceline.data
+from paceline.data.block import TensorType
+from paceline.data.read_media import read_audio, read_images, read_videos
+from paceline.data.sources.media import needed
+
+
+def picture(seed: int, height: int = 8, width: int = 6, channels: int = 3) -> np.ndarray[Any, Any]:
+    shape = (height, width, channels) if channels > 1 else (height, width)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(5):
+        Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
+    (tmp_path / "notes.txt").write_text("no picture")
+    return tmp_path
+
+
+def test_images_of_one_size_are_one_tensor_in_the_order_of_their_names(pictures: Path) -> None:
+    dataset = paceline.data.read_images(pictures, include_paths=True)
+    assert pipeline(dataset).num_rows == 5
+    found = block(dataset)
+    assert found.columns["image"].dtype == np.uint8
+    np.testing.assert_array_equal(found.columns["image"], np.stack([picture(number) for number in range(5)]))
+    assert found.columns["path"].to_pylist() == [str(pictures / f"{number}.png") for number in range(5)]
+    filesystem = pyarrow.fs.SubTreeFileSystem(str(pictures), pyarrow.fs.LocalFileSystem())
+    assert block(read_images("0.png", filesystem=filesystem)).num_rows == 1
+
+
+def test_directories_of_hive_are_columns_if_asked_for(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / f"class={label}").mkdir()
+        Image.fromarray(picture(0)).save(tmp_path / f"class={label}" / "0.png")
+    assert list(block(read_images(tmp_path)).columns) == ["image"]
+    found = block(read_images(tmp_path, partitioning="hive", include_paths=True))
+    assert list(found.columns) == ["image", "class", "path"]
+    assert found.columns["class"].to_pylist() == ["cat", "dog"]
+
+
+def test_images_of_several_sizes_and_modes_are_ragged_unless_size_and_mode_make_them_alike(tmp_path: Path) -> None:
+    shapes = [(30, 20, 3), (8, 7, 3), (4, 4, 1), (5, 3, 4)]
+    for number, shape in enumerate(shapes):
+        Image.fromarray(picture(number, *shape)).save(tmp_path / f"{number}.png")
+    images = block(read_images(tmp_path)).columns["image"]
+    assert images.dtype == object
+    for number, shape in enumerate(shapes):
+        np.testing.assert_array_equal(images[number], picture(number, *shape))
+    Image.fromarray(picture(4)).convert("P").save(tmp_path / "4.gif")
+    images = block(read_images(tmp_path, size=(5, 4), mode="RGB")).columns["image"]
+    assert images.shape == (5, 5, 4, 3)
+    expected = Image.fromarray(picture(0, 30, 20)).resize((4, 5), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(images[0], np.asarray(expected))
+    assert block(read_images(tmp_path, size=(5, 4), mode="L")).columns["image"].shape == (5, 5, 4)
+
+
+def test_a_large_jpeg_is_scaled_to_about_what_a_full_decode_gives(tmp_path: Path) -> None:
+    smooth = np.asarray(Image.fromarray(picture(0, 6, 5)).resize((400, 320), Image.Resampling.BICUBIC))
+    Image.fromarray(smooth).save(tmp_path / "large.jpg", quality=95)
+    (found,) = block(read_images(tmp_path, size=(40, 50), mode="RGB")).columns["image"]
+    with Image.open(tmp_path / "large.jpg") as image:
+        full = np.asarray(image.resize((50, 40), Image.Resampling.BILINEAR))
+    assert found.shape == (40, 50, 3)
+    assert np.abs(found.astype(int) - full).mean() < 3
+
+
+def test_schema_and_units_are_known_beforehand(pictures: Path) -> None:
+    dataset = read_images(pictures, size=(4, 5), mode="RGB", include_paths=True, override_num_blocks=2)
+    schema = dataset._plan.source.schema()  # type: ignore[attr-defined]
+    assert schema.names == ["image", "path"]
+    assert schema.types[0] == TensorType(np.dtype(np.uint8), (4, 5, 3)) == block(dataset).schema.types[0]
+    assert read_images(pictures)._plan.source.schema() is None  # type: ignore[attr-defined]
+    units = [(task.unit.name, task.unit.num_rows) for task in pipeline(dataset).tasks]
+    assert units == [("0.png to 1.png (2 files)", 2), ("2.png to 4.png (3 files)", 3)]
+    assert len(pipeline(read_images(pictures, override_num_blocks=99)).tasks) == 5
+
+
+def test_shuffled_files_have_another_order_in_every_epoch_and_the_same_in_each(pictures: Path) -> None:
+    dataset = read_images(pictures, shuffle="files", include_paths=True, override_num_blocks=5)
+    orders = [block(dataset, epoch).columns["path"].to_pylist() for epoch in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) != orders[0]
+
+
+@pytest.mark.parametrize("content", ["other", "truncated", "header only", "half a JPEG"])
+def test_a_broken_image_is_named(pictures: Path, content: str) -> None:
+    whole, buffer = (pictures / "0.png").read_bytes(), io.BytesIO()
+    Image.fromarray(picture(0, 64, 64)).save(buffer, "JPEG")
+    half = buffer.getvalue()[: len(buffer.getvalue()) // 2]
+    broken = {"other": b"no image", "truncated": whole[:-40], "header only": whole[:20], "half a JPEG": half}
+    (pictures / "3.png").write_bytes(broken[content])
+    with pytest.raises((ValueError, OSError), match=r"3\.png cannot be read"):
+        block(read_images(pictures))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": (0, 5)}, r"size=\(0, 5\) must be"),
+        ({"mode": "rgb"}, "mode='rgb' is not one of Pillow's"),
+        ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files'"),
+        ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
+        ({"partitioning": "dir"}, "partitioning='dir' must be"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(pictures: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_images(pictures, **arguments)
+    with pytest.raises(ImportError, match=r'read_images needs no_such_library(.|\n)*pip install "paceline\[images\]"'):
+        needed("no_such_library", "read_images", "images")
+
+
+# Sound and video
+
+RATE = 8000
+
+
+def tone(frequency: float, seconds: float = 0.1, channels: int = 1) -> np.ndarray[Any, Any]:
+    wave = np.sin(2 * np.pi * frequency * np.arange(int(RATE * seconds)) / RATE).astype(np.float32) / 2
+    return np.stack([wave / (number + 1) for number in range(channels)], axis=1)
+
+
+def test_sound_is_channels_by_samples_with_its_rate(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440, channels=2), RATE, subtype="FLOAT")
+    soundfile.write(tmp_path / "b.wav", tone(880, channels=2), RATE, subtype="FLOAT")
+    dataset = read_audio(tmp_path, include_paths=True)
+    found = block(dataset)
+    assert found.columns["amplitude"].shape == (2, 2, 800)
+    assert found.columns["amplitude"].dtype == np.float32
+    np.testing.assert_array_equal(found.columns["amplitude"][1], tone(880, channels=2).T)
+    assert found.columns["sample_rate"].tolist() == [RATE, RATE]
+    assert found.columns["path"].to_pylist() == [str(tmp_path / name) for name in ("a.wav", "b.wav")]
+    assert pipeline(dataset).num_rows == 2
+
+
+def test_sound_of_several_lengths_and_formats_is_ragged(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", tone(440), RATE)
+    soundfile.write(tmp_path / "b.ogg", tone(440, 0.2), RATE)
+    amplitudes = block(read_audio(tmp_path)).columns["amplitude"]
+    assert [amplitude.shape for amplitude in amplitudes] == [(1, 800), (1, 1600)]
+    np.testing.assert_allclose(amplitudes[0][0], tone(440)[:, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFFbut not for long"], ids=["empty", "cut off"])
+def test_broken_sound_is_named(tmp_path: Path, content: bytes) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440), RATE)
+    (tmp_path / "b.wav").write_bytes(content)
+    with pytest.raises(ValueError, match=r"b\.wav cannot be read as sound"):
+        block(read_audio(tmp_path))
+
+
+def film(path: Path, num_frames: int = 12, height: int = 32, width: int = 48) -> None:
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.time_base = Fraction(1, 10)
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(np.full((height, width, 3), number * 20 % 256, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def test_each_frame_is_a_row_with_its_number_and_each_video_a_unit(tmp_path: Path) -> None:
+    film(tmp_path / "a.mp4")
+    film(tmp_path / "b.mp4", num_frames=3)
+    dataset = read_videos(tmp_path, include_timestamps=True, include_paths=True)
+    assert [task.unit.name for task in pipeline(dataset).tasks] == ["a.mp4", "b.mp4"]
+    found = block(dataset)
+    frames = found.columns["frame"]
+    assert frames.shape == (15, 32, 48, 3)
+    assert frames.dtype == np.uint8
+    assert found.columns["frame_index"].tolist() == [*range(12), *range(3)]
+    assert found.columns["path"].to_pylist() == [str(tmp_path / "a.mp4")] * 12 + [str(tmp_path / "b.mp4")] * 3
+    np.testing.assert_allclose(frames[:12].mean(axis=(1, 2, 3)), np.arange(12) * 20, atol=6)
+    np.testing.assert_allclose(found.columns["frame_timestamp"][:12, 0], np.arange(12) / 10, atol=1e-6)
+    np.testing.assert_allclose(found.columns["frame_timestamp"][:11, 1], np.arange(1, 12) / 10, atol=1e-6)
+    assert list(block(read_videos(tmp_path / "b.mp4")).columns) == ["frame", "frame_index"]
+
+
+@pytest.mark.parametrize("content", ["other", "truncated", "sound"])
+def test_broken_video_is_named(tmp_path: Path, content: str) -> None:
+    film(tmp_path / "a.mp4")
+    soundfile.write(tmp_path / "b.wav", tone(440), RATE)
+    whole, sound = (tmp_path / "a.mp4").read_bytes(), (tmp_path / "b.wav").read_bytes()
+    broken = {"other": b"no video", "truncated": whole[: len(whole) // 2], "sound": sound}[content]
+    (tmp_path / "b.mp4").write_bytes(broken)
+    said = "there is no video in it" if content == "sound" else "(after 0 frames: Invalid data|there is no video)"
+    with pytest.raises(ValueError, match=rf"b\.mp4 cannot be read as video: {said}"):
+        block(read_videos([tmp_path / "a.mp4", tmp_path / "b.mp4"]))
+
+
+def test_of_a_video_that_can_be_played_without_its_end_the_frames_up_to_there_come(tmp_path: Path) -> None:
+    film(tmp_path / "a.mkv", num_frames=60)
+    whole = (tmp_path / "a.mkv").read_bytes()
+    (tmp_path / "a.mkv").write_bytes(whole[: len(whole) * 2 // 3])
+    indices = block(read_videos(tmp_path)).columns["frame_index"].tolist()
+    assert indices == [*range(len(indices))]
+    assert 10 < len(indices) < 60

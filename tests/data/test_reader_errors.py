@@ -1,0 +1,206 @@
+"""Readers name the file that they cannot read and refuse wrong arguments when they are called."""
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from read_back import block
+
+from paceline.data import (
+    col,
+    read_binary_files,
+    read_json,
+    read_numpy,
+    read_parquet,
+    read_text,
+    read_tfrecords,
+    read_webdataset,
+)
+from paceline.data.block import Block
+from paceline.data.sources import json as json_source
+from paceline.data.tfexample import examples
+from paceline.data.tfrecord import framed
+
+
+def save_array(array: Any, **options: Any) -> bytes:
+    np.save(file := io.BytesIO(), array, **options)
+    return file.getvalue()
+
+
+def save_archive(**arrays: Any) -> bytes:
+    np.savez(file := io.BytesIO(), **arrays)
+    return file.getvalue()
+
+
+def write_tar(*members: tuple[str, bytes], mode: str = "w") -> bytes:
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def write_records(column: Any) -> bytes:
+    return b"".join(map(framed, examples(Block({"x": column}))))
+
+
+def flip(data: bytes, byte: int) -> bytes:
+    return data[:byte] + bytes([data[byte] ^ 0xFF]) + data[byte + 1 :]
+
+
+LINES = b"".join(json.dumps({"n": number}).encode() + b"\n" for number in range(700))
+PACKED = gzip.compress(LINES)
+ARRAY = save_array(np.arange(100.0))
+RECORDS = write_records(np.arange(5000))
+TAR = write_tar(*((f"s{number}.txt", b"x" * 400) for number in range(3)))
+PACKED_TAR = write_tar(("a.bin", np.random.default_rng(0).bytes(20000)), mode="w:gz")
+pq.write_table(pa.table({"n": range(100), "x": range(100), "s": ["x"] * 100}), parquet_file := pa.BufferOutputStream())
+TABLE = parquet_file.getvalue().to_pybytes()
+
+KINDS: dict[Any, str] = {
+    read_binary_files: "",
+    read_json: " as JSON: ",
+    read_numpy: " as a NumPy array: ",
+    read_parquet: " as Parquet: ",
+    read_text: " as utf-8 text: ",
+    read_tfrecords: " as TFRecords of tf.train.Example: ",
+    read_webdataset: " as a tar file of samples: ",
+}
+BROKEN: list[tuple[Any, str, bytes, str]] = [
+    (read_binary_files, "a.gz", gzip.compress(b"content")[:-9], ""),
+    (read_json, "a.json", b'{"n": 1}\n{"n": \n', "row 2: Expecting value"),
+    (read_json, "a.json", b'{"n": 1}\n[1]\n', "row 2: it is a list, not an object"),
+    (read_json, "a.json", b'[{"n": 1}, {"n"', "Expecting ':' delimiter"),
+    (read_json, "a.json", b'{"n": 1, \n "m": ', "Expecting value"),
+    (read_json, "a.json", b"\x00\xff garbage", "utf-8|Expecting value"),
+    (read_json, "a.jsonl.gz", PACKED[: len(PACKED) // 2], ""),
+    (read_json, "a.jsonl", LINES + b"{oops}\n" + LINES, "row 701: "),
+    (read_json, "a.jsonl", LINES + b'{"n": "text"}\n', r"after row \d+.*explicit_schema"),
+    (read_json, "a.jsonl", LINES + b'{"n": 1, "b": 2}\n', r"after row \d+.*explicit_schema"),
+    (read_numpy, "a.npy", b"", ""),
+    (read_numpy, "a.npy", b"no array at all, but longer than a header would be", ""),
+    (read_numpy, "a.npy", ARRAY[:20], ""),
+    (read_numpy, "a.npy", ARRAY[:-10], "it has 918 bytes and should have 928: it was cut off"),
+    (read_numpy, "a.npy", save_array(np.array([{"a": 1}, None], dtype=object)), "Python objects"),
+    (read_numpy, "a.npy", save_array(np.float64(3)), "single value"),
+    (read_numpy, "a.npz", save_archive(x=np.arange(100))[:-40], ""),
+    (read_numpy, "a.npz", save_archive(x=np.arange(3), y=np.arange(2)), "'x' has 3, 'y' has 2"),
+    (read_parquet, "a.parquet", b"", ""),
+    (read_parquet, "a.parquet", b"garbage" * 100, ""),
+    (read_parquet, "a.parquet", TABLE[: len(TABLE) // 2], ""),
+    (read_parquet, "a.parquet", TABLE[:4] + b"\xa5" * 100 + TABLE[104:], ""),
+    (read_text, "a.txt", b"fine\n\xff\xfe\n", ""),
+    (read_text, "a.txt", b"cut in a sign \xc3", ""),
+    (read_text, "a.txt.gz", b"not packed", ""),
+    (read_text, "a.txt.gz", PACKED[: len(PACKED) // 2], ""),
+    (read_tfrecords, "a.tfrecord", RECORDS[:-3], r"record 4999 \(byte \d+\): the file ends \d+ bytes .*cut off"),
+    (read_tfrecords, "a.tfrecord", flip(RECORDS, -4), r"record 4999 \(byte \d+\): its data .*altered"),
+    (read_tfrecords, "a.tfrecord", flip(RECORDS, 0), r"record 0 \(byte 0\): its length .*altered"),
+    (read_tfrecords, "a.tfrecord", gzip.compress(RECORDS), r"record 0 \(byte 0\): its length .*checksum: .*compressed"),
+    (read_tfrecords, "a.tfrecord", RECORDS + framed(b"\xff\xff"), "record 5000: byte 0: a number does not end"),
+    (
+        read_tfrecords,
+        "a.tfrecord",
+        RECORDS + write_records([0.5]),
+        "record 5000: feature 'x' is a float list, and a int",
+    ),
+    (read_webdataset, "a.tar", b"", "it ends without the mark of its end: it is empty"),
+    (read_webdataset, "a.tar", TAR[:700], "(unexpected end of data|ends within)"),
+    (read_webdataset, "a.tar", TAR[:1024], r"it ends without the mark of its end: .*cut off .*\(after 's0.txt'\)"),
+    (read_webdataset, "a.tar", TAR[:1324], r"it ends within the header of a file: it was cut off \(after 's0.txt'\)"),
+    (read_webdataset, "a.tar", flip(TAR, 1034), r"the header of a file is damaged: .*\(after 's0.txt'\)"),
+    (read_webdataset, "a.tgz", PACKED_TAR[:-5000], ""),
+    (read_webdataset, "a.tar", write_tar(("s.cls", b"seven")), r"sample 's': its \.cls cannot be decoded"),
+    (
+        read_webdataset,
+        "a.tar",
+        write_tar(("s.png", b"no image")),
+        r"sample 's': its \.png cannot be decoded: .*no format",
+    ),
+    (read_webdataset, "a.tar", write_tar(("s.json", b"{")), r"sample 's': its \.json cannot be decoded"),
+    (
+        read_webdataset,
+        "a.tar",
+        write_tar(("s.npy", save_array(np.array([None]), allow_pickle=True))),
+        r"sample 's': its \.npy cannot be decoded",
+    ),
+    (
+        read_webdataset,
+        "a.tar",
+        write_tar(("s.txt", b"x"), ("s.txt", b"y")),
+        r"sample 's' has two files that end in \.txt",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "content", "message"),
+    BROKEN,
+    ids=[f"{read.__name__}: {message}" for read, _, _, message in BROKEN],
+)
+def test_a_broken_file_is_named_with_what_is_wrong(
+    tmp_path: Path,
+    read: Callable[[Path], Any],
+    name: str,
+    content: bytes,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(json_source, "_PIECE", 100)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((ValueError, OSError), match=rf"(?s){name} cannot be read{KINDS[read]}.*({message})"):
+        block(read(tmp_path))
+
+
+FILES: dict[Any, tuple[str, bytes]] = {
+    read_json: ("a.json", b'{"n": 1}'),
+    read_parquet: ("a.parquet", TABLE),
+    read_text: ("a.txt", b"x"),
+    read_tfrecords: ("a.tfrecord", b""),
+    read_webdataset: ("a.tar", write_tar()),
+}
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    (read_json, {"lines": "yes"}, "lines='yes' must be True or False"),
+    (read_json, {"orient": "records"}, r"read_json\(\) has no argument 'orient'"),
+    (read_parquet, {"colums": ["x"]}, r"read_parquet\(\) has no argument 'colums'; it has paths, .*columns"),
+    (read_parquet, {"columns": ["x", "z"]}, "columns names 'z', which is no column .* there are: 'n', 'x'"),
+    (read_parquet, {"columns": "x"}, "columns='x' must be a list of names"),
+    (read_parquet, {"columns": ["x", "x"]}, "names a column twice"),
+    (read_parquet, {"filter": "nowhere > 3"}, "filter names 'nowhere'"),
+    (read_parquet, {"filter": col("s") > 3}, "filter=.* does not fit the columns: "),
+    (read_parquet, {"filter": pc.field("nowhere") > 3}, "filter=.* does not fit the columns: .*nowhere"),
+    (read_parquet, {"filter": lambda row: True}, "filter=.* must be an expression"),
+    (read_parquet, {"shuffle": "rows"}, "shuffle='rows' must be None, 'files' or a FileShuffleConfig"),
+    (read_parquet, {"override_num_blocks": 0}, "override_num_blocks=0 must be"),
+    (read_parquet, {"concurrency": 1.5}, "concurrency=1.5 must be"),
+    (read_parquet, {"include_paths": 1}, "include_paths=1 must be True or False"),
+    (read_text, {"encoding": "klingon"}, "encoding='klingon'"),
+    (read_text, {"drop_empty_lines": 0}, "drop_empty_lines=0"),
+    (read_tfrecords, {"compression": "gz"}, "compression='gz' must be 'GZIP', 'ZLIB' or None"),
+    (read_tfrecords, {"tf_schema": {"x": "int"}}, r"tf_schema\['x'\]='int' must be an Arrow type"),
+    (read_tfrecords, {"tf_schema": 5}, "tf_schema=5 must be a dict"),
+    (read_webdataset, {"suffixes": "jpg"}, "suffixes='jpg' must be a list"),
+    (read_webdataset, {"fileselect": 5}, "fileselect=5 must be a list"),
+    (read_webdataset, {"decoder": 5}, "decoder=5 must be a function"),
+    (read_webdataset, {"filerename": "x"}, "filerename='x' must be a function"),
+]
+
+
+@pytest.mark.parametrize(("read", "arguments", "message"), WRONG)
+def test_a_wrong_argument_is_refused_at_once(
+    tmp_path: Path, read: Callable[..., Any], arguments: dict[str, Any], message: str
+) -> None:
+    name, content = FILES[read]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((TypeError, ValueError), match=message):
+        read(tmp_path, **arguments)

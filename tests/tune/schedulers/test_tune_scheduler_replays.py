@@ -1,0 +1,107 @@
+"""What holds for every scheduler that stops or pauses: it decides by what it hears, and spends few epochs."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from played_search import Search, curve, fates, negate, replay, searches, without_reasons
+
+from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+
+TURNS = {"time_attr": "training_iteration", "grace_period": 0, "min_samples_required": 2}
+SCHEDULERS = {
+    "asha": (ASHAScheduler, {"max_t": 9, "reduction_factor": 2, "brackets": 2}),
+    "asha_thirds": (ASHAScheduler, {"max_t": 9, "reduction_factor": 3}),
+    "hyperband": (HyperBandScheduler, {"max_t": 9}),
+    "median": (MedianStoppingRule, {**TURNS, "min_time_slice": 2}),
+    "median_soft": (MedianStoppingRule, {**TURNS, "min_time_slice": 2, "hard_stop": False}),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_scheduler_decides_the_same_again_whatever_trials_are_called_and_for_negated_values(name, data):
+    kind, options = SCHEDULERS[name]
+
+    def make(mode="min"):
+        return kind(metric="loss", mode=mode, **options)
+
+    def rename(trial_id):
+        return f"x{99 - int(trial_id)}"  # In the other order.
+
+    search = data.draw(searches(make))
+    again = make()
+    assert replay(again, search.calls) == search.decisions
+    assert vars(again) == vars(search.scheduler)
+    expected = without_reasons(search.decisions)
+    renamed = [[(action, rename(trial_id)) for action, trial_id in answer] for answer in expected]
+    assert without_reasons(replay(make(), search.calls, rename)) == renamed
+    if name != "median_soft":
+        assert without_reasons(replay(make("max"), search.calls, change=negate)) == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(fates())
+def test_fifo_decides_nothing(found):
+    search = Search(FIFOScheduler(), found, slots=2).play()
+    assert not any(search.decisions)
+    assert not FIFOScheduler.decides
+    assert [*search.ended.values()].count("failed") == sum(fate.fails for fate in found.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (ASHAScheduler, {"max_t": 0}, "max_t=0 is not a number above 0"),
+        (ASHAScheduler, {"max_t": 16, "grace_period": 17}, "grace_period=17 is more than max_t=16"),
+        (ASHAScheduler, {"reduction_factor": 1}, "reduction_factor=1 is not a number above 1"),
+        (ASHAScheduler, {"brackets": 0}, "brackets=0 is not a whole number of 1 or more"),
+        (ASHAScheduler, {"mode": "low"}, "mode='low' is neither 'min' nor 'max'"),
+        (ASHAScheduler, {"metric": ["a", "b"]}, "one metric"),
+        (HyperBandScheduler, {"max_t": 0}, "max_t=0"),
+        (HyperBandScheduler, {"reduction_factor": 0.5}, "reduction_factor=0.5"),
+        (MedianStoppingRule, {"grace_period": -1}, "grace_period=-1"),
+        (MedianStoppingRule, {"min_samples_required": 0}, "min_samples_required=0"),
+        (MedianStoppingRule, {"min_time_slice": math.inf}, "min_time_slice=inf"),
+    ],
+)
+def test_bad_arguments_are_named(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**{"metric": "loss", "mode": "min", **options})
+
+
+TRIALS = 143
+"""A round of HyperBand."""
+EPOCHS = 81
+
+
+def search_curves(make, seed):
+    """The share of the epochs that it took, and how much better the best is, in full, than the one that it found."""
+    chance = random.Random(seed)
+    fates, in_full = {}, {}
+    for number in range(TRIALS):
+        floor, pace = chance.uniform(0.1, 1.0), chance.uniform(0.05, 0.5)
+        losses = [floor + 2 * (1 - pace) ** epoch for epoch in range(1, EPOCHS + 1)]
+        in_full[f"{number:05d}"] = losses[-1]
+        fates[f"{number:05d}"] = curve([loss + chance.gauss(0, 0.01) for loss in losses])
+    search = Search(make(), fates, slots=8, pick=random.Random(seed).randrange).play()
+    last = {trial_id: fates[trial_id].reports[count - 1]["loss"] for trial_id, count in search.num_reports.items()}
+    best = min(last, key=lambda trial_id: float(last[trial_id]))
+    return sum(search.num_reports.values()) / TRIALS / EPOCHS, in_full[best] - min(in_full.values())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ASHAScheduler(metric="loss", mode="min", max_t=81, grace_period=3, reduction_factor=3),
+        lambda: HyperBandScheduler(metric="loss", mode="min", max_t=81, reduction_factor=3),
+    ],
+    ids=["ASHA", "HyperBand"],
+)
+def test_a_sixth_of_the_epochs_finds_a_loss_that_is_nearly_the_best(make):
+    shares, regrets = zip(*(search_curves(make, seed) for seed in range(8)), strict=True)
+    assert max(shares) < 1 / 6, shares
+    assert max(regrets) < 0.05, regrets  # Of losses from 0.1 to 1.
