@@ -52,9 +52,10 @@ mutation: $(DEV_READY)  ## plant small bugs, and count how many of them the test
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
 
-lint: $(DEV_READY)  ## check style and formatting
+lint: $(DEV_READY)  ## check style, formatting and spelling
 	@$(RUN) -m ruff check --no-cache .
 	@$(RUN) -m ruff format --no-cache --check .
+	@$(RUN) -m codespell_lib src docs examples benchmarks frontend/src README.md CONTRIBUTING.md CHANGELOG.md
 
 types: $(DEV_READY)  ## check types
 	@$(RUN) -m mypy

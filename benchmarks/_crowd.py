@@ -19,25 +19,25 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paceline._core.cursor import Cursor
-from paceline._core.system import Condition
-from paceline._engine.base import Group, Needs
+from paceline._core.system import ProcessStatus
+from paceline._engine.base import WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointStaged,
-    Failure,
     FromWorker,
     Reported,
-    Sample,
-    Sampled,
-    Staged,
+    SampleStacks,
+    StacksSampled,
+    StagedFiles,
     ToWorker,
     WorkerFailed,
+    WorkerFailure,
     WorkerReady,
     WorkerReturned,
     WorkersStopped,
 )
 from paceline._storage.files import hash_file
-from paceline._storage.layout import Layout, checkpoint_name
+from paceline._storage.run_layout import RunLayout, checkpoint_name
 from paceline.testing import FakeClock
 
 AT_A_TIME = 10
@@ -78,7 +78,7 @@ class Moments:
 
 
 class Crowd:
-    def __init__(self, layout: Layout, clock: FakeClock, plan: Plan) -> None:
+    def __init__(self, layout: RunLayout, clock: FakeClock, plan: Plan) -> None:
         self.spent = Spent()
         self.moments = Moments()
         self.num_told = 0
@@ -97,10 +97,10 @@ class Crowd:
 
     waits = False
 
-    def capacity(self, needs: Needs, least: int, most: int) -> int:
+    def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         return most
 
-    def start(self, group: Group) -> None:
+    def start(self, group: WorkerGroupSpec) -> None:
         if self._attempt:
             self.mark("started")
         with self._own():
@@ -111,8 +111,8 @@ class Crowd:
 
     def send(self, rank: int, message: ToWorker) -> None:
         self.num_told += 1
-        if isinstance(message, Sample):
-            self._answers.append(Sampled(self._attempt, rank, message.number, moved=True))
+        if isinstance(message, SampleStacks):
+            self._answers.append(StacksSampled(self._attempt, rank, message.number, has_moved=True))
         elif isinstance(message, CheckpointCommitted):
             self._committed = message.record.seq
 
@@ -162,7 +162,7 @@ class Crowd:
         self._woken.clear()
         self._clock.advance(time.perf_counter() - began)
 
-    def condition(self, rank: int) -> Condition | None:
+    def condition(self, rank: int) -> ProcessStatus | None:
         return None
 
     def wake(self) -> None:
@@ -239,12 +239,12 @@ class Crowd:
                 said.append(CheckpointStaged(self._attempt, seq, self._staged(rank, seq)))
         return said
 
-    def _staged(self, rank: int, seq: int) -> Staged:
+    def _staged(self, rank: int, seq: int) -> StagedFiles:
         directory = self._layout.staged_rank(self._attempt, seq, rank)
         directory.mkdir(parents=True)
         path = directory / f"shard_{rank}.pt"
         path.write_bytes(b"weights")
-        return Staged(rank, (hash_file(path, path.name),))
+        return StagedFiles(rank, (hash_file(path, path.name),))
 
     def _deaths(self, at: float, tens: list[range]) -> Iterator[Line]:
         """Some are killed; the others hear of it, and some say so first."""
@@ -255,9 +255,9 @@ class Crowd:
     def _death(self, rank: int, *, dead: bool) -> WorkerFailed:
         wall = self._clock.wall()
         if dead:
-            failure = Failure(rank, "killed", "killed by SIGKILL", at=wall, host="node")
+            failure = WorkerFailure(rank, "killed", "killed by SIGKILL", at=wall, host="node")
         else:
             told = "RuntimeError: Connection closed by peer"
             frames = ("train.py:38 in train_fn",)
-            failure = Failure(rank, "user", told, at=wall + 1, frames=frames, traceback="...", collateral=True)
+            failure = WorkerFailure(rank, "user", told, at=wall + 1, frames=frames, traceback="...", collateral=True)
         return WorkerFailed(self._attempt, rank, failure)

@@ -21,7 +21,7 @@ def write_run(path: Path, num_reports: int, num_metrics: int, *, ended: bool = T
     names = [f"metric_{n}" for n in range(num_metrics)]
     book = Journal(path / "journal.jsonl")
     book.append(events.DriverStarted(1, 0, at=BEGAN, lease=1))
-    book.append(events.TimeTold(BEGAN))
+    book.append(events.Timestamp(BEGAN))
     book.append(WorkerReady(1, 0, 1))
     for step in range(num_reports):
         metrics = {name: math.sin(step / 1000 + n) + (step % 7) / 10 for n, name in enumerate(names)}
@@ -31,6 +31,6 @@ def write_run(path: Path, num_reports: int, num_metrics: int, *, ended: bool = T
             book.flush()
     if ended:
         book.append(WorkerReturned(1, 0, num_reports))
-        book.append(events.TimeTold(BEGAN + num_reports / 100))
+        book.append(events.Timestamp(BEGAN + num_reports / 100))
         book.append(WorkersStopped(1))
     book.close()

@@ -71,7 +71,7 @@ def _took(bench: Bench, name: str, script: str, sizes: list[tuple[int, int]]) ->
         for way, samples in took[size].items():
             check(len(samples) == 1 + times, f"{name}, {way}: {len(samples)} of {1 + times} saves of {size} MB")
     if name == "ours":
-        events = journal.read(directory / "run" / "journal.jsonl")
+        events = journal.read_events(directory / "run" / "journal.jsonl")
         committed, expected = sum(isinstance(event, Committed) for event in events), sum(2 + 2 * n for _, n in sizes)
         check(committed == expected, f"{committed} of {expected} checkpoints were committed")
     if not bench.options.keep:  # Gigabytes, which the next one's would compete with.

@@ -56,7 +56,7 @@ def measured(bench: Bench) -> Report:
         "PYTHONPYCACHEPREFIX": str(directory / "compiled"),
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    with settings.variables_set(variables):
+    with settings.override_environment(variables):
         for number in bench.rounds(warm_up=1):
             for name, arguments in (*COMMANDS.items(), ("python -c pass", BARE)):
                 best = min(_seconds(arguments, directory) for _ in range(bench.options.times if number >= 0 else 1))

@@ -115,10 +115,10 @@ def _warm(bench: Bench, size: int, ours: Lines) -> None:
 
 
 def _num_reports(run: Path) -> int:
-    from paceline._control.recover import history_of
-    from paceline._storage.home import Home
+    from paceline._control.recovery import load_history
+    from paceline._storage.run_location import RunLocation
 
-    return history_of(Home.of_path(str(run)).depot_to_read())[0].num_reports
+    return load_history(RunLocation.from_path(str(run)).open_run_store_for_reading())[0].num_reports
 
 
 def _command(directory: Path, size: int, fits: int, reports: int) -> list[str]:

@@ -98,7 +98,7 @@ def _exact_recovery(name: str, directory: Path) -> float:
 
 def _check_journal(path: Path) -> None:
     """Every report of every rank is there once, in the attempt that made it."""
-    found = Counter((e.attempt, e.rank, e.seq) for e in journal.read(path) if isinstance(e, Reported))
+    found = Counter((e.attempt, e.rank, e.seq) for e in journal.read_events(path) if isinstance(e, Reported))
     expected = {(1, rank, seq) for rank in range(2) for seq in range(1, LOST_AT + 1)}
     expected |= {(2, rank, seq) for rank in range(2) for seq in range(LOST_AT + 1, LAST + 1)}
     missing = expected - found.keys()

@@ -99,7 +99,7 @@ def _flow(directory: Path, name: str, count: int) -> Flow:
 
 def _check_nothing_is_lost(path: Path, count: int) -> None:
     found: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-    for event in journal.read(path):
+    for event in journal.read_events(path):
         if isinstance(event, Reported):
             found[event.rank].append((event.seq, msgspec.json.decode(event.metrics)["i"]))
     for rank, reports in found.items():

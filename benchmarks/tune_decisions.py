@@ -25,7 +25,7 @@ from paceline.tune.schedulers.hyperband import HyperBandScheduler
 from paceline.tune.schedulers.median import MedianStoppingRule
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Pause, Resume, Stop, TrialScheduler
-from paceline.tune.trial import Saved, Trial
+from paceline.tune.trial import Trial, TrialCheckpoint
 
 ITERATION: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 SECONDS: dict[str, Any] = {"time_attr": "time_total_s", "metric": "loss", "mode": "min"}
@@ -75,7 +75,7 @@ class Trials:
             "trial_id": trial_id,
             "config": config,
         }
-        saved = Saved(f"trial_{trial_id}", iteration, f"checkpoint_{iteration:06d}", iteration)
+        saved = TrialCheckpoint(f"trial_{trial_id}", iteration, f"checkpoint_{iteration:06d}", iteration)
         trial = Trial(trial_id, config, "RUNNING", result, saved, iteration)
         began = time.thread_time_ns()
         answer = self._scheduler.on_trial_result(trial, result)

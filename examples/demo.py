@@ -102,9 +102,7 @@ def main() -> None:
     parser.add_argument("--storage-path", help="where runs are kept; by default ~/paceline_results")
     given = parser.parse_args()
 
-    print(
-        f"{given.samples} pictures of {len(CLASSES)} shapes, to be told apart with an accuracy of {STATED_ACCURACY:.0%}"
-    )
+    print(f"{given.samples} images, {len(CLASSES)} classes, target accuracy {STATED_ACCURACY:.0%}")
     trainer = TorchTrainer(
         train_func,
         train_loop_config={"epochs": given.epochs, "samples": given.samples, "kill": given.kill},
@@ -116,7 +114,7 @@ def main() -> None:
     accuracy = read_back_accuracy(result.checkpoint)
     took_s = time.time() - psutil.Process().create_time()
     print()
-    print(f"accuracy    {accuracy:.1%} on {NUM_VALIDATION} pictures it was not trained on, by the checkpoint read back")
+    print(f"accuracy    {accuracy:.1%} on {NUM_VALIDATION} unseen images, computed from the checkpoint")
     print(f"checkpoint  {result.checkpoint.path}")
     print(f"output      {result.log_dir}")
     print(f"took        {took_s:.1f} s, imports included")

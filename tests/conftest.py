@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv("PACELINE_SPOOL_PATH", str(path / "spool"))
     patch.setenv(MARK, uuid.uuid4().hex)
     # Interpreters that wait for a next run of the same test, which never comes, would only cost time.
-    patch.setattr("paceline._engine.local.spares.MAX_SPARES", 0)
+    patch.setattr("paceline._engine.local.spare_interpreters.MAX_SPARES", 0)
     # A shell's background job starts with SIGINT ignored, and so would every process that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

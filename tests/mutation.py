@@ -34,11 +34,17 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         ["_storage", "contracts", "properties", "train/torch/test_checkpoint.py"],
     ),
     "data": (
-        ["data/exec/schedule.py", "data/optimize.py", "data/order.py", "data/cutting.py", "data/ranges.py"],
+        [
+            "data/exec/schedule.py",
+            "data/optimizer.py",
+            "data/shuffle_order.py",
+            "data/batch_cutter.py",
+            "data/row_ranges.py",
+        ],
         ["data", "properties"],
     ),
     "tune": (
-        ["tune/schedulers", "tune/stoppers", "tune/drive/state.py"],
+        ["tune/schedulers", "tune/stoppers", "tune/drive/search_state.py"],
         ["tune"],
     ),
 }

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block, Schema
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, Task
-from paceline.data.mixing import Mixing
-from paceline.data.order import permutation
-from paceline.data.position import Delivered
-from paceline.data.transform import Scope, Transform
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import Pipeline, PipelineTask
+from paceline.data.sharding import RowDelivery
+from paceline.data.shuffle_mixing import Mixing
+from paceline.data.shuffle_order import permutation
+from paceline.data.transform import Transform, TransformScope
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Without(Transform):
     def name(self) -> str:
         return f"without({self.divisor})"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield block.take(np.flatnonzero(block.column("id") % self.divisor))
 
@@ -75,9 +75,9 @@ class Rows:
         ]
         order = permutation(len(units), 0, epoch) if self.reorder else range(len(units))
         chain = () if self.without is None else (Without(self.without),)
-        return Pipeline(tuple(Task(units[index], 0) for index in order), (chain,))
+        return Pipeline(tuple(PipelineTask(units[index], 0) for index in order), (chain,))
 
-    def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
+    def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         self.opened.append((epoch, unit, offset))
         self.num_open += 1
         try:

@@ -6,7 +6,7 @@ import msgspec
 
 from paceline._control import events
 from paceline._control.events import Event, Reported
-from paceline._core.codec import sealed
+from paceline._core.codec import seal_line
 from paceline._engine.messages import CheckpointRecord
 
 
@@ -24,14 +24,14 @@ class WrittenRun:
 
     def write(self, *written: Event) -> None:
         with self.journal.open("ab") as file:
-            file.write(b"".join(sealed(events.encode(event)) for event in written))
+            file.write(b"".join(seal_line(events.encode_event(event)) for event in written))
 
 
 def started(size: int = 1, at: float = 1000.0, **more: object) -> list[Event]:
     """A driver, and all workers ready in attempt 1."""
     attempt = more.pop("attempt", 1)
     ready = [events.WorkerReady(attempt, rank, 100 + rank) for rank in range(size)]
-    return [events.DriverStarted(size, more.pop("max_failures", 0), at=at, **more), events.TimeTold(at + 1), *ready]
+    return [events.DriverStarted(size, more.pop("max_failures", 0), at=at, **more), events.Timestamp(at + 1), *ready]
 
 
 def report(seq: int, metrics: dict, *, attempt: int = 1, rank: int = 0, at: float | None = None, **more) -> Reported:
@@ -45,4 +45,4 @@ def committed(seq: int, *, attempt: int = 1, metrics: bytes = b"{}", name: str |
 
 def ended(size: int = 1, num_reports: int = 0, attempt: int = 1, at: float = 2000.0) -> list[Event]:
     returned = [events.WorkerReturned(attempt, rank, num_reports) for rank in range(size)]
-    return [events.TimeTold(at), *returned, events.WorkersStopped(attempt)]
+    return [events.Timestamp(at), *returned, events.WorkersStopped(attempt)]

@@ -11,15 +11,15 @@ from _crowd import Crowd, Plan
 
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
-from paceline._control.hangs import Watch
+from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Finished, Running
-from paceline._core.codec import unsealed
-from paceline._engine.base import Group, WorkerSpec
-from paceline._engine.messages import Begin
-from paceline._storage.home import Home
+from paceline._core.codec import unseal_line
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
+from paceline._engine.messages import WorkerInit
+from paceline._storage.run_location import RunLocation
 from paceline.testing import FakeClock
-from paceline.train.drive import Seams, opened
-from paceline.train.failures import Collector
+from paceline.train.failures import ResultCollector
+from paceline.train.run_driver import RunEnvironment, open_run
 from paceline.train.terminal import Terminal
 
 
@@ -29,11 +29,11 @@ class Restart:
     def __init__(self, crowd):
         self._crowd = crowd
 
-    def saw(self, event, run):
+    def on_event(self, event, run):
         moments = self._crowd.moments
         if run.attempt == 1 or not isinstance(run.phase, Running) or "again" in moments.at:
             return
-        if run.phase.progress.least > self._crowd.first_seq:
+        if run.phase.progress.minimum > self._crowd.first_seq:
             self._crowd.mark("again")
 
     def tick(self, run, now):
@@ -43,11 +43,11 @@ class Restart:
 def group_of(layout, command, run):
     first = command.resume.seq if command.resume else 0
     size = command.size
-    return Group(
+    return WorkerGroupSpec(
         command.attempt,
         tuple(
             WorkerSpec(
-                Begin(
+                WorkerInit(
                     run_name="run",
                     run_path=str(layout.root),
                     attempt=command.attempt,
@@ -71,7 +71,7 @@ def group_of(layout, command, run):
 
 def simulated(path, size, plan):
     clock = FakeClock(1000.0)
-    with opened(Home.of_path(str(path)), Seams(), say=lambda text: None) as (found, depot):
+    with open_run(RunLocation.from_path(str(path)), RunEnvironment(), say=lambda text: None) as (found, depot):
         layout = depot.layout
         crowd = Crowd(layout, clock, plan)
         controller = Controller(
@@ -81,8 +81,8 @@ def simulated(path, size, plan):
             depot=depot,
             group=lambda command, run: group_of(layout, command, run),
             clock=clock,
-            watch=Watch(None, "warn", str(path)),
-            observers=[Collector(found.history, found.run), Terminal(layout, 1, 3600.0), Restart(crowd)],
+            watch=HangDetector(None, "warn", str(path)),
+            observers=[ResultCollector(found.history, found.run), Terminal(layout, 1, 3600.0), Restart(crowd)],
             fence=found.fence,
         )
         run = controller.drive(DriverStarted(size, 1, Retention(num_to_keep=1)))
@@ -97,9 +97,9 @@ def check_journal(path, expected):
     found = Counter()
     with (path / "journal.jsonl").open("rb") as lines:
         for line in lines:
-            payload = unsealed(line)
+            payload = unseal_line(line)
             assert payload is not None
-            if b'"type":"Reported"' in payload:
+            if b'"type":"reported"' in payload:
                 event = json.loads(payload)
                 found[event["attempt"], event["rank"]] += 1
     wrong = {key: (found[key], count) for key, count in expected.items() if found[key] != count}

@@ -35,32 +35,32 @@ def init(engine: str | None = None, address: str | None = None, **options: Any) 
     here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already. On this machine
     other arguments of `ray.init`, such as `num_cpus`, are taken and mean nothing: there is no cluster to be started.
     """
-    from paceline._core.choice import check_options, remember
+    from paceline._core.engine_choice import check_options, remember_init
 
     check_options(engine, address, options)
 
     def connect(address: str | None) -> object:
-        from paceline._engine.ray.connect import connected
+        from paceline._engine.ray.connection import connect_to_cluster
 
-        return connected(address)
+        return connect_to_cluster(address)
 
-    remember(engine, address, connect)
+    remember_init(engine, address, connect)
 
 
 def is_initialized() -> bool:
     """Whether `init()` was called, and `shutdown()` not since."""
-    from paceline._core.choice import is_told
+    from paceline._core.engine_choice import has_init_choice
 
-    return is_told()
+    return has_init_choice()
 
 
 def shutdown() -> None:
     """Take `init()` back, and end the processes that wait for further runs. Runs that are under way are not touched."""
-    from paceline._core.choice import forget
-    from paceline._engine.local.launch import end_waiting
+    from paceline._core.engine_choice import forget_init
+    from paceline._engine.local.launchers import close_prewarmed_processes
 
-    forget()
-    end_waiting()
+    forget_init()
+    close_prewarmed_processes()
 
 
 def __getattr__(name: str) -> Any:

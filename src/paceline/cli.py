@@ -1,8 +1,7 @@
-"""The command `paceline`: finds the module of a command and hands it the rest of the line.
+"""The `paceline` command: finds the module of a subcommand and passes it the remaining arguments.
 
-A command is a module with a `main(arguments) -> exit code` and a parser of its own. Only the one that is asked for is
-imported, so that help and mistakes cost nothing. What every command does alike about trouble, Ctrl-C and a pipe that
-nobody reads any more is done here.
+A subcommand is a module with its own parser and a `main(arguments) -> exit code`. Only the requested one is imported,
+so help and usage errors stay fast. Errors, Ctrl-C and closed pipes are handled here for all of them.
 """
 
 import argparse
@@ -34,8 +33,8 @@ COMMANDS = {
 }
 
 LOOKS = {"ls", "show", "logs", "metrics", "checkpoints", "diff"}
-"""They look at runs and are gone again: a fifth of their time would be the collector of garbage, looking at modules
-that were just imported, and the interpreter taking itself to pieces."""
+"""Short read-only commands. They skip garbage collection and interpreter shutdown, which would take a fifth of their
+time."""
 
 BAD_USAGE, CTRL_C, PIPE_CLOSED = 2, 130, 141
 
@@ -55,19 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_short = arguments is None and line.command in LOOKS
     if is_short:
         gc.disable()
-    code = _ended(module, line.rest)
+    code = _run_command(module, line.rest)
     if is_short:
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-def _ended(module: str, rest: Sequence[str]) -> int:
+def _run_command(module: str, rest: Sequence[str]) -> int:
     try:
-        code = _called(module, rest)
-        sys.stdout.flush()  # Here, where it can still be told that nobody reads it.
+        code = _call_main(module, rest)
+        sys.stdout.flush()  # Flush here, where a closed pipe can still be handled.
     except BrokenPipeError:
-        # Whatever else is printed as the interpreter ends goes nowhere, too.
+        # Discard whatever else is printed while the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except KeyboardInterrupt:
@@ -75,20 +74,20 @@ def _ended(module: str, rest: Sequence[str]) -> int:
     return code
 
 
-def _called(module: str, rest: Sequence[str]) -> int:
+def _call_main(module: str, rest: Sequence[str]) -> int:
     from paceline._core.errors import PacelineError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # A sparkline on a terminal that has no such letters.
+            stream.reconfigure(errors="backslashreplace")  # Sparklines on a terminal without Unicode.
     try:
         code: int = importlib.import_module(module).main(rest)
     except BrokenPipeError:
         raise
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        from paceline._commands.telling import complain
+        from paceline._commands.cli_output import print_error
 
-        complain(str(error))
+        print_error(str(error))
         return BAD_USAGE
     return code
 

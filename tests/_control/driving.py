@@ -5,36 +5,36 @@ from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted
 from paceline._control.journal import Journal
 from paceline._control.run import Run
-from paceline._engine.base import Group, WorkerSpec
-from paceline._engine.messages import Begin
-from paceline._storage.depot import DiskDepot
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
+from paceline._engine.messages import WorkerInit
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.testing import FakeClock, FakeEngine
 
 
 def drive(tmp_path, worker, *, size=2, max_failures=0, before=None, conditions=(), **options):
     """Returns the run, what its journal has, and the engine; `options` are the controller's."""
-    layout = Layout(tmp_path)
+    layout = RunLayout(tmp_path)
     clock = FakeClock()
     engine = FakeEngine(worker, clock)
     engine.conditions.update(conditions)
 
     def group(command, run):
         begins = [
-            Begin("run", str(tmp_path), command.attempt, rank, size, rank, size, 0, run.num_reports, 1)
+            WorkerInit("run", str(tmp_path), command.attempt, rank, size, rank, size, 0, run.num_reports, 1)
             for rank in range(size)
         ]
-        return Group(command.attempt, tuple(WorkerSpec(begin, tmp_path / "log") for begin in begins), b"")
+        return WorkerGroupSpec(command.attempt, tuple(WorkerSpec(begin, tmp_path / "log") for begin in begins), b"")
 
     book = Journal(layout.journal)
-    depot = DiskDepot(LocalFiles(), layout)
+    depot = DiskRunStore(LocalFiles(), layout)
     controller = Controller(Run(), journal=book, engine=engine, depot=depot, group=group, clock=clock, **options)
     if before is not None:
         before(controller)
     run = controller.drive(DriverStarted(size, max_failures))
     book.close()
-    return run, journal.read(layout.journal), engine
+    return run, journal.read_events(layout.journal), engine
 
 
 class Watching:
@@ -43,7 +43,7 @@ class Watching:
     def __init__(self):
         self.seen = []
 
-    def saw(self, event, run):
+    def on_event(self, event, run):
         self.seen.append(event)
 
     def tick(self, run, now):

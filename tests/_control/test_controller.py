@@ -5,23 +5,23 @@ import pytest
 
 from _control.driving import Watching, drive
 from paceline._control import journal
-from paceline._control.events import CommitFailed, HangPassed, HangSuspected, Reported, StopRequested, TimeTold
-from paceline._control.hangs import Watch
+from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
+from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Finished
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._core.system import Condition
+from paceline._core.system import ProcessStatus
 from paceline._engine.messages import (
     CheckpointStaged,
-    Frame,
     Joined,
-    Sample,
-    Sampled,
-    Staged,
+    SampleStacks,
+    StackFrame,
+    StacksSampled,
+    StagedFiles,
     WorkerFailed,
     WorkerReturned,
 )
 from paceline._storage import commit
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 
 
 def reported(begin, seq, checkpoint=None):
@@ -33,7 +33,7 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
 
     def worker(begin):
         yield reported(begin, 1, "checkpoint_000001")
-        yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, ()))
+        yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, ()))
         told = None
         while told is None:
             told = yield None
@@ -55,7 +55,7 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
     class BrokenAtOnce(Watching):
         """With more to be told in the same moment."""
 
-        def saw(self, event, run):
+        def on_event(self, event, run):
             if isinstance(event, Reported):
                 raise ValueError("broken")
 
@@ -68,7 +68,7 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
     run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), watching])
     assert run.phase == Finished("complete")
     # When it was is written for readers; observers have a clock of their own.
-    assert watching.seen == [event for event in events if not isinstance(event, TimeTold)]
+    assert watching.seen == [event for event in events if not isinstance(event, Timestamp)]
     assert caplog.text.count("Broken raised and is dropped") == 1
     assert caplog.text.count("BrokenAtOnce raised and is dropped") == 1
 
@@ -156,7 +156,7 @@ class Fence:
 
 def one_checkpoint(begin):
     yield reported(begin, 1, "checkpoint_000001")
-    yield CheckpointStaged(begin.attempt, 1, Staged(begin.rank, (), in_place=True))
+    yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, (), in_place=True))
     told = None
     while told is None:
         told = yield None
@@ -172,7 +172,7 @@ def test_a_driver_that_lost_the_run_ends_at_each_thing_it_would_do(tmp_path):
         with pytest.raises(RunHeldError):
             drive(path, one_checkpoint, fence=fence)
         assert fence.num_checks == lost_at
-        written = [type(event).__name__ for event in journal.read(path / "journal.jsonl")]
+        written = [type(event).__name__ for event in journal.read_events(path / "journal.jsonl")]
         assert ("Committed" in written) == (lost_at == 4)
         assert (path / "checkpoint_000001" / ".manifest.json").exists() == (lost_at > 2)
     path = tmp_path / "kept"
@@ -197,7 +197,7 @@ def test_a_loss_that_was_noticed_elsewhere_ends_the_run_and_nothing_more_is_writ
 
     with pytest.raises(RunHeldError):
         drive(tmp_path, worker, size=1, fence=fence)
-    assert [e.seq for e in journal.read(tmp_path / "journal.jsonl") if isinstance(e, Reported)] == [1]
+    assert [e.seq for e in journal.read_events(tmp_path / "journal.jsonl") if isinstance(e, Reported)] == [1]
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp_path):
@@ -215,9 +215,11 @@ def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp
 
 
 def answers(begin, told):
-    if isinstance(told, Sample):
-        frames = (Frame("train", "train_fn", "train.py:41", own=True),)
-        return Sampled(begin.attempt, begin.rank, told.number, frames, "time.sleep", condition=Condition("S"))
+    if isinstance(told, SampleStacks):
+        frames = (StackFrame("train", "train_fn", "train.py:41", is_user_code=True),)
+        return StacksSampled(
+            begin.attempt, begin.rank, told.number, frames, "time.sleep", process_status=ProcessStatus("S")
+        )
     return None
 
 
@@ -232,13 +234,13 @@ def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
         yield reported(begin, 2)
         yield WorkerReturned(begin.attempt, begin.rank, 2)
 
-    run, events, _ = drive(tmp_path, worker, watch=Watch(None, "warn", "/storage"))
+    run, events, _ = drive(tmp_path, worker, watch=HangDetector(None, "warn", "/storage"))
     assert run.phase == Finished("complete")
     (suspected,) = (event for event in events if isinstance(event, HangSuspected))
     assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
-    (passed,) = (event for event in events if isinstance(event, HangPassed))
+    (passed,) = (event for event in events if isinstance(event, HangCleared))
     assert passed.after_s > 30
-    stacks = Layout(tmp_path).stacks(1)
+    stacks = RunLayout(tmp_path).stacks(1)
     assert "> train.py:41 in train_fn" in stacks.read_text()
     assert stacks.stat().st_mode & 0o777 == 0o600
 
@@ -252,8 +254,8 @@ def test_a_hang_is_retried_within_the_budget_or_ends_the_run(tmp_path, action, n
         while True:
             yield None
 
-    watch = Watch(5.0, action, "/storage")
-    run, _, engine = drive(tmp_path, worker, max_failures=2, watch=watch, conditions={1: Condition("T")})
+    watch = HangDetector(5.0, action, "/storage")
+    run, _, engine = drive(tmp_path, worker, max_failures=2, watch=watch, conditions={1: ProcessStatus("T")})
     assert run.phase.ending == "failed"
     assert run.phase.failures[0].kind == "hang"
     assert "rank 1 is stopped by a signal" in run.phase.failures[0].message

@@ -5,32 +5,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._control.events import CheckpointStaged, Committed, HangPassed, Reported, WorkerReturned
-from paceline._control.hangs import FACTOR, FLOOR_S, Ask, Told, Watch
-from paceline._control.run import Progress, Run, Running
-from paceline._core.system import Condition
-from paceline._engine.messages import CheckpointRecord, Frame, Joined, Sampled, Staged
+from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReturned
+from paceline._control.hang_detector import INTERVAL_FACTOR, MIN_THRESHOLD_S, HangDetector, HangReport, SampleRequest
+from paceline._control.run import RankProgress, Run, Running
+from paceline._core.system import ProcessStatus
+from paceline._engine.messages import CheckpointRecord, Joined, StackFrame, StacksSampled, StagedFiles
 
 RAW = msgspec.Raw(b"{}")
 
 
 def asleep(line=41):
-    return (Frame("train", "train_fn", f"train.py:{line}", own=True),), "time.sleep"
+    return (StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True),), "time.sleep"
 
 
 def in_collective(line=44):
-    own = Frame("train", "train_fn", f"train.py:{line}", own=True)
-    return (own, Frame("torch.distributed.distributed_c10d", "all_reduce", "c10d.py:1")), ""
+    own = StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True)
+    return (own, StackFrame("torch.distributed.distributed_c10d", "all_reduce", "c10d.py:1")), ""
 
 
 class Group:
     """Ranks that report and answer as they are told to, and the watch over them; one second at a time."""
 
     def __init__(self, size=2, *, timeout_s=None, action="warn", at=1000.0):
-        self.run = Run(size=size, attempt=1, phase=Running(Progress.of(size, 0)))
-        self.watch = Watch(timeout_s, action, "/storage/run")
+        self.run = Run(size=size, attempt=1, phase=Running(RankProgress.start_at(size, 0)))
+        self.watch = HangDetector(timeout_s, action, "/storage/run")
         self.now = at
-        self.watch.began(size, at)
+        self.watch.start_attempt(size, at)
         self.seq = 0
         self.doing = {rank: asleep() for rank in range(size)}
         self.computing, self.moving, self.fresh, self.traced = set(), set(), set(), set()
@@ -41,7 +41,7 @@ class Group:
     def report(self, *ranks, where="train.py:40"):
         self.seq += 1
         for rank in ranks or range(self.run.size):
-            self.watch.saw(Reported(1, rank, self.seq, RAW, 0.0, where), self.now)
+            self.watch.on_event(Reported(1, rank, self.seq, RAW, 0.0, where), self.now)
 
     def wait(self, seconds, step=1.0):
         """Let time pass; returns how many seconds after its beginning something was told, or None."""
@@ -49,25 +49,27 @@ class Group:
         while self.now < began + seconds:
             self.now += step
             decided = self.watch.tick(self.run, self.now, 0.0)
-            if isinstance(decided, Told):
+            if isinstance(decided, HangReport):
                 self.told.append(decided)
                 return self.now - began
-            if isinstance(decided, Ask):
+            if isinstance(decided, SampleRequest):
                 self._answer(decided)
         return None
 
     def _answer(self, ask):
         self.asked.append(self.now)
         for rank in ask.unanswered:
-            self.watch.found(rank, self.mute.get(rank), self.now)
+            self.watch.add_missing_sample(rank, self.mute.get(rank), self.now)
         for rank in set(range(self.run.size)) - set(self.mute):
             main, called = self.doing[rank]
             cpu_s = self.now if rank in self.computing else 1.0
-            condition = Condition("S", cpu_s, traced=rank in self.traced)
+            condition = ProcessStatus("S", cpu_s, is_traced=rank in self.traced)
             moved = rank in self.moving
             fresh = rank in self.fresh
-            sample = Sampled(1, rank, ask.number, main, called, moved=moved, fresh=fresh, condition=condition)
-            self.watch.sampled(sample, self.now)
+            sample = StacksSampled(
+                1, rank, ask.number, main, called, has_moved=moved, is_new_call=fresh, process_status=condition
+            )
+            self.watch.add_sample(sample, self.now)
 
     @property
     def sentence(self):
@@ -86,7 +88,7 @@ def test_what_one_attempt_learned_holds_for_the_next():
     group.report()
     group.wait(20)
     group.report()
-    group.watch.began(2, group.now)
+    group.watch.start_attempt(2, group.now)
     assert group.wait(240) is None
 
 
@@ -124,14 +126,14 @@ def test_every_sign_of_life_ends_the_silence(sign):
         match sign:
             case "barrier":
                 for rank in (0, 1):
-                    group.watch.joined(Joined(1, rank, 1, ""), group.now)
+                    group.watch.on_barrier_joined(Joined(1, rank, 1, ""), group.now)
             case "files":
                 for rank in (0, 1):
-                    group.watch.saw(CheckpointStaged(1, 1, Staged(rank, ())), group.now)
+                    group.watch.on_event(CheckpointStaged(1, 1, StagedFiles(rank, ())), group.now)
             case "commit":
-                group.watch.saw(Committed(CheckpointRecord(1, "c", 1, RAW)), group.now)
+                group.watch.on_event(Committed(CheckpointRecord(1, "c", 1, RAW)), group.now)
             case "return":
-                group.watch.saw(WorkerReturned(1, 0, 1), group.now)
+                group.watch.on_event(WorkerReturned(1, 0, 1), group.now)
                 break
     assert group.asked == []
 
@@ -159,7 +161,7 @@ def test_a_rank_that_answers_now_and_then_is_not_taken_for_one_that_cannot():
     group = Group(1)
     group.report()
     for _ in range(50):
-        group.mute = {} if group.mute else {0: Condition("S")}
+        group.mute = {} if group.mute else {0: ProcessStatus("S")}
         assert group.wait(6) is None
 
 
@@ -202,8 +204,11 @@ def test_a_rank_that_never_reports_is_not_expected_to():
 @pytest.mark.parametrize(
     ("condition", "told"),
     [
-        (Condition("T"), "rank 1 is stopped by a signal (SIGSTOP), silent for"),
-        (Condition("S", waits_in="futex_wait"), "holds the GIL, waiting in the kernel (futex_wait); its last report"),
+        (ProcessStatus("T"), "rank 1 is stopped by a signal (SIGSTOP), silent for"),
+        (
+            ProcessStatus("S", kernel_function="futex_wait"),
+            "holds the GIL, waiting in the kernel (futex_wait); its last report",
+        ),
         (None, "rank 1 has been silent for"),
     ],
 )
@@ -225,7 +230,7 @@ def test_a_hang_is_told_once_and_its_end_once_and_the_same_silence_not_again():
     group.report()
     assert group.wait(300) == 1
     passed = group.told[-1].event
-    assert isinstance(passed, HangPassed)
+    assert isinstance(passed, HangCleared)
     assert 340 < passed.after_s < 345
     for _ in range(5):
         assert group.wait(350) is None, "it has been that long before, and was no hang"
@@ -240,7 +245,7 @@ def test_a_worker_in_a_debugger_stops_the_clock_for_all():
     assert group.wait(3600) is None
     group.traced = set()
     frames, called = asleep()
-    group.doing[1] = (*frames, Frame("pdb", "cmdloop", "pdb.py:1")), called
+    group.doing[1] = (*frames, StackFrame("pdb", "cmdloop", "pdb.py:1")), called
     assert group.wait(3600) is None
     group.doing[1] = asleep()
     assert group.wait(100) is not None
@@ -258,9 +263,9 @@ def test_time_in_which_the_driver_itself_stood_still_is_not_counted():
 
 def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
     group = Group(action="restart")
-    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)), committing=(1,))
-    own = Frame("train", "train_fn", "train.py:44", own=True)
-    committing = (own, Frame("paceline._worker.context", "report", "context.py:1")), ""
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)), committing=(1,))
+    own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
+    committing = (own, StackFrame("paceline._worker.context", "report", "context.py:1")), ""
     group.doing = {0: committing, 1: committing}
     group.report()
     group.wait(100)
@@ -270,13 +275,13 @@ def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
 
 def test_ranks_that_wait_for_a_validation_wait_as_long_as_it_runs():
     group = Group()
-    own = Frame("train", "train_fn", "train.py:44", own=True)
-    validated = (own, Frame("paceline._worker.context", "checkpoints", "context.py:1")), ""
+    own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
+    validated = (own, StackFrame("paceline._worker.context", "checkpoints", "context.py:1")), ""
     group.doing = {0: validated, 1: in_collective()}
     group.report()
-    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)), validating=(1, 1))
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)), validating=(1, 1))
     assert group.wait(3600) is None
-    group.run = Run(size=2, attempt=1, phase=Running(Progress.of(2, 1)))
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)))
     assert group.wait(100) is not None
 
 
@@ -298,7 +303,7 @@ def test_reports_that_come_ten_times_later_than_any_before_raise_no_alarm(size, 
     longest = 0.0
     group.report()
     for interval in first:
-        interval = min(interval, max(FLOOR_S, 10 * longest))
+        interval = min(interval, max(MIN_THRESHOLD_S, 10 * longest))
         assert group.wait(interval, 0.5) is None
         longest = max(longest, interval)
         group.report()
@@ -315,15 +320,15 @@ def test_a_silence_that_lasts_is_told_within_a_minute_of_its_threshold(data, siz
     for rank in range(size):
         group.doing[rank] = data.draw(st.sampled_from([asleep(), asleep(7), in_collective(), in_collective(50)]))
         if data.draw(st.booleans()):
-            group.mute[rank] = data.draw(st.sampled_from([None, Condition("T"), Condition("S")]))
+            group.mute[rank] = data.draw(st.sampled_from([None, ProcessStatus("T"), ProcessStatus("S")]))
     group.report()
     for interval in before:
         group.wait(interval, 0.1)
         group.report()
-    threshold_s = max(FLOOR_S, FACTOR * (max(before, default=0) + 0.1))
+    threshold_s = max(MIN_THRESHOLD_S, INTERVAL_FACTOR * (max(before, default=0) + 0.1))
     after_s = group.wait(threshold_s + 61)
     assert after_s is not None
-    assert FLOOR_S < after_s <= threshold_s + 60
+    assert MIN_THRESHOLD_S < after_s <= threshold_s + 60
     assert "rank" in group.sentence
     assert group.wait(1000) is None, "and only once"
 

@@ -11,9 +11,9 @@ import pytest
 from paceline._control import events, journal
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._control.journal import Journal, JournalVersionError
-from paceline._core.codec import sealed
+from paceline._core.codec import seal_line
 from paceline._engine import messages
-from paceline._engine.messages import Failure, WorkerFailed, WorkerReturned
+from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
 
 TASK = messages.ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
@@ -21,7 +21,9 @@ RECORD = messages.CheckpointRecord(
     1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12, TASK, "PENDING_VALIDATION"
 )
 
-USE = messages.RankUse(1, 0.5, 1 << 20, (messages.GpuUse(3, 1, 2, 0.5),), 2.0, pid=100, host="node-a", device="cuda:0")
+USE = messages.RankUsage(
+    1, 0.5, 1 << 20, (messages.GpuUsage(3, 1, 2, 0.5),), 2.0, pid=100, host="node-a", device="cuda:0"
+)
 RETENTION = events.Retention(2, "loss", "min")
 
 STORY: list[Event] = [
@@ -31,7 +33,7 @@ STORY: list[Event] = [
     events.CheckpointVerified(2, 1),
     messages.WorkerReady(2, 0, 100),
     messages.Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
-    messages.CheckpointStaged(2, 2, messages.Staged(0, (messages.FileEntry("a.bin", 3, "ff"),), in_place=True)),
+    messages.CheckpointStaged(2, 2, messages.StagedFiles(0, (messages.FileEntry("a.bin", 3, "ff"),), in_place=True)),
     messages.StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
     events.Committed(RECORD),
     events.CommitFailed(2, 2, "OSError: no space left"),
@@ -39,20 +41,20 @@ STORY: list[Event] = [
     events.PinsSet(2, (1, 2)),
     events.ValidationEnded(1, 1, "checkpoint_000001", "VALIDATED", msgspec.Raw(b'{"accuracy":0.5}')),
     events.StopRequested(2),
-    events.PreemptionTold(2, 30.0, (1,), whole=False),
+    events.PreemptionNoticeReceived(2, 30.0, (1,), includes_driver=False),
     events.CapacityChanged(2, 1),
     messages.WorkerHeld(2, 0, 2),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
-    events.HangSuspected(2, Failure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
-    events.HangPassed(2, 1, 61.5),
+    events.HangSuspected(2, WorkerFailure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
+    events.HangCleared(2, 1, 61.5),
     events.DeadlinePassed(2),
     events.ResizeDue(2),
-    WorkerFailed(2, 1, Failure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),
+    WorkerFailed(2, 1, WorkerFailure(1, "user", "ValueError: no", frames=("train.py:3 in train_fn",))),
     events.WorkersStopped(2),
-    events.Described(msgspec.Raw(b'{"config":{"lr":0.1}}')),
-    events.TimeTold(1.5),
-    events.Measured(2, 2.5, (USE,), (events.StageUse("train", "read", 10, limits=True),), consumers_wait=True),
-    events.FileMade("flame", "profiles/rank_0.svg", 0, 3.5, 10.0),
+    events.RunDescribed(msgspec.Raw(b'{"config":{"lr":0.1}}')),
+    events.Timestamp(1.5),
+    events.UsageMeasured(2, 2.5, (USE,), (events.StageUse("train", "read", 10, limits=True),), consumers_wait=True),
+    events.DiagnosticFileWritten("flame", "profiles/rank_0.svg", 0, 3.5, 10.0),
 ]
 
 
@@ -78,17 +80,17 @@ def written(path: Path, story: list[Event]) -> bytes:
 
 def reopened(path: Path) -> tuple[Journal, list[Event]]:
     """As the next driver of the run does."""
-    reading = journal.Reading(path)
+    reading = journal.JournalReader(path)
     found = list(reading)
-    return journal.reopened(reading), found
+    return journal.reopen_journal(reading), found
 
 
 def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
-    assert journal.read(path) == []
+    assert journal.read_events(path) == []
     assert not path.exists()
     assert {type(event) for event in STORY} == set(Event.__args__)
     written(path, STORY)
-    assert journal.read(path) == STORY
+    assert journal.read_events(path) == STORY
     assert path.stat().st_mode & 0o077 == 0, "it is for its owner alone"
 
 
@@ -97,9 +99,9 @@ def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, boo
         book.append(event)
     assert path.read_bytes() == b""
     book.flush()
-    assert journal.read(path) == STORY
+    assert journal.read_events(path) == STORY
     book.flush()
-    assert journal.read(path) == STORY
+    assert journal.read_events(path) == STORY
 
 
 def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> None:
@@ -109,21 +111,21 @@ def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> No
         book.append(event)
         book.close()
         book.close()
-    assert journal.read(path) == STORY
+    assert journal.read_events(path) == STORY
 
 
 def test_truncated_at_every_byte_it_yields_the_events_whose_lines_are_whole(path: Path) -> None:
     data = written(path, STORY[:8])
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])
-        assert journal.read(path) == STORY[: data[:length].count(b"\n")]
+        assert journal.read_events(path) == STORY[: data[:length].count(b"\n")]
 
 
 def test_every_byte_altered_it_yields_the_events_before_that_line(path: Path) -> None:
     data = written(path, STORY[:8])
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
-        assert journal.read(path) == STORY[: data[:at].count(b"\n")]
+        assert journal.read_events(path) == STORY[: data[:at].count(b"\n")]
 
 
 def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(pa
         assert path.with_name("journal.jsonl.torn").read_bytes() == aside, "what was set aside before is kept"
         book.append(STORY[6])
         book.close()
-        assert journal.read(path) == [*STORY[:5], STORY[6]]
+        assert journal.read_events(path) == [*STORY[:5], STORY[6]]
 
 
 def test_a_whole_journal_is_reopened_without_a_trace(path: Path) -> None:
@@ -153,17 +155,17 @@ def test_a_whole_journal_is_reopened_without_a_trace(path: Path) -> None:
     "line",
     [
         b'{"type":"WorkersSwapped","attempt":1}',
-        b'{"type":"WorkersStopped"}',
-        b'{"type":"WorkersStopped","attempt":"one"}',
-        events.encode(DriverStarted(1, 0, version=JOURNAL_VERSION + 1)),
+        b'{"type":"workers_stopped"}',
+        b'{"type":"workers_stopped","attempt":"one"}',
+        events.encode_event(DriverStarted(1, 0, version=JOURNAL_VERSION + 1)),
     ],
 )
 def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line: bytes) -> None:
     written(path, STORY[:2])
     with path.open("ab") as file:
-        file.write(sealed(line) + b"torn")
+        file.write(seal_line(line) + b"torn")
     data = path.read_bytes()
-    for opened in (journal.read, reopened):
+    for opened in (journal.read_events, reopened):
         with pytest.raises(JournalVersionError, match="line 3 of the journal is not understood by this") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)
@@ -173,10 +175,10 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
 def test_no_pickle_is_ever_written(path: Path) -> None:
     secret = b"\x80\x05pickle of an object"
     returned = WorkerReturned(1, 0, 3, pickled=secret)
-    failed = WorkerFailed(1, 1, Failure(1, "user", "ValueError: no"), pickled=secret)
+    failed = WorkerFailed(1, 1, WorkerFailure(1, "user", "ValueError: no"), pickled=secret)
     data = written(path, [returned, failed])
     assert b"pickle of" not in data
-    assert journal.read(path) == [
+    assert journal.read_events(path) == [
         msgspec.structs.replace(returned, pickled=None),
         msgspec.structs.replace(failed, pickled=None),
     ]
@@ -200,10 +202,10 @@ def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
         patched.setattr(files, "FULL_DISK_PATIENCE_S", 0.0)
         with pytest.raises(OSError, match="No space left"):
             book.flush()
-    assert journal.read(path) == []
+    assert journal.read_events(path) == []
     book.append(STORY[3])
     book.flush()
-    assert journal.read(path) == STORY[:4]
+    assert journal.read_events(path) == STORY[:4]
 
 
 def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
@@ -222,4 +224,4 @@ def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
         patched.setattr(os, "write", write_seven_bytes)
         book.flush()
     assert not refusals
-    assert journal.read(path) == STORY
+    assert journal.read_events(path) == STORY

@@ -8,36 +8,36 @@ from typing import Any
 import msgspec
 import pytest
 
-from paceline._control.events import DriverStarted, Event, Reported, encode
-from paceline._control.gathering import reports_of, that_count
-from paceline._control.recover import history_of, outline_of, recovered
-from paceline._core.codec import sealed
-from paceline._core.reductions import Mark
-from paceline._engine.messages import Failure, WorkerFailed, WorkerReturned, WorkersStopped
-from paceline._storage.depot import DiskDepot
+from paceline._control.events import DriverStarted, Event, Reported, encode_event
+from paceline._control.recovery import load_history, load_outline, recover_run
+from paceline._control.report_aggregator import drop_superseded_reports, iter_reports
+from paceline._core.codec import seal_line
+from paceline._core.reductions import ReductionMark
+from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned, WorkersStopped
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
-from paceline.train.result import metric_rows
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
+from paceline.train.result import collect_metric_rows
 
 
-def report(rank: int, seq: int, attempt: int = 1, reduce: tuple[Mark, ...] = (), **more: Any) -> Reported:
+def report(rank: int, seq: int, attempt: int = 1, reduce: tuple[ReductionMark, ...] = (), **more: Any) -> Reported:
     metrics = msgspec.Raw(msgspec.json.encode({"loss": seq + rank / 10, "attempt": attempt}))
     return Reported(attempt, rank, seq, metrics, float(seq), "x.py:1", reduce=reduce, **more)
 
 
-MEAN = (Mark(("loss",), "mean"),)
+MEAN = (ReductionMark(("loss",), "mean"),)
 
 
-def written(path: Path, events: list[Event]) -> DiskDepot:
-    layout = Layout(path)
-    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events))
-    return DiskDepot(LocalFiles(), layout)
+def written(path: Path, events: list[Event]) -> DiskRunStore:
+    layout = RunLayout(path)
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events))
+    return DiskRunStore(LocalFiles(), layout)
 
 
 BEGUN_AGAIN: list[Event] = [
     DriverStarted(1, 1),
     *(report(0, seq) for seq in (1, 2, 3)),
-    WorkerFailed(1, 0, Failure(0, "user", "ValueError: x")),
+    WorkerFailed(1, 0, WorkerFailure(0, "user", "ValueError: x")),
     WorkersStopped(1),
 ]
 ENDED: dict[str, list[Event]] = {
@@ -58,18 +58,18 @@ ENDED: dict[str, list[Event]] = {
 @pytest.mark.parametrize("name", ENDED)
 def test_the_last_report_is_found_without_holding_the_others(name: str, tmp_path: Path) -> None:
     depot = written(tmp_path, ENDED[name])
-    run, events, last = outline_of(depot)
-    whole_run, whole = history_of(depot)
+    run, events, last = load_outline(depot)
+    whole_run, whole = load_history(depot)
     assert run == whole_run
     assert events == [event for event in whole if not isinstance(event, Reported)]
-    counted = [one for one in that_count(reports_of(whole)) if one.seq <= run.num_reports]
+    counted = [one for one in drop_superseded_reports(iter_reports(whole)) if one.seq <= run.num_reports]
     assert (last.metrics if last else None) == (counted[-1].metrics if counted else None)
-    found = recovered(depot, 0.0)
+    found = recover_run(depot, 0.0)
     found.journal.close()
-    assert (found.reported.metrics if found.reported else None) == (last.metrics if last else None)
+    assert (found.last_report.metrics if found.last_report else None) == (last.metrics if last else None)
 
 
 def test_rows_are_those_of_the_reports_that_count() -> None:
     events = [*ENDED["begun again and reported"], report(0, 2, attempt=2)]
-    assert metric_rows(events) == [{"loss": 1.0, "attempt": 2}, {"loss": 2.0, "attempt": 2}]
-    assert [row["loss"] for row in metric_rows(ENDED["reduced now and then"])] == [1.05, 2.0, 3.05, 4.0]
+    assert collect_metric_rows(events) == [{"loss": 1.0, "attempt": 2}, {"loss": 2.0, "attempt": 2}]
+    assert [row["loss"] for row in collect_metric_rows(ENDED["reduced now and then"])] == [1.05, 2.0, 3.05, 4.0]

@@ -9,33 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from _control.driving import Watching, drive
-from paceline._control.events import Described, Measured, StageUse, WorkersStopped
-from paceline._control.hangs import Watch
+from paceline._control.events import RunDescribed, StageUse, UsageMeasured, WorkersStopped
+from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Finished
-from paceline._control.vitals import AT_LAST_EVERY_S, EVERY_S, Vitals, interval_s
+from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, UsageCollector, poll_interval_s
 from paceline._engine.messages import (
-    Failure,
-    Measure,
-    RankUse,
-    Sampled,
-    Used,
+    MeasureUsage,
+    RankUsage,
+    StacksSampled,
+    UsageReported,
     WorkerFailed,
+    WorkerFailure,
     WorkerReady,
     WorkerReturned,
 )
 
 
 def measured(events):
-    return [event for event in events if isinstance(event, Measured)]
+    return [event for event in events if isinstance(event, UsageMeasured)]
 
 
 def answering(begin, times):
     """A worker that answers so often; what it used is the number of the answer."""
     yield WorkerReady(begin.attempt, begin.rank, 1)
     for number in range(1, times + 1):
-        while not isinstance((yield None), Measure):
+        while not isinstance((yield None), MeasureUsage):
             pass
-        yield Used(begin.attempt, RankUse(begin.rank, cpu_s=number))
+        yield UsageReported(begin.attempt, RankUsage(begin.rank, cpu_s=number))
 
 
 def test_all_ranks_are_asked_again_and_again_and_each_answer_of_all_is_one_line(tmp_path):
@@ -47,7 +47,7 @@ def test_all_ranks_are_asked_again_and_again_and_each_answer_of_all_is_one_line(
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
     watching = Watching()
-    run, events, _ = drive(tmp_path, worker, vitals=Vitals(lambda: (stages, True)), observers=[watching])
+    run, events, _ = drive(tmp_path, worker, vitals=UsageCollector(lambda: (stages, True)), observers=[watching])
     assert run.phase == Finished("complete")
     told = measured(events)
     assert [[(use.rank, use.cpu_s) for use in each.ranks] for each in told] == [[(0, n), (1, n)] for n in (1, 2, 3)]
@@ -66,7 +66,7 @@ def test_one_that_does_not_answer_keeps_nobody_from_being_told(tmp_path):
                 yield None
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    _, events, _ = drive(tmp_path, worker, vitals=Vitals())
+    _, events, _ = drive(tmp_path, worker, vitals=UsageCollector())
     assert [[use.rank for use in each.ranks] for each in measured(events)] == [[0], [0]]
 
 
@@ -76,27 +76,27 @@ def test_what_workers_say_unasked_at_their_end_is_told_of_their_own_attempt(tmp_
     def worker(begin):
         yield WorkerReady(begin.attempt, begin.rank, 1)
         if begin.rank == 0:  # the other one is killed before it can
-            yield Used(begin.attempt, RankUse(begin.rank, wall_s=begin.attempt))
+            yield UsageReported(begin.attempt, RankUsage(begin.rank, wall_s=begin.attempt))
         if begin.attempt == 1:
-            yield WorkerFailed(begin.attempt, begin.rank, Failure(begin.rank, "killed", "killed by SIGKILL"))
+            yield WorkerFailed(begin.attempt, begin.rank, WorkerFailure(begin.rank, "killed", "killed by SIGKILL"))
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    run, events, _ = drive(tmp_path, worker, max_failures=1, vitals=Vitals())
+    run, events, _ = drive(tmp_path, worker, max_failures=1, vitals=UsageCollector())
     assert run.phase == Finished("complete")
     told = measured(events)
     assert [(each.attempt, use.rank, use.wall_s) for each in told for use in each.ranks] == [(1, 0, 1), (2, 0, 2)]
-    ended = [event.attempt for event in events if isinstance(event, WorkersStopped | Measured)]
+    ended = [event.attempt for event in events if isinstance(event, WorkersStopped | UsageMeasured)]
     assert ended == sorted(ended)
 
 
 def test_what_workers_of_an_earlier_attempt_say_is_not_taken_for_the_present(tmp_path):
     def worker(begin):
         yield WorkerReady(begin.attempt, begin.rank, 1)
-        yield Used(begin.attempt - 1, RankUse(begin.rank))
-        yield Sampled(begin.attempt - 1, 7, 1)
+        yield UsageReported(begin.attempt - 1, RankUsage(begin.rank))
+        yield StacksSampled(begin.attempt - 1, 7, 1)
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    run, events, _ = drive(tmp_path, worker, vitals=Vitals(), watch=Watch(None, "warn", "/storage"))
+    run, events, _ = drive(tmp_path, worker, vitals=UsageCollector(), watch=HangDetector(None, "warn", "/storage"))
     assert run.phase == Finished("complete")
     assert measured(events) == []
 
@@ -106,7 +106,7 @@ def returning(begin):
     yield WorkerReturned(begin.attempt, begin.rank, 0)
 
 
-@pytest.mark.parametrize("outcome", [Described(msgspec.Raw(b'{"config":{}}')), None, ValueError("no")])
+@pytest.mark.parametrize("outcome", [RunDescribed(msgspec.Raw(b'{"config":{}}')), None, ValueError("no")])
 def test_a_description_is_written_once_and_without_one_the_run_goes_on(tmp_path, outcome, caplog):
     making = Future()
     if isinstance(outcome, Exception):
@@ -115,14 +115,14 @@ def test_a_description_is_written_once_and_without_one_the_run_goes_on(tmp_path,
         making.set_result(outcome)
     run, events, _ = drive(tmp_path, returning, described=making)
     assert run.phase == Finished("complete")
-    described = [event for event in events if isinstance(event, Described)]
-    assert described == ([outcome] if isinstance(outcome, Described) else [])
+    described = [event for event in events if isinstance(event, RunDescribed)]
+    assert described == ([outcome] if isinstance(outcome, RunDescribed) else [])
     assert ("could not be described" in caplog.text) == isinstance(outcome, Exception)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1e6))
 def test_more_ranks_or_an_older_attempt_are_never_asked_more_often(size, age_s):
-    found = interval_s(size, age_s)
+    found = poll_interval_s(size, age_s)
     assert EVERY_S <= found <= max(AT_LAST_EVERY_S, 0.05 * size)
-    assert interval_s(size + 1, age_s) >= found
-    assert interval_s(size, age_s + 1) >= found
+    assert poll_interval_s(size + 1, age_s) >= found
+    assert poll_interval_s(size, age_s + 1) >= found

@@ -9,14 +9,14 @@ from paceline import train
 from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._control.events import Committed, Event, PinsSet
-from paceline._control.recover import recovered
+from paceline._control.recovery import recover_run
 from paceline._control.run import Run
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
-from paceline.train.drive import Seams, SignalInterrupts
+from paceline.train.run_driver import RunEnvironment, SignalInterrupts
 
 
 class Pinning(SignalInterrupts):
@@ -31,7 +31,7 @@ class Pinning(SignalInterrupts):
         self.request_pins = controller.request_pins
         return self
 
-    def saw(self, event: Event, run: Run) -> None:
+    def on_event(self, event: Event, run: Run) -> None:
         if isinstance(event, Committed) and event.record.seq in self.wanted:
             with ThreadPoolExecutor(1) as other:
                 other.submit(self.request_pins, self.wanted[event.record.seq])
@@ -48,22 +48,22 @@ def save_eight_and_fail() -> None:
 
 
 def on_disk(path: Path) -> set[str]:
-    return {manifest.record.name for manifest in commit.manifests(Layout(path / "donor"))}
+    return {manifest.record.name for manifest in commit.iter_manifests(RunLayout(path / "donor"))}
 
 
 def test_other_threads_pin_and_what_is_pinned_outlasts_the_driver_and_recovery(tmp_path: Path) -> None:
     pinning = Pinning({2: (2,), 5: (1, 2), 7: (7,)})
     run_config = RunConfig(name="donor", storage_path=tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=1))
     trainer = DataParallelTrainer(save_eight_and_fail, run_config=run_config)
-    trainer._seams = Seams(interrupts=pinning.of, watchers=(lambda stop: pinning,))
+    trainer._run_environment = RunEnvironment(make_interrupts=pinning.of, observer_factories=(lambda stop: pinning,))
     with pytest.raises(train.TrainingFailedError):
         trainer.fit()
     # Retention took the first before it was asked for, and the second as soon as it was not asked for any more.
     assert pinning.told == [((2,), (2,)), ((1, 2), (2,)), ((7,), (7,))]
-    written = [event for event in journal.read(tmp_path / "donor/journal.jsonl") if isinstance(event, PinsSet)]
+    written = [event for event in journal.read_events(tmp_path / "donor/journal.jsonl") if isinstance(event, PinsSet)]
     assert [event.seqs for event in written] == [seqs for seqs, _ in pinning.told]
     assert on_disk(tmp_path) == {"checkpoint_000007", "checkpoint_000008"}
-    found = recovered(DiskDepot(LocalFiles(), Layout(tmp_path / "donor")), 0.0)
+    found = recover_run(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "donor")), 0.0)
     found.journal.close()
     assert found.run.pinned == (7,)
     assert on_disk(tmp_path) == {"checkpoint_000007", "checkpoint_000008"}

@@ -9,14 +9,14 @@ import pytest
 
 from paceline import train
 from paceline._control import journal
-from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode
-from paceline._control.recover import history_of, recovered
+from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode_event
+from paceline._control.recovery import load_history, recover_run
 from paceline._control.step import step
-from paceline._core.codec import sealed
+from paceline._core.codec import seal_line
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
 
 
@@ -46,7 +46,7 @@ def failed_run(tmp_path_factory):
 def layout(failed_run, tmp_path):
     """A copy of that run, to be damaged."""
     shutil.copytree(failed_run, tmp_path / "run")
-    return Layout(tmp_path / "run")
+    return RunLayout(tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)
@@ -55,17 +55,17 @@ def without_waiting_for_the_disk(monkeypatch):
 
 
 def found_again(layout):
-    found = recovered(DiskDepot(LocalFiles(), layout), 0.0)
+    found = recover_run(DiskRunStore(LocalFiles(), layout), 0.0)
     found.journal.close()
     return found
 
 
 def read_run(layout):
-    return history_of(DiskDepot(LocalFiles(), layout))[0]
+    return load_history(DiskRunStore(LocalFiles(), layout))[0]
 
 
 def on_disk(layout):
-    return {manifest.record.name for manifest in commit.manifests(layout)}
+    return {manifest.record.name for manifest in commit.iter_manifests(layout)}
 
 
 def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(layout, failed_run):
@@ -89,54 +89,54 @@ def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout
         count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
     ).fit()
     assert result.metrics == {"i": 6, "start": 5}
-    assert isinstance(journal.read(layout.journal)[0], CheckpointsFound)
+    assert isinstance(journal.read_events(layout.journal)[0], CheckpointsFound)
 
 
 @pytest.mark.parametrize("staged_files_are_there", [True, False])
 def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_there(layout, staged_files_are_there):
     """The driver died between the last rank's word and the rename."""
-    events = journal.read(layout.journal)
+    events = journal.read_events(layout.journal)
     last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
     seq, name = events[last].record.seq, events[last].record.name
     # As it was a moment before: the files staged, the word given, no manifest.
-    staged = layout.staged(1, seq)
+    staged = layout.staged_checkpoint(1, seq)
     staged.mkdir(parents=True)
     layout.checkpoint(name).rename(staged / "gathered")
     (staged / "gathered" / ".manifest.json").unlink()
     if not staged_files_are_there:
         shutil.rmtree(staged)
-    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[:last]))
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[:last]))
     run = found_again(layout).run
     assert run.latest.seq == (seq if staged_files_are_there else seq - 1)
-    assert commit.problem_with(layout.checkpoint(run.latest.name)) is None
+    assert commit.find_problem(layout.checkpoint(run.latest.name)) is None
 
 
 def test_reports_in_a_workers_file_are_taken_in_once(layout):
-    events = journal.read(layout.journal)
+    events = journal.read_events(layout.journal)
     reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
-    layout.journal.write_bytes(b"".join(sealed(encode(event)) for event in events[: reports[-1]]))
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[: reports[-1]]))
     found_again(layout)
     found_again(layout)
-    seen = [(e.attempt, e.rank, e.seq) for e in journal.read(layout.journal) if isinstance(e, Reported)]
+    seen = [(e.attempt, e.rank, e.seq) for e in journal.read_events(layout.journal) if isinstance(e, Reported)]
     assert sorted(seen) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
 
 
 def test_a_journal_is_played_without_holding_all_of_it_in_memory(tmp_path):
     num_workers, num_reports = 50, 100
-    layout = Layout(tmp_path)
+    layout = RunLayout(tmp_path)
     metrics = msgspec.Raw(msgspec.json.encode({"note": 200 * "x"}))
     with layout.journal.open("wb") as file:
-        file.write(sealed(encode(DriverStarted(num_workers, 0))))
+        file.write(seal_line(encode_event(DriverStarted(num_workers, 0))))
         for seq in range(1, num_reports + 1):
             for rank in range(num_workers):
-                file.write(sealed(encode(Reported(1, rank, seq, metrics, 0.0, "x.py:1"))))
+                file.write(seal_line(encode_event(Reported(1, rank, seq, metrics, 0.0, "x.py:1"))))
     tracemalloc.start()
     found = found_again(layout)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.run.num_reports == num_reports
     assert not any(isinstance(event, Reported) for event in found.history)
-    assert [event.seq for event in found.reports_of_first()] == list(range(1, num_reports + 1))
+    assert [event.seq for event in found.iter_rank_0_reports()] == list(range(1, num_reports + 1))
     assert peak < layout.journal.stat().st_size / 2
 
 
@@ -173,7 +173,7 @@ def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(lay
 def followed(layout):
     """Its driver was followed by another, of lease 7: whoever commits with an older one was paused until now."""
     with layout.journal.open("ab") as file:
-        file.write(sealed(encode(DriverStarted(2, 0, lease=7))))
+        file.write(seal_line(encode_event(DriverStarted(2, 0, lease=7))))
     return layout
 
 

@@ -9,32 +9,32 @@ import msgspec
 import pytest
 
 from paceline._control.events import DriverStarted, Event, StopRequested
-from paceline._control.hangs import Watch
+from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.cursor import Cursor
-from paceline._core.reductions import Mark
+from paceline._core.reductions import ReductionMark
 from paceline._engine.messages import (
     CheckpointStaged,
-    Failure,
     FileEntry,
-    PreemptionTold,
+    PreemptionNoticeReceived,
     Reported,
-    Staged,
+    StagedFiles,
     WorkerFailed,
+    WorkerFailure,
     WorkerHeld,
     WorkerReady,
     WorkerReturned,
 )
 from paceline.train.callbacks import TrainRunContext, UserCallback
-from paceline.train.failures import CallbackObserver, Collector
+from paceline.train.failures import CallbackObserver, ResultCollector
 
 FEW, MANY = 100, 3_000
 ALLOWED = 4.0
 """A tree of thirty times as many entries has a level more; what looks at all of them costs thirty times as much."""
 
 RAW = msgspec.Raw(b'{"loss":0.5}')
-MARKS = (Mark(("loss",), "mean"),)
+MARKS = (ReductionMark(("loss",), "mean"),)
 CURSOR = (("train", Cursor(row=8, chunk=8, world=2)),)
 
 
@@ -43,12 +43,12 @@ def reported(rank: int, seq: int = 1, **also: object) -> Reported:
 
 
 def save(rank: int, **also: object) -> list[Event]:
-    files = Staged(rank, (FileEntry("model.pt", 1, "0"),))
+    files = StagedFiles(rank, (FileEntry("model.pt", 1, "0"),))
     return [reported(rank, checkpoint="checkpoint_000001", **also), CheckpointStaged(1, 1, files)]
 
 
 def echo(rank: int) -> WorkerFailed:
-    return WorkerFailed(1, rank, Failure(rank, "user", "closed by peer", at=1.0, collateral=True))
+    return WorkerFailed(1, rank, WorkerFailure(rank, "user", "closed by peer", at=1.0, collateral=True))
 
 
 STORMS: dict[str, Callable[[int], list[Event]]] = {
@@ -63,7 +63,7 @@ STORMS: dict[str, Callable[[int], list[Event]]] = {
     "save what is reduced": lambda n: [event for rank in range(n) for event in save(rank, reduce=MARKS)],
     "lose their connections": lambda n: [echo(rank) for rank in range(n - 1)],
     "lose them to one that died": lambda n: [
-        WorkerFailed(1, 0, Failure(0, "killed", "killed by SIGKILL")),
+        WorkerFailed(1, 0, WorkerFailure(0, "killed", "killed by SIGKILL")),
         *(echo(rank) for rank in range(1, n)),
     ],
     "are held": lambda n: [StopRequested(1), *(WorkerHeld(1, rank, rank) for rank in range(n))],
@@ -73,7 +73,7 @@ STORMS: dict[str, Callable[[int], list[Event]]] = {
         *(WorkerReturned(1, rank, 1, stopped=True) for rank in range(n)),
     ],
     "return": lambda n: [WorkerReturned(1, rank, 1) for rank in range(n)],
-    "are to be taken away": lambda n: [PreemptionTold(1, 30.0, (rank,)) for rank in range(n)],
+    "are to be taken away": lambda n: [PreemptionNoticeReceived(1, 30.0, (rank,)) for rank in range(n)],
 }
 
 
@@ -142,11 +142,11 @@ def test_what_all_workers_say_costs_the_same_for_each(what: str) -> None:
 def test_a_watch_over_ranks_that_report_does_not_look_at_all_of_them_all_the_time() -> None:
     def count_ticks(size: int) -> int:
         run = open_run(size)
-        watch = Watch(None, "warn", "")
-        watch.began(size, 1000.0)
+        watch = HangDetector(None, "warn", "")
+        watch.start_attempt(size, 1000.0)
         for seq in (1, 2):
             for rank in range(size):
-                watch.saw(reported(rank, seq), 1000.0 + seq)
+                watch.on_event(reported(rank, seq), 1000.0 + seq)
         assert watch.tick(run, 1002.0, 0.0) is None, "that time it does look"
 
         def tick() -> None:
@@ -173,7 +173,7 @@ def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
         about = TrainRunContext("run", None, None, None, None)
         observer = CallbackObserver(watching, about, None)  # type: ignore[arg-type]
         events = [reported(rank, seq) for seq in (1, 2) for rank in range(size)]
-        found = cost_of_each(lambda event: observer.saw(event, run), events)
+        found = cost_of_each(lambda event: observer.on_event(event, run), events)
         assert watching.num_heard == len(events)
         return found
 
@@ -181,13 +181,13 @@ def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
 
 
 @pytest.mark.parametrize("marks", [(), MARKS], ids=["plain", "reduced"])
-def test_reports_are_gathered_at_the_same_cost_for_each(marks: tuple[Mark, ...]) -> None:
+def test_reports_are_gathered_at_the_same_cost_for_each(marks: tuple[ReductionMark, ...]) -> None:
     def cost(size: int) -> float:
         run = open_run(size)
-        collector = Collector((), run)
+        collector = ResultCollector((), run)
         # The last ones first, so that rank 0 completes each report.
         events = [reported(rank, seq, reduce=marks) for seq in (1, 2) for rank in reversed(range(size))]
-        found = cost_of_each(lambda event: collector.saw(event, run), events)
+        found = cost_of_each(lambda event: collector.on_event(event, run), events)
         assert collector.metrics == {"loss": 0.5}
         return found
 

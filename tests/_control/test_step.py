@@ -27,7 +27,7 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
-    HangPassed,
+    HangCleared,
     HangSuspected,
     PinsSet,
     ResizeDue,
@@ -35,19 +35,19 @@ from paceline._control.events import (
     ValidationEnded,
     WorkersStopped,
 )
-from paceline._control.policy import first_failure
+from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Validating
 from paceline._control.step import InvalidTransition, step
-from paceline._core.cursor import Ahead, Cursor
+from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
-    Failure,
     FileEntry,
     Reported,
-    Staged,
+    StagedFiles,
     ValidationTask,
     WorkerFailed,
+    WorkerFailure,
     WorkerReady,
     WorkerReturned,
 )
@@ -77,8 +77,8 @@ def reported(rank: int, seq: int, *, files: bool = False, attempt: int = 1) -> R
     return Reported(attempt, rank, seq, metrics, 0.0, f"train.py:{10 * seq + rank} in train_fn", name)
 
 
-def part(rank: int) -> Staged:
-    return Staged(rank, (FileEntry(f"rank_{rank}.bin", 5, "abc"),))
+def part(rank: int) -> StagedFiles:
+    return StagedFiles(rank, (FileEntry(f"rank_{rank}.bin", 5, "abc"),))
 
 
 def staged(rank: int, seq: int, *, attempt: int = 1) -> CheckpointStaged:
@@ -92,7 +92,7 @@ def record(seq: int, *, attempt: int = 1, num_parts: int = 1, name: str | None =
 
 def failed(rank: int, *, attempt: int = 1, **about: object) -> WorkerFailed:
     values = {"kind": "user", "message": f"ValueError: rank {rank}", "at": 1.0, **about}
-    return WorkerFailed(attempt, rank, Failure(rank, **values))
+    return WorkerFailed(attempt, rank, WorkerFailure(rank, **values))
 
 
 def returned(rank: int, num_reports: int, *, attempt: int = 1, stopped: bool = False) -> WorkerReturned:
@@ -158,7 +158,7 @@ def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_come
             assert isinstance(commit, CommitCheckpoint)
             records.append(commit.record)
         assert records[0].data == (("train", Cursor(row=8, chunk=8, world=2)),)
-        ahead = Ahead(row=16, leads=((24, "2"),), chunk=8, world=2)
+        ahead = ConsumedAhead(row=16, leads=((24, "2"),), chunk=8, world=2)
         assert records[1].data == (("train", Cursor(row=16, chunk=8, world=2, ahead=ahead)),)
 
 
@@ -357,14 +357,14 @@ def test_an_event_that_fits_nowhere_tells_itself_and_the_phase() -> None:
 
 
 def hung(action: str, *, retriable: bool = True) -> HangSuspected:
-    failure = Failure(1, "hang", "rank 1 has stood at train.py:41 for 45 s", retriable=retriable)
+    failure = WorkerFailure(1, "hang", "rank 1 has stood at train.py:41 for 45 s", retriable=retriable)
     return HangSuspected(1, failure, action)
 
 
 def test_a_hang_that_is_warned_of_changes_nothing_but_what_is_known_of_it():
     run = played(running(2), (hung("warn"), Running, []))
     assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
-    assert heard(run, HangPassed(1, 1, 60.0)) == running(2)
+    assert heard(run, HangCleared(1, 1, 60.0)) == running(2)
 
 
 @pytest.mark.parametrize(("action", "retriable", "after"), [("restart", True, Running), ("fail", False, Finished)])
@@ -373,7 +373,7 @@ def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retria
         running(2, max_failures=1),
         (hung(action, retriable=retriable), Stopping, [StopWorkers(1, kill=True)]),
         (hung(action), Stopping, []),
-        (HangPassed(1, 1), Stopping, []),
+        (HangCleared(1, 1), Stopping, []),
     )
     run = heard(run, WorkersStopped(1))
     assert isinstance(run.phase, after)

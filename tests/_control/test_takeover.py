@@ -14,16 +14,16 @@ import pytest
 
 from paceline._control import journal
 from paceline._control.events import CheckpointStaged, CheckpointVerified, Committed, DriverStarted, Reported
-from paceline._control.recover import history_of, recovered
+from paceline._control.recovery import load_history, recover_run
 from paceline._control.step import step
 from paceline._core.errors import RunHeldError
-from paceline._engine.messages import CheckpointRecord, Staged
+from paceline._engine.messages import CheckpointRecord, StagedFiles
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
-from paceline._storage.lease import taken
-from paceline._storage.slots import DiskSlot
+from paceline._storage.lease import acquire_lease
+from paceline._storage.lease_stores import DiskLeaseStore
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.testing import FakeClock
 
 
@@ -76,12 +76,17 @@ class Driver:
         self.layout = layout
         self.name = name
         self.files = files or LocalFiles()
-        self.lease = taken(
-            DiskSlot(layout.lease), ttl_s=30, clock=clock, say=pytest.fail, wait=pytest.fail, alive=lambda holder: True
+        self.lease = acquire_lease(
+            DiskLeaseStore(layout.lease),
+            ttl_s=30,
+            clock=clock,
+            say=pytest.fail,
+            wait=pytest.fail,
+            alive=lambda holder: True,
         )
         self.fence = HaltingFence(self.lease, self.files) if files else self.lease
-        found = recovered(DiskDepot(self.files, layout), 0.0, self.fence, apart=not self.lease.holder.alone)
-        self.lease.settle()
+        found = recover_run(DiskRunStore(self.files, layout), 0.0, self.fence, apart=not self.lease.holder.alone)
+        self.lease.mark_alone()
         self.found = found.run
         self.run = found.run
         self.book = found.journal
@@ -103,7 +108,7 @@ class Driver:
         target = self.layout.staged_rank(attempt, seq, 0)
         target.mkdir(parents=True)
         (target / "model").write_text(f"by lease {self.lease.number}")
-        parts = Staged(0, commit.sealed_in_place(LocalFiles(), target))
+        parts = StagedFiles(0, commit.stage_in_place(LocalFiles(), target))
         self.take(Reported(attempt, 0, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1", name))
         self.take(CheckpointStaged(attempt, seq, parts))
         return CheckpointRecord(seq, name, attempt, msgspec.Raw(b"{}"), sum(e.size for e in parts.files)), [parts]
@@ -111,7 +116,7 @@ class Driver:
     def commit(self, record, parts, files=None):
         files = files or self.files
         fence = HaltingFence(self.lease, files) if isinstance(files, Halting) else self.lease
-        commit.commit(files, self.layout, record, parts, world_size=1, created_at=0.0, fence=fence)
+        commit.commit_checkpoint(files, self.layout, record, parts, world_size=1, created_at=0.0, fence=fence)
         fence.check()
         self.take(Committed(record))
         self.announced.append(record)
@@ -127,9 +132,9 @@ def seqs_of(run):
 
 def seqs_for_reader(layout):
     """What a reader sees, and that it is whole."""
-    run, _ = history_of(DiskDepot(LocalFiles(), layout))
+    run, _ = load_history(DiskRunStore(LocalFiles(), layout))
     for record in run.checkpoints:
-        assert commit.problem_with(layout.checkpoint(record.name)) is None
+        assert commit.find_problem(layout.checkpoint(record.name)) is None
         assert commit.read_manifest(layout.checkpoint(record.name)).record.attempt == record.attempt
     return seqs_of(run)
 
@@ -144,7 +149,7 @@ def judge(layout, clock, first, second, where):
             for other in found
         ), f"{where}: an announced checkpoint was not found"
     assert seqs_for_reader(layout) == seqs_of(second.run), f"{where}: a reader sees something else"
-    started = [event for event in journal.read(layout.journal) if isinstance(event, DriverStarted)]
+    started = [event for event in journal.read_events(layout.journal) if isinstance(event, DriverStarted)]
     assert started[-1].lease == second.lease.number
     with pytest.raises(RunHeldError):
         first.lease.check()
@@ -152,7 +157,7 @@ def judge(layout, clock, first, second, where):
     third = Driver(layout, clock, None)
     assert seqs_of(third.found) == seqs_of(second.run), f"{where}: the next driver finds something else"
     # Whatever is a checkpoint on storage is one of the run: what came too late is gone.
-    assert {m.record.name for m in commit.manifests(layout)} == {record.name for record in third.found.checkpoints}
+    assert {m.record.name for m in commit.iter_manifests(layout)} == {record.name for record in third.found.checkpoints}
     third.close()
 
 
@@ -162,7 +167,7 @@ def fresh(tmp_path):
         root = tmp_path / "run"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir()
-        return Layout(root), FakeClock()
+        return RunLayout(root), FakeClock()
 
     return make
 
@@ -263,6 +268,6 @@ def test_a_driver_paused_while_it_opens_the_journal_does_not_cut_the_next_ones(f
             pass
         if len(second) == num_before:
             break
-        assert journal.read(layout.journal)[-1].lease == second[-1].lease.number, f"paused before act {at}"
+        assert journal.read_events(layout.journal)[-1].lease == second[-1].lease.number, f"paused before act {at}"
         second[-1].close()
     assert at > 1

@@ -5,9 +5,17 @@ import pytest
 
 from paceline._control.commands import StartValidation
 from paceline._control.events import ValidationEnded
-from paceline._control.validations import LEAVE_S, START_S, Validations, Validator
-from paceline._engine.base import Group, WorkerSpec
-from paceline._engine.messages import Begin, CheckpointRecord, Exit, Failure, WorkerFailed, WorkerReady, WorkerReturned
+from paceline._control.validation_runner import EXIT_TIMEOUT_S, START_TIMEOUT_S, ValidationRunner, ValidationSetup
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
+from paceline._engine.messages import (
+    CheckpointRecord,
+    ExitWorker,
+    WorkerFailed,
+    WorkerFailure,
+    WorkerInit,
+    WorkerReady,
+    WorkerReturned,
+)
 from paceline.testing import FakeClock, FakeEngine
 
 RECORD = CheckpointRecord(3, "checkpoint_000003", 2, msgspec.Raw(b"{}"))
@@ -20,23 +28,23 @@ class Beside:
     def __init__(self, worker, *, timeout_s=None, max_retries=0, is_retried=lambda failed: True):
         self.clock = FakeClock()
         self.engine = FakeEngine(worker, self.clock)
-        validator = Validator(lambda: self.engine, self.group, lambda record: timeout_s, max_retries, is_retried)
-        self.validations = Validations(validator, self.clock)
+        validator = ValidationSetup(lambda: self.engine, self.group, lambda record: timeout_s, max_retries, is_retried)
+        self.validations = ValidationRunner(validator, self.clock)
 
     def group(self, record, number):
-        begin = Begin("run", "run", number, 0, 1, 0, 1, 0, 0, 1)
-        return Group(number, (WorkerSpec(begin, record.name),), b"")
+        begin = WorkerInit("run", "run", number, 0, 1, 0, 1, 0, 0, 1)
+        return WorkerGroupSpec(number, (WorkerSpec(begin, record.name),), b"")
 
     def told(self, record=RECORD, *, within=10):
         """What is told of a validation, looked for that often."""
         self.validations.start(StartValidation(record))
         for _ in range(within):
-            if news := self.validations.news():
+            if news := self.validations.take_ended():
                 return news
         return []
 
     def news_of_two_looks(self):
-        return [*self.validations.news(), *self.validations.news()]
+        return [*self.validations.take_ended(), *self.validations.take_ended()]
 
     @property
     def num_tries(self):
@@ -46,7 +54,7 @@ class Beside:
 def returns(begin):
     yield WorkerReady(begin.attempt, 0, 1)
     yield WorkerReturned(begin.attempt, 0, 0, value=FOUND)
-    while not isinstance((yield None), Exit):
+    while not isinstance((yield None), ExitWorker):
         pass
 
 
@@ -57,7 +65,7 @@ def dies(begin):
 
 def raises(begin):
     frames = ("lib.py:1 in load", "mine.py:7 in validate")
-    yield WorkerFailed(begin.attempt, 0, Failure(0, "user", "ValueError: no", frames=frames))
+    yield WorkerFailed(begin.attempt, 0, WorkerFailure(0, "user", "ValueError: no", frames=frames))
     while True:
         yield None
 
@@ -80,7 +88,7 @@ def ended(status, metrics=b"{}", problem=""):
 def test_what_it_returned_is_told_once_and_the_next_may_start():
     beside = Beside(returns)
     assert beside.told() == [ended("VALIDATED", FOUND)]
-    assert beside.validations.news() == []
+    assert beside.validations.take_ended() == []
     assert beside.told() == [ended("VALIDATED", FOUND)]
     assert [group.attempt for group in beside.engine.groups] == [1, 2]
 
@@ -106,7 +114,7 @@ def test_time_counts_from_when_the_function_begins():
     beside.clock.advance(1)
     assert beside.told(within=1) == []
     beside.clock.advance(4.9)
-    assert beside.validations.news() == []
+    assert beside.validations.take_ended() == []
     beside.clock.advance(0.1)
     problem = "it took longer than 5 s and was ended"
     assert beside.news_of_two_looks() == [ended("VALIDATION_TIMEOUT", problem=problem)]
@@ -115,7 +123,7 @@ def test_time_counts_from_when_the_function_begins():
 def test_one_that_never_begins_is_ended_too():
     beside = Beside(never_starts, timeout_s=5)
     assert beside.told() == []
-    beside.clock.advance(START_S + 5)
+    beside.clock.advance(START_TIMEOUT_S + 5)
     assert [event.status for event in beside.news_of_two_looks()] == ["VALIDATION_TIMEOUT"]
 
 
@@ -141,7 +149,7 @@ def test_one_that_returned_and_does_not_leave_is_ended_and_what_it_returned_coun
 
     beside.engine.stop = stop_only_by_killing
     assert beside.told() == []
-    beside.clock.advance(LEAVE_S)
+    beside.clock.advance(EXIT_TIMEOUT_S)
     assert beside.news_of_two_looks() == [ended("VALIDATED", FOUND)]
     assert asked == [False, True]
 

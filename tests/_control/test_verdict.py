@@ -3,24 +3,31 @@
 import msgspec
 import pytest
 
-from paceline._control.run import Pending
-from paceline._control.verdict import Stance, Surroundings, is_debugged, stacks_text, stance, verdict
-from paceline._core.system import Condition
-from paceline._engine.messages import Frame, Sampled
+from paceline._control.hang_diagnosis import (
+    HangContext,
+    RankActivity,
+    diagnose_hang,
+    format_stacks,
+    infer_activity,
+    is_debugged,
+)
+from paceline._control.run import PendingCheckpoint
+from paceline._core.system import ProcessStatus
+from paceline._engine.messages import StackFrame, StacksSampled
 
-OWN = Frame("__main__", "train_fn", "train.py:41", own=True)
-ABOUT = Surroundings("/storage/run")
+OWN = StackFrame("__main__", "train_fn", "train.py:41", is_user_code=True)
+ABOUT = HangContext("/storage/run")
 REPORT = "paceline.train.session.report"
 
 
 def library(*names):
     return tuple(
-        Frame(module, function, f"{module}.py:1") for module, _, function in (n.rpartition(".") for n in names)
+        StackFrame(module, function, f"{module}.py:1") for module, _, function in (n.rpartition(".") for n in names)
     )
 
 
 def seen(below, called=""):
-    return stance(1, Sampled(1, 1, 1, (OWN, *library(*below)), called), None, "", 45.0)
+    return infer_activity(1, StacksSampled(1, 1, 1, (OWN, *library(*below)), called), None, "", 45.0)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +40,12 @@ def seen(below, called=""):
         (("torch._tensor.backward", "torch.autograd.graph._engine_run_backward"), "", "collective", "backward"),
         (("torch.nn.parallel.distributed.forward", "torch.nn.functional.linear"), "", "other", None),
         (("torch.utils.data.dataloader.__next__", "selectors.select"), "", "loader", None),
-        (("paceline.data.epochs._batches", "paceline.data.exec.wire.hear", "socket.recv_fds"), "", "rows", ""),
+        (
+            ("paceline.data.epochs._batches", "paceline.data.exec.message_socket.receive_messages", "socket.recv_fds"),
+            "",
+            "rows",
+            "",
+        ),
         ((), "loss.item", "gpu", "loss.item"),
         (("torch.cuda.synchronize",), "", "gpu", "torch.cuda.synchronize"),
         ((REPORT, "paceline._worker.context.report", "threading.wait"), "", "report", ""),
@@ -52,59 +64,59 @@ def test_a_dataset_of_the_user_that_blocks_is_in_the_data_loader():
     frames = (
         OWN,
         *library("torch.utils.data.dataloader.__next__"),
-        Frame("data", "__getitem__", "data.py:7", own=True),
+        StackFrame("data", "__getitem__", "data.py:7", is_user_code=True),
     )
-    found = stance(0, Sampled(1, 0, 1, frames, "file.read"), None, "", 45.0)
+    found = infer_activity(0, StacksSampled(1, 0, 1, frames, "file.read"), None, "", 45.0)
     assert (found.doing, found.where) == ("loader", "data.py:7 in __getitem__")
 
 
 def test_ranks_that_get_no_rows_are_told_and_one_that_takes_none_is_to_blame():
     waiting = [at(rank, "rows") for rank in range(2)]
-    assert verdict(waiting, ABOUT).sentence == (
+    assert diagnose_hang(waiting, ABOUT).sentence == (
         "ranks 0 and 1 have stood for rows of a dataset at train.py:44 in train_fn for 45 s, and nothing arrives"
     )
     asleep = at(1, "other", "train.py:50 in train_fn", "time.sleep")
-    told = verdict([waiting[0], asleep], ABOUT)
+    told = diagnose_hang([waiting[0], asleep], ABOUT)
     assert told.rank == 1
     assert "rank 0 waits for it for rows of a dataset" in told.sentence
 
 
 def test_outside_the_users_function_there_is_no_line_to_name():
     frames = library("paceline._worker.main.work", "torch.distributed.rendezvous.init_process_group")
-    found = stance(0, Sampled(1, 0, 1, frames), None, "", 45.0)
-    assert verdict([found], ABOUT).sentence == (
+    found = infer_activity(0, StacksSampled(1, 0, 1, frames), None, "", 45.0)
+    assert diagnose_hang([found], ABOUT).sentence == (
         "rank 0 has stood in a collective (init_process_group) outside the train function for 45 s, and nothing arrives"
     )
 
 
 def at(rank, doing, where="train.py:44 in train_fn", call="", **more):
-    return Stance(rank, doing, where, call, 45.0, (where,), **more)
+    return RankActivity(rank, doing, where, call, 45.0, (where,), **more)
 
 
 def test_many_ranks_that_wait_alike_are_one_clause():
     stances = [at(rank, "collective", call="all_reduce") for rank in range(16)]
     stances[5] = at(5, "other", "train.py:41 in train_fn", "time.sleep")
-    assert verdict(stances, ABOUT).sentence == (
+    assert diagnose_hang(stances, ABOUT).sentence == (
         "rank 5 has stood at train.py:41 in train_fn (time.sleep) for 45 s; "
         "15 ranks (0, 1, 2, 3, ...) wait for it in a collective (all_reduce) at train.py:44 in train_fn"
     )
 
 
 def test_a_collective_that_a_rank_returned_without_is_told_as_that():
-    about = Surroundings("/storage/run", returned=(1,))
-    assert verdict([at(0, "collective", call="barrier")], about).sentence == (
+    about = HangContext("/storage/run", returned=(1,))
+    assert diagnose_hang([at(0, "collective", call="barrier")], about).sentence == (
         "rank 0 has stood in a collective (barrier) at train.py:44 in train_fn for 45 s, but rank 1 returned without it"
     )
 
 
 def test_a_collective_that_the_others_went_on_without_is_told_as_that():
-    stances = [at(0, "collective", call="barrier"), at(1, "other", stands=False)]
-    assert verdict(stances, ABOUT).sentence.endswith("for 45 s, while rank 1 went on without it")
+    stances = [at(0, "collective", call="barrier"), at(1, "other", is_standing=False)]
+    assert diagnose_hang(stances, ABOUT).sentence.endswith("for 45 s, while rank 1 went on without it")
 
 
 def test_ranks_at_collectives_that_do_not_match_are_told_with_all_lines():
     stances = [at(0, "collective"), at(1, "collective", "train.py:50 in train_fn", "barrier"), at(2, "collective")]
-    found = verdict(stances, ABOUT)
+    found = diagnose_hang(stances, ABOUT)
     assert found.sentence == (
         "ranks wait for each other at places that do not match: "
         "ranks 0 and 2 have stood in a collective at train.py:44 in train_fn, "
@@ -114,34 +126,36 @@ def test_ranks_at_collectives_that_do_not_match_are_told_with_all_lines():
 
 
 def test_a_report_that_only_some_ranks_make_is_told_with_what_the_others_do():
-    pending = Pending(5, "checkpoint_000005", 0, "train.py:44", msgspec.Raw(b"{}"))
-    about = Surroundings("/storage/run", (pending,), {1: 4})
+    pending = PendingCheckpoint(5, "checkpoint_000005", 0, "train.py:44", msgspec.Raw(b"{}"))
+    about = HangContext("/storage/run", (pending,), {1: 4})
     stances = [at(0, "report"), at(1, "collective", "train.py:50 in train_fn", "all_reduce")]
-    assert verdict(stances, about).sentence == (
+    assert diagnose_hang(stances, about).sentence == (
         "rank 0 has waited 45 s in report 5 with a checkpoint at train.py:44 in train_fn: rank 1 has made 4 and stands "
         "in a collective (all_reduce) at train.py:50 in train_fn. Every rank has to call report() equally often"
     )
 
 
 def test_storage_that_does_not_finish_a_commit_is_told_and_no_new_workers_would_help():
-    about = Surroundings("/storage/run", committing=(5,))
-    found = verdict([at(0, "report"), at(1, "report")], about)
+    about = HangContext("/storage/run", committing=(5,))
+    found = diagnose_hang([at(0, "report"), at(1, "report")], about)
     assert found.sentence == (
         "the checkpoint of report 5 has waited 45 s for storage at /storage/run; "
         "ranks 0 and 1 wait for it in report() at train.py:44 in train_fn"
     )
-    assert not found.curable
+    assert not found.is_curable
 
 
 def test_a_debugger_is_known_by_its_frames_or_by_the_system():
-    assert is_debugged(Sampled(1, 0, 1, (OWN, *library("bdb.trace_dispatch", "pdb.interaction"))), None)
-    assert is_debugged(None, Condition("t", traced=True))
-    assert not is_debugged(Sampled(1, 0, 1, (OWN,)), Condition("S"))
+    assert is_debugged(StacksSampled(1, 0, 1, (OWN, *library("bdb.trace_dispatch", "pdb.interaction"))), None)
+    assert is_debugged(None, ProcessStatus("t", is_traced=True))
+    assert not is_debugged(StacksSampled(1, 0, 1, (OWN,)), ProcessStatus("S"))
 
 
 def test_all_threads_of_all_ranks_are_written_with_the_users_lines_marked():
-    sample = Sampled(1, 0, 1, (OWN,), "time.sleep", others=(("uploader", library("threading.wait")),))
-    text = stacks_text({0: sample, 1: None}, {0: Condition("S", 2.5), 1: Condition("D", waits_in="nfs_wait")})
+    sample = StacksSampled(1, 0, 1, (OWN,), "time.sleep", others=(("uploader", library("threading.wait")),))
+    text = format_stacks(
+        {0: sample, 1: None}, {0: ProcessStatus("S", 2.5), 1: ProcessStatus("D", kernel_function="nfs_wait")}
+    )
     assert text == (
         "rank 0: state S, 2.50 s of CPU\n"
         "  main thread\n"

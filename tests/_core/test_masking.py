@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.masking import MASK, arguments, is_secret, shown
+from paceline._core.masking import MASK, is_secret_name, mask_arguments, mask_value
 
 
 @pytest.mark.parametrize(
@@ -21,18 +21,18 @@ from paceline._core.masking import MASK, arguments, is_secret, shown
     ],
 )
 def test_names_of_secrets_are_known(name):
-    assert is_secret(name)
-    assert shown({name: "abc", "lr": 0.1}) == {name: MASK, "lr": 0.1}
-    assert shown({"deep": [{name: {"user": "x"}}]}) == {"deep": [{name: MASK}]}
+    assert is_secret_name(name)
+    assert mask_value({name: "abc", "lr": 0.1}) == {name: MASK, "lr": 0.1}
+    assert mask_value({"deep": [{name: {"user": "x"}}]}) == {"deep": [{name: MASK}]}
 
 
 def test_other_names_are_left_alone():
     names = ["num_tokens", "tokenizer", "pad_token", "eos_token", "key", "author", "passes", "tokens"]
-    assert shown(dict.fromkeys(names, "abc")) == dict.fromkeys(names, "abc")
+    assert mask_value(dict.fromkeys(names, "abc")) == dict.fromkeys(names, "abc")
 
 
 def test_a_number_or_nothing_is_no_secret():
-    assert shown({"token": 3, "password": None, "api_key": ""}) == {"token": 3, "password": None, "api_key": ""}
+    assert mask_value({"token": 3, "password": None, "api_key": ""}) == {"token": 3, "password": None, "api_key": ""}
 
 
 class Client:
@@ -41,14 +41,14 @@ class Client:
 
 
 def test_a_password_in_an_address_and_a_secret_in_a_repr_are_masked():
-    assert shown("postgres://me:hunter2@db/x") == f"postgres://me:{MASK}@db/x"
-    assert shown({"client": Client()})["client"] == (
+    assert mask_value("postgres://me:hunter2@db/x") == f"postgres://me:{MASK}@db/x"
+    assert mask_value({"client": Client()})["client"] == (
         f"Client(url='redis://:{MASK}@cache:1', api_key={MASK}, headers={{'token': {MASK}, 'a': 'b'}})"
     )
 
 
 def test_options_of_a_command_are_masked_by_their_names():
-    told = arguments(["train.py", "--api-key", "sk-1", "--password=x", "--lr", "0.1", "--token", "--verbose"])
+    told = mask_arguments(["train.py", "--api-key", "sk-1", "--password=x", "--lr", "0.1", "--token", "--verbose"])
     masked = ["train.py", "--api-key", MASK, f"--password={MASK}", "--lr", "0.1", "--token", "--verbose"]
     assert told == masked
 
@@ -87,15 +87,15 @@ class Broken:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_plain_is_told_shortly(value, told):
-    assert shown(value) == told
-    assert type(shown(value)) is type(told)
-    assert len(shown("x" * 10_000)) < 5000
+    assert mask_value(value) == told
+    assert type(mask_value(value)) is type(told)
+    assert len(mask_value("x" * 10_000)) < 5000
 
 
 def test_what_holds_itself_ends_somewhere():
     endless: dict[str, object] = {}
     endless["self"] = endless
-    json.dumps(shown(endless))
+    json.dumps(mask_value(endless))
 
 
 ANYTHING = st.recursive(
@@ -111,7 +111,7 @@ ANYTHING = st.recursive(
 @settings(max_examples=50, deadline=None)
 @given(ANYTHING)
 def test_whatever_it_is_it_can_be_written_as_json(value):
-    json.dumps(shown(value), allow_nan=False).encode()
+    json.dumps(mask_value(value), allow_nan=False).encode()
 
 
 @given(st.text(min_size=6), st.lists(st.sampled_from(["a", "config", "list"]), max_size=10))
@@ -119,4 +119,4 @@ def test_a_secret_is_nowhere_in_what_is_shown(text, path):
     value: object = {"api_key": f"sk-{text}"}
     for name in path:
         value = {name: [value]} if name == "list" else {name: value}
-    assert "sk-" not in json.dumps(shown(value), ensure_ascii=False)
+    assert "sk-" not in json.dumps(mask_value(value), ensure_ascii=False)

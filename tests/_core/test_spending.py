@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._core import spending
-from paceline._core.spending import CHECKPOINT, DATA, OWN, REPORT, SETUP, Spending, spent, waited_for
+from paceline._core import time_accounting
+from paceline._core.time_accounting import (
+    CHECKPOINT,
+    DATA,
+    REPORT,
+    SETUP,
+    USER_CODE,
+    TimeAccounting,
+    account_data_wait,
+    account_time,
+)
 
 
 class Hands:
@@ -27,13 +36,13 @@ def hands() -> Hands:
 
 @pytest.fixture
 def clock(hands):
-    clock = Spending(hands)
-    spending.enter(clock)
+    clock = TimeAccounting(hands)
+    time_accounting.attach_clock(clock)
     yield clock
-    spending.leave(clock)
+    time_accounting.detach_clock(clock)
 
 
-KINDS = st.sampled_from([SETUP, OWN, DATA, REPORT, CHECKPOINT])
+KINDS = st.sampled_from([SETUP, USER_CODE, DATA, REPORT, CHECKPOINT])
 NESTED = st.recursive(
     st.tuples(st.just("passes"), st.floats(0, 10)),
     lambda inner: st.tuples(KINDS, st.lists(inner, max_size=4), st.booleans()),
@@ -44,8 +53,8 @@ NESTED = st.recursive(
 @given(st.lists(NESTED, max_size=6))
 def test_whatever_is_nested_in_whatever_and_raises_the_parts_sum_to_the_whole(story):
     hands = Hands()
-    clock = Spending(hands)
-    told = dict.fromkeys((SETUP, OWN, DATA, REPORT, CHECKPOINT), 0.0)
+    clock = TimeAccounting(hands)
+    told = dict.fromkeys((SETUP, USER_CODE, DATA, REPORT, CHECKPOINT), 0.0)
 
     def play(entry, kind):
         if entry[0] == "passes":
@@ -80,12 +89,12 @@ def test_what_comes_after_the_work_is_no_part_of_it(clock, hands):
 
 def test_another_thread_neither_moves_the_clock_nor_has_one(clock, hands):
     def other() -> None:
-        with clock.at(REPORT), spent(DATA):
+        with clock.at(REPORT), account_time(DATA):
             hands.at += 1
-        list(waited_for(iter([1, 2])))
+        list(account_data_wait(iter([1, 2])))
 
     thread = threading.Thread(target=other)
-    with clock.at(OWN):
+    with clock.at(USER_CODE):
         thread.start()
         thread.join()
     assert clock.read()[1] == (0, 1, 0, 0, 0)
@@ -100,32 +109,32 @@ def test_the_time_until_each_item_is_there_is_waiting_for_data_and_what_is_done_
         raise ValueError("broken")
 
     def use_items():
-        for _ in waited_for(items()):
+        for _ in account_data_wait(items()):
             hands.at += 1
 
-    with clock.at(OWN):
+    with clock.at(USER_CODE):
         with pytest.raises(ValueError, match="broken"):
             use_items()
         hands.at += 1
-        assert list(waited_for(iter([1, 2]))) == [1, 2]
+        assert list(account_data_wait(iter([1, 2]))) == [1, 2]
     assert clock.read()[1][DATA] == 35
-    assert clock.read()[1][OWN] == 4
+    assert clock.read()[1][USER_CODE] == 4
 
 
 def test_a_run_within_a_run_is_on_its_own_clock(clock, hands):
-    inner = Spending(hands)
-    spending.enter(inner)
-    with spent(DATA):
+    inner = TimeAccounting(hands)
+    time_accounting.attach_clock(inner)
+    with account_time(DATA):
         hands.at += 1
-    spending.leave(inner)
-    with spent(DATA):
+    time_accounting.detach_clock(inner)
+    with account_time(DATA):
         hands.at += 2
     assert inner.read()[1][DATA] == 1
     assert clock.read()[1][DATA] == 2
 
 
 def test_a_turn_in_the_middle_of_a_look_is_noticed(hands):
-    clock = Spending(hands)
+    clock = TimeAccounting(hands)
 
     class Sums(list):
         """The thread turns while they are copied, once."""

@@ -28,29 +28,29 @@ def asked(process, line):
 
 def test_a_process_that_waits_is_told_from_one_that_is_stopped(process):
     asked(process, "pass")
-    assert system.condition(process.pid).state in ("S", "R")
+    assert system.read_process_status(process.pid).state in ("S", "R")
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
-    assert system.condition(process.pid).state == "T"
-    assert not system.condition(process.pid).traced
+    assert system.read_process_status(process.pid).state == "T"
+    assert not system.read_process_status(process.pid).is_traced
     os.kill(process.pid, signal.SIGCONT)
 
 
 def test_the_time_that_a_process_and_its_children_take_is_counted(process):
     asked(process, "import subprocess, sys, time")
-    before = system.condition(process.pid).cpu_s
+    before = system.read_process_status(process.pid).cpu_s
     asked(process, "end = time.process_time() + 0.3")
     asked(process, "while time.process_time() < end: pass")
-    mine = system.condition(process.pid).cpu_s
+    mine = system.read_process_status(process.pid).cpu_s
     assert mine - before >= 0.2
     asked(process, f"subprocess.run([sys.executable, '-c', {BUSY!r}], check=True)")
-    assert system.condition(process.pid).cpu_s - mine >= 0.3
+    assert system.read_process_status(process.pid).cpu_s - mine >= 0.3
 
 
 def test_bytes_that_are_written_are_counted_and_of_a_process_that_is_gone_nothing_is_known(process):
-    before = system.condition(process.pid).num_bytes
+    before = system.read_process_status(process.pid).num_bytes
     asked(process, "open('/dev/null', 'wb').write(bytes(3 << 20))")
-    assert system.condition(process.pid).num_bytes - before >= 3 << 20
+    assert system.read_process_status(process.pid).num_bytes - before >= 3 << 20
     process.kill()
     process.wait()
-    assert system.condition(process.pid) is None
+    assert system.read_process_status(process.pid) is None

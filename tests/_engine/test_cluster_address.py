@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline._engine.ray.connect import is_at
+from paceline._engine.ray.connection import is_same_cluster
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from paceline._engine.ray.connect import is_at
     ],
 )
 def test_an_address_is_that_of_a_cluster(address: str, cluster: str, here: str, same: bool) -> None:
-    assert is_at(address, cluster, here) is same
+    assert is_same_cluster(address, cluster, here) is same

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline._engine.base import Needs
+from paceline._engine.base import WorkerResources
 from paceline._engine.local import devices
-from paceline._engine.local.devices import Machine, gpus_needed, share_beside, shares
+from paceline._engine.local.devices import Machine, assign_devices, assign_devices_beside, num_gpus_needed
 
 MACHINE = Machine(num_cores=8, gpus=("0", "1", "2", "3"))
 
@@ -15,7 +15,7 @@ def without_thread_settings(monkeypatch):
 
 
 def assign(num_workers, gpus, cpus=1.0, machine=MACHINE):
-    return shares(machine, num_workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
+    return assign_devices(machine, num_workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
 
 
 def test_each_worker_is_given_its_own_gpus_and_sees_all_of_the_run():
@@ -29,8 +29,8 @@ def test_each_worker_is_given_its_own_gpus_and_sees_all_of_the_run():
 def test_a_fraction_lets_whole_workers_share_a_gpu_and_none_sits_on_two():
     assert [share.devices for share in assign(5, 0.5)] == [(0,), (0,), (1,), (1,), (2,)]
     assert [share.devices for share in assign(4, 0.3)] == [(0,), (0,), (0,), (1,)]
-    assert gpus_needed(4, 0.3) == 2
-    assert gpus_needed(10, 0.1) == 1
+    assert num_gpus_needed(4, 0.3) == 2
+    assert num_gpus_needed(10, 0.1) == 1
 
 
 def test_threads_follow_from_cores_and_workers_or_from_what_was_asked():
@@ -65,24 +65,24 @@ def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, seen
     ],
 )
 def test_what_runs_beside_the_workers_sees_gpus_after_theirs_or_shares_one(workers, num_gpus, visible):
-    share = share_beside(MACHINE, workers, num_cpus=0, num_gpus=num_gpus)
+    share = assign_devices_beside(MACHINE, workers, num_cpus=0, num_gpus=num_gpus)
     assert share.env["CUDA_VISIBLE_DEVICES"] == visible
     assert share.devices == tuple(range(len(visible.split(",")) if visible else 0))
 
 
 def test_what_runs_beside_the_workers_gets_the_threads_of_one_more_or_those_it_asked_for():
-    assert share_beside(MACHINE, assign(3, 0), num_cpus=0, num_gpus=0).num_threads == 2
-    assert share_beside(MACHINE, assign(3, 0), num_cpus=5, num_gpus=0).num_threads == 5
+    assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=0, num_gpus=0).num_threads == 2
+    assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=5, num_gpus=0).num_threads == 5
 
 
 @pytest.mark.parametrize(("num_workers", "machine", "num_gpus"), [(4, MACHINE, 1), (1, Machine(8, ()), 0.5)])
 def test_more_gpus_beside_the_workers_than_are_left_is_an_error(num_workers, machine, num_gpus):
     workers = assign(num_workers, 1 if machine.gpus else 0, machine=machine)
     with pytest.raises(ValueError, match="validation_config asks for"):
-        share_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)
+        assign_devices_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)
 
 
-PART = Machine(num_cores=2, gpus=("2", "GPU-8932f937"), seats=((1,), (0,), (0,)))
+PART = Machine(num_cores=2, gpus=("2", "GPU-8932f937"), gpu_assignments=((1,), (0,), (0,)))
 
 
 def test_on_a_part_of_a_machine_each_worker_has_its_seat_and_sees_the_whole_part():
@@ -100,21 +100,21 @@ def test_more_than_the_part_has_is_an_error_though_the_machine_has_it():
     for num_workers, gpus in ((4, 0.5), (1, 2)):
         with pytest.raises(ValueError, match="its part of this machine has 2 GPU"):
             assign(num_workers, gpus, machine=PART)
-    part = Machine(num_cores=2, gpus=("2",), seats=((0,),))
+    part = Machine(num_cores=2, gpus=("2",), gpu_assignments=((0,),))
     with pytest.raises(ValueError, match="its part of this machine has 1 GPU"):
-        share_beside(part, assign(1, 1, machine=part), num_cpus=0, num_gpus=1)
+        assign_devices_beside(part, assign(1, 1, machine=part), num_cpus=0, num_gpus=1)
 
 
 def test_room_for_workers_is_what_the_part_has():
-    assert devices.capacity(PART, Needs(0.0, 0.5), 1, 8) == 3
-    assert devices.capacity(PART, Needs(1.0, 0.0), 1, 8) == 2
-    assert devices.capacity(PART, Needs(1.0, 0.0), 4, 8) == 4
-    assert devices.capacity(MACHINE, Needs(0.0, 0.3), 1, 20) == 12
+    assert devices.compute_local_capacity(PART, WorkerResources(0.0, 0.5), 1, 8) == 3
+    assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 1, 8) == 2
+    assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 4, 8) == 4
+    assert devices.compute_local_capacity(MACHINE, WorkerResources(0.0, 0.3), 1, 20) == 12
 
 
 @pytest.mark.parametrize(
     ("num_workers", "num_gpus", "visible"), [(2, 0.5, "2"), (2, 1, "2"), (1, 1, "2"), (3, 0.5, "GPU-8932f937")]
 )
 def test_what_runs_beside_the_workers_of_a_part_has_the_seat_after_theirs(num_workers, num_gpus, visible):
-    share = share_beside(PART, assign(num_workers, 0.5, machine=PART), num_cpus=0, num_gpus=num_gpus)
+    share = assign_devices_beside(PART, assign(num_workers, 0.5, machine=PART), num_cpus=0, num_gpus=num_gpus)
     assert share.env["CUDA_VISIBLE_DEVICES"] == visible

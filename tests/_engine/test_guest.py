@@ -8,7 +8,7 @@ import sys
 import cloudpickle
 import pytest
 
-from paceline._engine.ray.guest import mentions_ray
+from paceline._engine.ray.ray_in_worker import has_ray_references
 
 ray = pytest.importorskip("ray")
 
@@ -52,21 +52,21 @@ def _by_value(thing):
 )
 def test_a_job_leads_to_ray_by_what_it_names_not_by_what_it_says(thing, mentioned: bool) -> None:
     job = _by_value(thing)
-    assert mentions_ray(job) == mentioned
-    assert mentions_ray(pickletools.optimize(job)) == mentioned
+    assert has_ray_references(job) == mentioned
+    assert has_ray_references(pickletools.optimize(job)) == mentioned
 
 
 def test_older_pickles_are_understood() -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        assert mentions_ray(pickle.dumps(ray.exceptions.RayError, protocol))
-        assert not mentions_ray(pickle.dumps({"ray": ["ray", "ray.get"]}, protocol))
+        assert has_ray_references(pickle.dumps(ray.exceptions.RayError, protocol))
+        assert not has_ray_references(pickle.dumps({"ray": ["ray", "ray.get"]}, protocol))
 
 
 PROGRAM = """
 import sys
-from paceline._engine.messages import Guest
-from paceline._engine.ray.guest import welcome
-welcome(Guest("10.0.0.1:6379", "space"))
+from paceline._engine.messages import RayConnectionSpec
+from paceline._engine.ray.ray_in_worker import prepare_ray_connection
+prepare_ray_connection(RayConnectionSpec("10.0.0.1:6379", "space"))
 assert "ray" not in sys.modules
 import ray.util
 print(hasattr(ray.init, "__wrapped__"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._core.system import on_linux
-from paceline._engine.local.lasting import from_lasting_thread
+from paceline._core.system import is_linux
+from paceline._engine.local.spawner_thread import run_on_spawner_thread
 
 BOUND = """
 import sys, time
@@ -27,7 +27,7 @@ def start_bound() -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.skipif(not on_linux(), reason="elsewhere no system tells a process of its parent's end")
+@pytest.mark.skipif(not is_linux(), reason="elsewhere no system tells a process of its parent's end")
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_process_does_not_end_with_the_thread_that_started_it(lasting: bool) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -36,7 +36,7 @@ def test_a_process_does_not_end_with_the_thread_that_started_it(lasting: bool) -
     def work() -> None:
         nonlocal task
         task = threading.get_native_id()
-        started.append(from_lasting_thread(start_bound) if lasting else start_bound())
+        started.append(run_on_spawner_thread(start_bound) if lasting else start_bound())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -58,7 +58,7 @@ def test_an_error_is_raised_in_the_calling_thread_and_the_main_thread_starts_pro
 
     def work() -> None:
         try:
-            from_lasting_thread(lambda: 1 / 0)
+            run_on_spawner_thread(lambda: 1 / 0)
         except ZeroDivisionError as error:
             raised.append(error)
 
@@ -67,4 +67,4 @@ def test_an_error_is_raised_in_the_calling_thread_and_the_main_thread_starts_pro
         thread.start()
         thread.join()
     assert len(raised) == 2
-    assert from_lasting_thread(threading.current_thread) is threading.main_thread()
+    assert run_on_spawner_thread(threading.current_thread) is threading.main_thread()

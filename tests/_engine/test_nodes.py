@@ -2,25 +2,34 @@
 
 import pytest
 
-from paceline._engine.ray.crew import chosen
-from paceline._engine.ray.nodes import Loss, Node, Survey, failure_of, loss_of, notices
-from paceline._engine.ray.shell import Where
+from paceline._engine.ray.actor_pool import choose_bundles
+from paceline._engine.ray.nodes import (
+    ActorLoss,
+    ClusterSurvey,
+    NodeStatus,
+    find_drain_notices,
+    make_loss_failure,
+    parse_loss,
+)
+from paceline._engine.ray.worker_actor import ActorPlacement
 
-HERE = Where("b1", "10.0.0.7", "host-b", 41, 8)
-UP = Survey({"a1": Node("10.0.0.6"), "b1": Node("10.0.0.7"), "c1": Node("10.0.0.8")})
-LOST = Survey({"a1": Node("10.0.0.6"), "b1": Node("10.0.0.7", alive=False, end="missed heartbeats")})
+HERE = ActorPlacement("b1", "10.0.0.7", "host-b", 41, 8)
+UP = ClusterSurvey({"a1": NodeStatus("10.0.0.6"), "b1": NodeStatus("10.0.0.7"), "c1": NodeStatus("10.0.0.8")})
+LOST = ClusterSurvey(
+    {"a1": NodeStatus("10.0.0.6"), "b1": NodeStatus("10.0.0.7", is_alive=False, death_reason="missed heartbeats")}
+)
 
 
 def test_a_drained_node_is_told_once_to_those_it_concerns():
     found = {"b1": 130.0, "c1": 0.0, "d1": 500.0}
-    first = notices(found, set(), ["a1", "b1", "b1"], driver="c1", now=100.0, default_s=30.0)
-    assert [(n.node_id, n.grace_s, n.ranks, n.whole) for n in first] == [
+    first = find_drain_notices(found, set(), ["a1", "b1", "b1"], driver="c1", now=100.0, default_s=30.0)
+    assert [(n.node_id, n.grace_s, n.ranks, n.includes_driver) for n in first] == [
         ("b1", 30.0, (1, 2), False),
         ("c1", 30.0, (), True),
     ]
-    assert notices(found, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
-    (late,) = notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
-    assert (late.grace_s, late.whole) == (0.0, True), "a deadline that has passed leaves no time"
+    assert find_drain_notices(found, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
+    (late,) = find_drain_notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
+    assert (late.grace_s, late.includes_driver) == (0.0, True), "a deadline that has passed leaves no time"
 
 
 OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceeded threshold of 50B (2.0% of 99B)\n"
@@ -29,21 +38,33 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
 @pytest.mark.parametrize(
     ("loss", "survey", "drained", "kind", "message"),
     [
-        (Loss("ActorDiedError", "x"), LOST, False, "killed", "node 10.0.0.7 (b1) was lost: missed heartbeats"),
-        (Loss("ActorDiedError", "x"), Survey(), False, "killed", "its node 10.0.0.7 (b1) was lost"),
-        (Loss("ActorDiedError", "x", preempted=True), LOST, False, "preempted", "(b1) was taken away: missed"),
-        (Loss("ActorDiedError", "x"), LOST, True, "preempted", "its node 10.0.0.7 (b1) was taken away"),
-        (Loss("ActorDiedError", "x", preempted=True), UP, False, "preempted", "(b1) is being taken away"),
-        (Loss("ActorDiedError", "x"), UP, False, "killed", "actor around it, process 41 on node 10.0.0.7 (b1), was"),
-        (Loss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
-        (Loss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
-        (Loss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
-        (Loss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"), UP, False, "engine", "ended: OSError: full"),
-        (Loss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
+        (ActorLoss("ActorDiedError", "x"), LOST, False, "killed", "node 10.0.0.7 (b1) was lost: missed heartbeats"),
+        (ActorLoss("ActorDiedError", "x"), ClusterSurvey(), False, "killed", "its node 10.0.0.7 (b1) was lost"),
+        (ActorLoss("ActorDiedError", "x", is_preempted=True), LOST, False, "preempted", "(b1) was taken away: missed"),
+        (ActorLoss("ActorDiedError", "x"), LOST, True, "preempted", "its node 10.0.0.7 (b1) was taken away"),
+        (ActorLoss("ActorDiedError", "x", is_preempted=True), UP, False, "preempted", "(b1) is being taken away"),
+        (
+            ActorLoss("ActorDiedError", "x"),
+            UP,
+            False,
+            "killed",
+            "actor around it, process 41 on node 10.0.0.7 (b1), was",
+        ),
+        (ActorLoss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
+        (ActorLoss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
+        (ActorLoss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
+        (
+            ActorLoss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"),
+            UP,
+            False,
+            "engine",
+            "ended: OSError: full",
+        ),
+        (ActorLoss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
     ],
 )
 def test_how_an_actor_was_lost_is_told_apart(loss, survey, drained, kind, message):
-    failure = failure_of(loss, 3, HERE, survey, drained=drained, at=1.5)
+    failure = make_loss_failure(loss, 3, HERE, survey, drained=drained, at=1.5)
     assert (failure.rank, failure.kind, failure.at, failure.host) == (3, kind, 1.5, "host-b")
     assert message in failure.message
     assert "\n" not in failure.message
@@ -53,11 +74,11 @@ def test_errors_of_ray_and_of_others_are_read_alike():
     class Died(Exception):
         preempted = True
 
-    assert loss_of(Died("a\nb")) == Loss("Died", "a\nb", preempted=True)
-    assert loss_of(ValueError("x")) == Loss("ValueError", "x")
+    assert parse_loss(Died("a\nb")) == ActorLoss("Died", "a\nb", is_preempted=True)
+    assert parse_loss(ValueError("x")) == ActorLoss("ValueError", "x")
 
 
-DRAINED = Survey(UP.nodes, {"b1": 0.0})
+DRAINED = ClusterSurvey(UP.nodes, {"b1": 0.0})
 FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
 
 
@@ -84,4 +105,4 @@ FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
     ],
 )
 def test_places_are_used_again_as_far_as_they_can_be(size, placed, kept, survey, expected):
-    assert chosen(size, placed, kept, survey) == expected
+    assert choose_bundles(size, placed, kept, survey) == expected

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline._engine.ray import parcel
-from paceline._engine.ray.parcel import Root, homes, own_modules, packed, split
+from paceline._engine.ray import code_packing
+from paceline._engine.ray.code_packing import (
+    SourceRoot,
+    find_user_modules,
+    pack_code,
+    script_directories,
+    split_runtime_env,
+)
 
 
 def _module(name: str, path: Path, text: str = "") -> types.ModuleType:
@@ -24,7 +30,7 @@ def _module(name: str, path: Path, text: str = "") -> types.ModuleType:
     return module
 
 
-def _names(roots: list[Root]) -> dict[str, list[str]]:
+def _names(roots: list[SourceRoot]) -> dict[str, list[str]]:
     return {root.path.name: [file.relative_to(root.path).as_posix() for file in root.files] for root in roots}
 
 
@@ -36,7 +42,7 @@ def test_a_module_and_a_whole_package_of_the_script_travel(tmp_path: Path) -> No
         (project / "package" / name).parent.mkdir(parents=True, exist_ok=True)
         (project / "package" / name).write_text("x")
     (project / "not_imported.py").write_text("")
-    found = own_modules({"alone": alone, "package": package, "package.sub.deep": alone}, [project])
+    found = find_user_modules({"alone": alone, "package": package, "package.sub.deep": alone}, [project])
     expected = ["__init__.py", "labels.json", "never_imported.py", "sub/deep.py"]
     assert _names(found) == {"project": ["alone.py", *(f"package/{name}" for name in expected)]}
 
@@ -54,13 +60,13 @@ def test_what_is_installed_or_elsewhere_or_of_python_stays(tmp_path: Path) -> No
         "nothing": None,
     }
     (project / "gone.py").unlink()
-    assert own_modules(modules, [project]) == []
+    assert find_user_modules(modules, [project]) == []
 
 
 def test_of_paceline_and_of_libraries_nothing_travels_and_nothing_is_no_parcel(tmp_path: Path) -> None:
-    source = Path(parcel.__file__).parents[3]
-    assert own_modules(sys.modules, [source, Path(pytest.__file__).parents[1]]) == []
-    assert packed(own_modules(sys.modules, [tmp_path])).data == b""
+    source = Path(code_packing.__file__).parents[3]
+    assert find_user_modules(sys.modules, [source, Path(pytest.__file__).parents[1]]) == []
+    assert pack_code(find_user_modules(sys.modules, [tmp_path])).data == b""
 
 
 def test_parts_of_a_namespace_package_travel_from_each_home(tmp_path: Path) -> None:
@@ -68,39 +74,39 @@ def test_parts_of_a_namespace_package_travel_from_each_home(tmp_path: Path) -> N
     space.__path__ = [str(tmp_path / home / "space") for home in ("a", "b", "c")]
     for home in ("a", "b", "c"):
         _module("x", tmp_path / home / "space" / f"{home}.py")
-    found = own_modules({"space": space}, [tmp_path / "a", tmp_path / "b"])
+    found = find_user_modules({"space": space}, [tmp_path / "a", tmp_path / "b"])
     assert _names(found) == {"a": ["space/a.py"], "b": ["space/b.py"]}
 
 
 def test_a_large_file_of_data_stays_and_too_many_modules_are_told_by_name(tmp_path: Path, monkeypatch) -> None:
     package = _module("package", tmp_path / "package" / "__init__.py")
-    (tmp_path / "package" / "weights.bin").write_bytes(bytes(parcel.MAX_DATA_FILE + 1))
-    found = own_modules({"package": package}, [tmp_path])
+    (tmp_path / "package" / "weights.bin").write_bytes(bytes(code_packing.MAX_DATA_FILE_BYTES + 1))
+    found = find_user_modules({"package": package}, [tmp_path])
     assert _names(found) == {tmp_path.name: ["package/__init__.py"]}
-    monkeypatch.setattr(parcel, "MAX_MODULES", 1000)
+    monkeypatch.setattr(code_packing, "MAX_MODULES_BYTES", 1000)
     (tmp_path / "package" / "tables.py").write_text("#" * 2000)
     (tmp_path / "package" / "small.txt").touch()
-    found = packed(own_modules({"package": package}, [tmp_path]))
+    found = pack_code(find_user_modules({"package": package}, [tmp_path]))
     assert found.data == b""
-    assert re.search(r"(?s)tables\.py \(0\.0 MB\).*'working_dir'", found.parcel.too_large)
+    assert re.search(r"(?s)tables\.py \(0\.0 MB\).*'working_dir'", found.manifest.size_problem)
     # By which a node that has them all the same is known.
-    assert [file.path for file in found.parcel.trees[0].files] == ["package/__init__.py", "package/tables.py"]
-    monkeypatch.setattr(parcel, "MAX_WORKING_DIR", 1000)
+    assert [file.path for file in found.manifest.trees[0].files] == ["package/__init__.py", "package/tables.py"]
+    monkeypatch.setattr(code_packing, "MAX_WORKING_DIR_BYTES", 1000)
     with pytest.raises(ValueError, match=r"(?s)working_dir.*tables\.py"):
-        packed([], split({"working_dir": str(tmp_path)})[1])
+        pack_code([], split_runtime_env({"working_dir": str(tmp_path)})[1])
 
 
 def test_the_same_files_make_the_same_parcel_and_a_change_another(tmp_path: Path) -> None:
     first = _module("alone", tmp_path / "first" / "alone.py", "x = 1")
     second = _module("alone", tmp_path / "second" / "alone.py", "x = 1")
     os.utime(tmp_path / "second" / "alone.py", (1, 1))
-    one = packed(own_modules({"alone": first}, [tmp_path]))
-    two = packed(own_modules({"alone": second}, [tmp_path]))
-    assert one.parcel.digest == two.parcel.digest
+    one = pack_code(find_user_modules({"alone": first}, [tmp_path]))
+    two = pack_code(find_user_modules({"alone": second}, [tmp_path]))
+    assert one.manifest.digest == two.manifest.digest
     assert one.data == two.data
     (tmp_path / "first" / "alone.py").write_text("x = 2")
-    changed = packed(own_modules({"alone": first}, [tmp_path]))
-    assert changed.parcel.digest != one.parcel.digest
+    changed = pack_code(find_user_modules({"alone": first}, [tmp_path]))
+    assert changed.manifest.digest != one.manifest.digest
     assert zipfile.ZipFile(io.BytesIO(changed.data)).read("0/alone.py") == b"x = 2"
 
 
@@ -109,9 +115,9 @@ def test_a_working_dir_of_this_machine_travels_whole_but_for_what_is_excluded(tm
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     given = {"working_dir": str(tmp_path), "excludes": ["*.log", "/data/large.bin", "er"], "env_vars": {"A": "1"}}
-    rest, roots = split(given)
+    rest, roots = split_runtime_env(given)
     assert rest == {"env_vars": {"A": "1"}}
-    assert [root.as_it_is for root in roots] == [True]
+    assert [root.is_working_dir for root in roots] == [True]
     assert _names(roots) == {tmp_path.name: ["train.py", "data/small.txt"]}
 
 
@@ -119,14 +125,14 @@ def test_addresses_are_left_to_ray_and_packages_of_this_machine_travel(tmp_path:
     package = _module("package", tmp_path / "package" / "__init__.py")
     _module("alone", tmp_path / "alone.py")
     address = "s3://bucket/x.zip"
-    rest, roots = split({"working_dir": address, "py_modules": [address, package, tmp_path / "alone.py"]})
+    rest, roots = split_runtime_env({"working_dir": address, "py_modules": [address, package, tmp_path / "alone.py"]})
     assert rest == {"working_dir": address, "py_modules": [address]}
     assert [_names([root]) for root in roots] == [
         {tmp_path.name: ["package/__init__.py"]},
         {tmp_path.name: ["alone.py"]},
     ]
-    assert split(None) == (None, [])
-    assert split({"py_modules": [str(tmp_path / "package")]})[0] is None
+    assert split_runtime_env(None) == (None, [])
+    assert split_runtime_env({"py_modules": [str(tmp_path / "package")]})[0] is None
 
 
 @pytest.mark.parametrize(
@@ -140,10 +146,13 @@ def test_addresses_are_left_to_ray_and_packages_of_this_machine_travel(tmp_path:
 )
 def test_what_cannot_travel_is_refused_by_name(given: dict, said: str) -> None:
     with pytest.raises(ValueError, match=rf"worker_runtime_env: {next(iter(given))}.*{said}"):
-        split(given)
+        split_runtime_env(given)
 
 
 def test_homes_are_the_scripts_directory_and_that_in_which_it_runs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert homes(_module("__main__", tmp_path / "scripts" / "train.py")) == [tmp_path / "scripts", tmp_path]
-    assert homes(None) == [tmp_path]
+    assert script_directories(_module("__main__", tmp_path / "scripts" / "train.py")) == [
+        tmp_path / "scripts",
+        tmp_path,
+    ]
+    assert script_directories(None) == [tmp_path]

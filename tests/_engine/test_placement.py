@@ -5,26 +5,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._engine.base import WorkerSpec
-from paceline._engine.messages import Begin
-from paceline._engine.ray.placement import Wanted, order_of, seated
-from paceline._engine.ray.shell import Where
+from paceline._engine.messages import WorkerInit
+from paceline._engine.ray.placement import PlacementSpec, order_ranks, place_worker
+from paceline._engine.ray.worker_actor import ActorPlacement
 
-CPU = Wanted({"CPU": 1})
+CPU = PlacementSpec({"CPU": 1})
 
 
 def where(node, *gpus, num_cores=8):
-    return Where(node, f"10.0.0.{node}", f"host-{node}", pid=1, num_cores=num_cores, gpus=gpus)
+    return ActorPlacement(node, f"10.0.0.{node}", f"host-{node}", pid=1, num_cores=num_cores, gpus=gpus)
 
 
 def spec(rank, size):
-    begin = Begin("run", "run", 1, rank, size, rank, size, 0, first_seq=0, num_threads=1)
+    begin = WorkerInit("run", "run", 1, rank, size, rank, size, 0, first_seq=0, num_threads=1)
     return WorkerSpec(begin, "/nowhere", {"CUDA_VISIBLE_DEVICES": "of the driver"})
 
 
 def seat_all(places, wanted=CPU, home=""):
     """Places in the order of ranks, and what each worker is told."""
-    places = [places[index] for index in order_of(places, home)]
-    return places, [seated(spec(rank, len(places)), rank, places, wanted) for rank in range(len(places))]
+    places = [places[index] for index in order_ranks(places, home)]
+    return places, [place_worker(spec(rank, len(places)), rank, places, wanted) for rank in range(len(places))]
 
 
 @st.composite
@@ -89,13 +89,13 @@ def test_who_has_which_rank_follows_from_the_places_alone(places, random):
 
 def test_the_node_of_the_driver_has_the_first_ranks_and_the_others_go_by_their_first_bundle():
     places = [where("b"), where("a"), where("b"), where("c")]
-    assert order_of(places) == [0, 2, 1, 3]
-    assert order_of(places, "c") == [3, 0, 2, 1]
-    assert order_of(places, "elsewhere") == [0, 2, 1, 3]
+    assert order_ranks(places) == [0, 2, 1, 3]
+    assert order_ranks(places, "c") == [3, 0, 2, 1]
+    assert order_ranks(places, "elsewhere") == [0, 2, 1, 3]
 
 
 def test_devices_are_in_the_order_of_their_numbers_and_named_ones_in_that_of_their_names():
-    assert order_of([where("a", "10"), where("a", "9"), where("a", "0")]) == [2, 1, 0]
+    assert order_ranks([where("a", "10"), where("a", "9"), where("a", "0")]) == [2, 1, 0]
     places, workers = seat_all([where("a", "GPU-b"), where("a", "GPU-a")])
     assert [place.gpus for place in places] == [("GPU-a",), ("GPU-b",)]
     assert [worker.begin.devices for worker in workers] == [(0,), (1,)]
@@ -106,7 +106,7 @@ def test_devices_are_in_the_order_of_their_numbers_and_named_ones_in_that_of_the
 def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
     _, (worker,) = seat_all([where("a")])
     assert (worker.env["CUDA_VISIBLE_DEVICES"], worker.begin.devices) == ("", ())
-    _, workers = seat_all([where("a", "5"), where("a", "5")], Wanted({"GPU": 0.5}))
+    _, workers = seat_all([where("a", "5"), where("a", "5")], PlacementSpec({"GPU": 0.5}))
     assert [worker.begin.devices for worker in workers] == [(0,), (0,)]
     assert {worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers} == {"5"}
 
@@ -114,12 +114,12 @@ def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
 @pytest.mark.parametrize(
     ("wanted", "threads", "told"),
     [
-        (Wanted({"CPU": 1}), 4, "4"),
-        (Wanted({"CPU": 3}), 3, "3"),
-        (Wanted({"CPU": 3}, env={"OMP_NUM_THREADS": "7"}), 7, "7"),
-        (Wanted({"CPU": 3}, env={"OMP_NUM_THREADS": "4,2"}), 4, "4,2"),
-        (Wanted({}, env={"OMP_NUM_THREADS": "7"}, runtime_env={"env_vars": {"OMP_NUM_THREADS": "5"}}), 5, "5"),
-        (Wanted({}, env={"OMP_NUM_THREADS": "many"}), 4, "many"),
+        (PlacementSpec({"CPU": 1}), 4, "4"),
+        (PlacementSpec({"CPU": 3}), 3, "3"),
+        (PlacementSpec({"CPU": 3}, env={"OMP_NUM_THREADS": "7"}), 7, "7"),
+        (PlacementSpec({"CPU": 3}, env={"OMP_NUM_THREADS": "4,2"}), 4, "4,2"),
+        (PlacementSpec({}, env={"OMP_NUM_THREADS": "7"}, runtime_env={"env_vars": {"OMP_NUM_THREADS": "5"}}), 5, "5"),
+        (PlacementSpec({}, env={"OMP_NUM_THREADS": "many"}), 4, "many"),
     ],
 )
 def test_threads_are_those_the_user_has_set_or_asked_for_or_a_fair_part_of_the_node(wanted, threads, told):
@@ -129,14 +129,14 @@ def test_threads_are_those_the_user_has_set_or_asked_for_or_a_fair_part_of_the_n
 
 
 def test_a_bundle_asks_for_something_and_the_actor_in_it_for_all_but_memory():
-    assert Wanted({"CPU": 0, "GPU": 0}).bundle == {"memory": 1.0}
-    assert Wanted({"CPU": 0}).options == {"num_cpus": 0, "num_gpus": 0, "resources": {}}
-    wanted = Wanted({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})
+    assert PlacementSpec({"CPU": 0, "GPU": 0}).bundle == {"memory": 1.0}
+    assert PlacementSpec({"CPU": 0}).actor_options == {"num_cpus": 0, "num_gpus": 0, "resources": {}}
+    wanted = PlacementSpec({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})
     assert wanted.bundle == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1}
-    assert wanted.options == {"num_cpus": 2, "num_gpus": 0.5, "resources": {"special": 1}}
+    assert wanted.actor_options == {"num_cpus": 2, "num_gpus": 0.5, "resources": {"special": 1}}
 
 
 def test_selectors_are_for_all_workers_or_one_for_each():
-    assert Wanted({}).selectors(2) == [{}, {}]
-    assert Wanted({}, label_selector={"zone": "a"}).selectors(2) == [{"zone": "a"}] * 2
-    assert Wanted({}, label_selector=[{"zone": "a"}, {}]).selectors(2) == [{"zone": "a"}, {}]
+    assert PlacementSpec({}).bundle_selectors(2) == [{}, {}]
+    assert PlacementSpec({}, label_selector={"zone": "a"}).bundle_selectors(2) == [{"zone": "a"}] * 2
+    assert PlacementSpec({}, label_selector=[{"zone": "a"}, {}]).bundle_selectors(2) == [{"zone": "a"}, {}]

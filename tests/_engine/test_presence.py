@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from paceline._engine.messages import Failure, WorkerFailed, WorkersStopped
-from paceline._engine.ray.presence import Anchored, ClusterLostError, Presence
+from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkersStopped
+from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor, MonitoredEngine
 
-FAILED = WorkerFailed(1, 0, Failure(0, "killed", "its node was lost"))
+FAILED = WorkerFailed(1, 0, WorkerFailure(0, "killed", "its node was lost"))
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def head():
 @pytest.fixture
 def presence(head):
     host, port = head.getsockname()
-    with contextlib.closing(Presence(f"{host}:{port}", 600)) as presence:
+    with contextlib.closing(ClusterMonitor(f"{host}:{port}", 600)) as presence:
         yield presence
 
 
@@ -53,16 +53,16 @@ def wait_until(condition):
 
 
 def test_a_head_that_takes_connections_is_there_and_a_lost_worker_is_told_at_once(presence):
-    assert presence.answers()
+    assert presence.check_reachable()
     presence.raise_if_lost()
-    assert presence.asked(lambda: 7) == 7
+    assert presence.call_cluster(lambda: 7) == 7
     with pytest.raises(KeyError):
-        presence.asked(lambda: {}[1])
-    assert Anchored(ScriptedEngine(FAILED), presence).wait(0) == [FAILED]
+        presence.call_cluster(lambda: {}[1])
+    assert MonitoredEngine(ScriptedEngine(FAILED), presence).wait(0) == [FAILED]
 
 
 def test_one_that_does_not_for_a_while_is_lost_and_nothing_waits_for_it(head, presence):
-    engine = Anchored(ScriptedEngine(), presence)
+    engine = MonitoredEngine(ScriptedEngine(), presence)
     presence._patience_s = 0.3
     head.close()
     with pytest.raises(ClusterLostError, match=r"127\.0\.0\.1:\d+ is gone: its head has not answered for 0\.3 s"):
@@ -75,7 +75,7 @@ def test_one_that_does_not_for_a_while_is_lost_and_nothing_waits_for_it(head, pr
 
 def test_a_lost_worker_is_held_back_until_the_head_is_back_or_lost(head, presence):
     inner = ScriptedEngine(FAILED)
-    engine = Anchored(inner, presence)
+    engine = MonitoredEngine(inner, presence)
     address = head.getsockname()
     head.close()
     assert engine.wait(0) == []
@@ -86,6 +86,6 @@ def test_a_lost_worker_is_held_back_until_the_head_is_back_or_lost(head, presenc
     inner.said = [FAILED]
     assert engine.wait(0) == []
     presence._patience_s = 0.3
-    wait_until(lambda: presence.lost)
+    wait_until(lambda: presence.is_lost)
     with pytest.raises(ClusterLostError):
         engine.wait(0)

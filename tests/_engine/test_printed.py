@@ -5,32 +5,32 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from paceline._core.codec import sealed
-from paceline._engine.messages import Begin, CheckpointStaged, Reported, Staged, encode
-from paceline._engine.ray import printed, unheard
-from paceline._engine.ray.printed import Printed, append
-from paceline._storage.layout import Layout
+from paceline._core.codec import seal_line
+from paceline._engine.messages import CheckpointStaged, Reported, StagedFiles, WorkerInit, encode_message
+from paceline._engine.ray import log_tail, unsent_reports
+from paceline._engine.ray.log_tail import WorkerLogTail, append_to_log
+from paceline._storage.run_layout import RunLayout
 
 
-def _all(log: Printed) -> list[bytes]:
+def _all(log: WorkerLogTail) -> list[bytes]:
     pieces = []
-    while piece := log.taken():
+    while piece := log.read_next():
         pieces.append(piece)
     return pieces
 
 
 def test_all_that_is_printed_is_handed_on_in_bounded_pieces(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(printed, "PIECE", 10)
-    log = Printed(tmp_path / "log")
-    assert log.taken() == b""
+    monkeypatch.setattr(log_tail, "MAX_PIECE_BYTES", 10)
+    log = WorkerLogTail(tmp_path / "log")
+    assert log.read_next() == b""
     (tmp_path / "log").write_bytes(b"x" * 25)
     pieces = _all(log)
     assert [len(piece) for piece in pieces] == [10, 10, 5]
     with (tmp_path / "log").open("ab") as file:
         file.write(b"more")
     assert _all(log) == [b"more"]
-    append(tmp_path / "driver" / "log", b"".join(pieces))
-    append(tmp_path / "driver" / "log", b"more")
+    append_to_log(tmp_path / "driver" / "log", b"".join(pieces))
+    append_to_log(tmp_path / "driver" / "log", b"more")
     assert (tmp_path / "driver" / "log").read_bytes() == (tmp_path / "log").read_bytes()
     assert (tmp_path / "driver" / "log").stat().st_mode & 0o077 == 0
 
@@ -38,8 +38,8 @@ def test_all_that_is_printed_is_handed_on_in_bounded_pieces(tmp_path: Path, monk
 def test_who_prints_faster_than_it_can_be_brought_over_is_told_how_much_is_left_out(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(printed, "BACKLOG", 1000)
-    log = Printed(tmp_path / "log")
+    monkeypatch.setattr(log_tail, "MAX_BACKLOG_BYTES", 1000)
+    log = WorkerLogTail(tmp_path / "log")
     (tmp_path / "log").write_bytes(b"x" * 5000 + b"the end")
     told = b"".join(_all(log))
     assert told.startswith(b"\n... 4507 bytes that were printed here are left out ...\n")
@@ -48,8 +48,8 @@ def test_who_prints_faster_than_it_can_be_brought_over_is_told_how_much_is_left_
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Begin:
-    return Begin("run", str(tmp_path), 1, 2, 3, 0, 1, 0, 0, 1)
+def begin(tmp_path: Path) -> WorkerInit:
+    return WorkerInit("run", str(tmp_path), 1, 2, 3, 0, 1, 0, 0, 1)
 
 
 def _reported(seq: int) -> Reported:
@@ -57,16 +57,16 @@ def _reported(seq: int) -> Reported:
 
 
 def test_reports_after_the_last_that_was_heard_are_found_at_the_end_of_the_workers_file(
-    begin: Begin, tmp_path: Path, monkeypatch
+    begin: WorkerInit, tmp_path: Path, monkeypatch
 ) -> None:
-    assert unheard.unheard(begin, 0) == []
-    staged = CheckpointStaged(1, 2, Staged(2, ()))
-    path = Layout(tmp_path).reports(1, 2)
+    assert unsent_reports.read_unsent_reports(begin, 0) == []
+    staged = CheckpointStaged(1, 2, StagedFiles(2, ()))
+    path = RunLayout(tmp_path).reports(1, 2)
     path.parent.mkdir(parents=True)
-    lines = [sealed(encode(message)) for message in (_reported(1), _reported(2), staged, _reported(3))]
+    lines = [seal_line(encode_message(message)) for message in (_reported(1), _reported(2), staged, _reported(3))]
     path.write_bytes(b"".join(lines) + lines[0][:20])
-    assert unheard.unheard(begin, 1) == [_reported(2), staged, _reported(3)]
-    assert unheard.unheard(begin, 3) == [staged]
-    monkeypatch.setattr(unheard, "_TAIL", 1000)
-    path.write_bytes(b"".join(sealed(encode(_reported(seq))) for seq in range(1, 101)))
-    assert unheard.unheard(begin, 97) == [_reported(seq) for seq in (98, 99, 100)]
+    assert unsent_reports.read_unsent_reports(begin, 1) == [_reported(2), staged, _reported(3)]
+    assert unsent_reports.read_unsent_reports(begin, 3) == [staged]
+    monkeypatch.setattr(unsent_reports, "_TAIL_BYTES", 1000)
+    path.write_bytes(b"".join(seal_line(encode_message(_reported(seq))) for seq in range(1, 101)))
+    assert unsent_reports.read_unsent_reports(begin, 97) == [_reported(seq) for seq in (98, 99, 100)]

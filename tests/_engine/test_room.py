@@ -6,21 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.labels import matches
-from paceline._core.labels import problem as label_problem
-from paceline._engine.ray.look import has_named_types
-from paceline._engine.ray.placement import Wanted
-from paceline._engine.ray.room import Cluster, Node, capacity, num_on, problem, room, waiting
+from paceline._core.label_selectors import find_selector_problem as label_problem
+from paceline._core.label_selectors import matches_selector
+from paceline._engine.ray.cluster_capacity import (
+    ClusterCapacity,
+    NodeCapacity,
+    compute_cluster_capacity,
+    count_fitting_bundles,
+    count_fitting_workers,
+    describe_wait,
+    find_capacity_problem,
+)
+from paceline._engine.ray.cluster_state import has_named_types
+from paceline._engine.ray.placement import PlacementSpec
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
 def node(name, labels=None, free=None, **total):
-    return Node(name, total, total if free is None else free, labels or {})
+    return NodeCapacity(name, total, total if free is None else free, labels or {})
 
 
 def cluster(*nodes, grows=False):
-    return Cluster(nodes, grows)
+    return ClusterCapacity(nodes, grows)
 
 
 TWO = cluster(node("a", CPU=2.0), node("b", CPU=2.0))
@@ -43,9 +51,9 @@ needs = st.sampled_from([{"CPU": 1.0}, {"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}, {
 )
 def test_room_is_what_the_best_of_all_placements_has(given_nodes, bundle, strategy, selector, size):
     size = len(selector) if isinstance(selector, list) else size
-    wanted = Wanted(bundle, strategy, selector)
-    nodes = [Node(str(index), total, total, labels) for index, (total, labels) in enumerate(given_nodes)]
-    found = room(wanted, size, nodes)
+    wanted = PlacementSpec(bundle, strategy, selector)
+    nodes = [NodeCapacity(str(index), total, total, labels) for index, (total, labels) in enumerate(given_nodes)]
+    found = count_fitting_workers(wanted, size, nodes)
     best = _best(wanted, size, nodes)
     if strategy == "STRICT_PACK" and found < size:
         # What is left over of such a group is of no use: only whether all of it fits matters with several selectors.
@@ -63,8 +71,8 @@ def _best(wanted, size, nodes):
             continue
         if wanted.strategy == "STRICT_SPREAD" and any(len(workers) > 1 for workers in here.values()):
             continue
-        selectors = wanted.selectors(size)
-        if not all(each is None or matches(selectors[i], each.labels) for i, each in enumerate(choice)):
+        selectors = wanted.bundle_selectors(size)
+        if not all(each is None or matches_selector(selectors[i], each.labels) for i, each in enumerate(choice)):
             continue
         if all(_hold(each.free, wanted.bundle, len(here[each.id])) for each in nodes):
             most = max(most, sum(each is not None for each in choice))
@@ -105,83 +113,92 @@ def _hold(free, bundle, count):
     ],
 )
 def test_what_fits_on_one_node(free, bundle, fit):
-    assert num_on(free, bundle) == fit
+    assert count_fitting_bundles(free, bundle) == fit
 
 
 def test_room_is_what_is_free_and_what_is_ours_each_counted_once():
-    wanted = Wanted({"CPU": 1})
+    wanted = PlacementSpec({"CPU": 1})
     taken = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
-    assert capacity(wanted, taken, {}, 1, 8) == 1
-    assert capacity(wanted, taken, {"a": 2}, 1, 8) == 3
-    assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 8) == 4
-    assert capacity(wanted, taken, {"a": 2, "b": 1}, 1, 3) == 3
+    assert compute_cluster_capacity(wanted, taken, {}, 1, 8) == 1
+    assert compute_cluster_capacity(wanted, taken, {"a": 2}, 1, 8) == 3
+    assert compute_cluster_capacity(wanted, taken, {"a": 2, "b": 1}, 1, 8) == 4
+    assert compute_cluster_capacity(wanted, taken, {"a": 2, "b": 1}, 1, 3) == 3
     # Our places are counted though the cluster has yet to tell, and not on a node that is gone.
-    assert capacity(wanted, TWO, {"a": 2, "b": 2}, 1, 8) == 4
-    assert capacity(Wanted({"GPU": 0.3}), cluster(node("a", GPU=1.0)), {"a": 3}, 1, 8) == 3
-    assert capacity(wanted, cluster(node("a", CPU=2.0)), {"b": 2}, 1, 8) == 2
+    assert compute_cluster_capacity(wanted, TWO, {"a": 2, "b": 2}, 1, 8) == 4
+    assert compute_cluster_capacity(PlacementSpec({"GPU": 0.3}), cluster(node("a", GPU=1.0)), {"a": 3}, 1, 8) == 3
+    assert compute_cluster_capacity(wanted, cluster(node("a", CPU=2.0)), {"b": 2}, 1, 8) == 2
     # An autoscaler brings room for the fewest that are needed.
-    assert capacity(wanted, cluster(node("a", free={}, CPU=2.0), grows=True), {}, 2, 8) == 2
-    assert capacity(wanted, cluster(node("a", free={}, CPU=2.0)), {}, 2, 8) == 0
+    assert compute_cluster_capacity(wanted, cluster(node("a", free={}, CPU=2.0), grows=True), {}, 2, 8) == 2
+    assert compute_cluster_capacity(wanted, cluster(node("a", free={}, CPU=2.0)), {}, 2, 8) == 0
 
 
 @pytest.mark.parametrize(
     ("wanted", "size", "said"),
     [
-        (Wanted({"CPU": 1}), 5, ["5 workers with 1 CPU each", "room for 2 of them"]),
+        (PlacementSpec({"CPU": 1}), 5, ["5 workers with 1 CPU each", "room for 2 of them"]),
         (
-            Wanted({"GPU": 1}),
+            PlacementSpec({"GPU": 1}),
             1,
             ["1 worker with 1 GPU can", "none of", "2 nodes with 1 CPU each\n", "hint: lower"],
         ),
-        (Wanted({"CPU": 1}, "STRICT_PACK"), 2, ["STRICT_PACK", "room for 1", "with placement_strategy='PACK'"]),
-        (Wanted({"CPU": 0.5}, "STRICT_SPREAD"), 3, ["STRICT_SPREAD", "with placement_strategy='SPREAD'"]),
-        (Wanted({"CPU": 1}, label_selector={"zone": "b"}), 2, ["on nodes with zone=b", "(zone=a)", "without label"]),
-        (Wanted({"CPU": 1}, label_selector=[{"zone": "b"}] * 2), 2, ["labels of label_selector", "(zone=b)"]),
-        (Wanted({"GPU": 1, "accelerator_type:A100": 0.001}), 1, ["1 GPU, type A100"]),
-        (Wanted({"memory": 5e9}), 1, ["5e+09 memory", "1e+09 memory"]),
+        (PlacementSpec({"CPU": 1}, "STRICT_PACK"), 2, ["STRICT_PACK", "room for 1", "with placement_strategy='PACK'"]),
+        (PlacementSpec({"CPU": 0.5}, "STRICT_SPREAD"), 3, ["STRICT_SPREAD", "with placement_strategy='SPREAD'"]),
+        (
+            PlacementSpec({"CPU": 1}, label_selector={"zone": "b"}),
+            2,
+            ["on nodes with zone=b", "(zone=a)", "without label"],
+        ),
+        (PlacementSpec({"CPU": 1}, label_selector=[{"zone": "b"}] * 2), 2, ["labels of label_selector", "(zone=b)"]),
+        (PlacementSpec({"GPU": 1, "accelerator_type:A100": 0.001}), 1, ["1 GPU, type A100"]),
+        (PlacementSpec({"memory": 5e9}), 1, ["5e+09 memory", "1e+09 memory"]),
     ],
 )
 def test_what_can_never_be_had_is_refused_with_what_there_is(wanted, size, said):
     small = {"CPU": 1.0, "memory": 1e9, "node:10.0.0.1": 1.0}
-    here = cluster(Node("a", small, {}, {"zone": "a"}), Node("b", small, {}, {"zone": "b"}))
-    told = problem(wanted, size, here)
+    here = cluster(NodeCapacity("a", small, {}, {"zone": "a"}), NodeCapacity("b", small, {}, {"zone": "b"}))
+    told = find_capacity_problem(wanted, size, here)
     assert told is not None
     assert "\n\nhint: " in told
     assert "node:" not in told
     for part in said:
         assert part in told
-    assert problem(wanted, size, cluster(*here.nodes, grows=True)) is None
+    assert find_capacity_problem(wanted, size, cluster(*here.nodes, grows=True)) is None
 
 
 def test_what_is_merely_busy_is_not_refused():
     busy = cluster(node("a", free={}, CPU=2.0))
-    assert problem(Wanted({"CPU": 1}), 2, busy) is None
-    assert problem(Wanted({}), 1000, busy) is not None  # not a byte of memory is known of
-    assert problem(Wanted({}), 1000, cluster(node("a", memory=1e9))) is None
+    assert find_capacity_problem(PlacementSpec({"CPU": 1}), 2, busy) is None
+    assert find_capacity_problem(PlacementSpec({}), 1000, busy) is not None  # not a byte of memory is known of
+    assert find_capacity_problem(PlacementSpec({}), 1000, cluster(node("a", memory=1e9))) is None
 
 
 def test_a_validation_has_to_fit_beside_the_workers():
-    workers = Wanted({"CPU": 4})
-    assert problem(workers, 2, MIXED, beside=Wanted({"GPU": 1})) is None
-    assert problem(Wanted({"GPU": 0.5}), 3, MIXED, beside=Wanted({"GPU": 0.5})) is None
-    assert problem(Wanted({"GPU": 0.5}), 3, MIXED, beside=Wanted({"GPU": 1})) is not None
-    told = problem(workers, 2, MIXED, beside=Wanted({"CPU": 1}))
+    workers = PlacementSpec({"CPU": 4})
+    assert find_capacity_problem(workers, 2, MIXED, beside=PlacementSpec({"GPU": 1})) is None
+    assert find_capacity_problem(PlacementSpec({"GPU": 0.5}), 3, MIXED, beside=PlacementSpec({"GPU": 0.5})) is None
+    assert find_capacity_problem(PlacementSpec({"GPU": 0.5}), 3, MIXED, beside=PlacementSpec({"GPU": 1})) is not None
+    told = find_capacity_problem(workers, 2, MIXED, beside=PlacementSpec({"CPU": 1}))
     assert told is not None
     assert "a validation with 1 CPU can never be had beside 2 workers with 4 CPU each" in told
-    assert problem(Wanted({"CPU": 4}, "STRICT_PACK"), 1, MIXED, beside=Wanted({"CPU": 4})) is None
-    assert problem(workers, 2, cluster(*MIXED.nodes, grows=True), beside=Wanted({"CPU": 1})) is None
+    assert (
+        find_capacity_problem(PlacementSpec({"CPU": 4}, "STRICT_PACK"), 1, MIXED, beside=PlacementSpec({"CPU": 4}))
+        is None
+    )
+    assert (
+        find_capacity_problem(workers, 2, cluster(*MIXED.nodes, grows=True), beside=PlacementSpec({"CPU": 1})) is None
+    )
 
 
 def test_what_is_waited_for_is_told():
     busy = cluster(node("a", free={"CPU": 1.0}, CPU=2.0), node("b", free={}, CPU=2.0))
-    assert waiting(Wanted({"CPU": 1}), 4, busy, {}) == (
+    assert describe_wait(PlacementSpec({"CPU": 1}), 4, busy, {}) == (
         "waiting for room: 4 workers with 1 CPU each are asked for; "
         "the cluster has 2 nodes with 2 CPU each, of which others have 3 CPU"
     )
-    assert "of which others have 1 CPU" in waiting(Wanted({"CPU": 1}), 4, busy, {"b": 2})
-    assert waiting(Wanted({"CPU": 1}), 4, busy, {"a": 1, "b": 2}).endswith("2 nodes with 2 CPU each")
+    assert "of which others have 1 CPU" in describe_wait(PlacementSpec({"CPU": 1}), 4, busy, {"b": 2})
+    assert describe_wait(PlacementSpec({"CPU": 1}), 4, busy, {"a": 1, "b": 2}).endswith("2 nodes with 2 CPU each")
     growing = cluster(node("a", CPU=2.0), grows=True)
-    assert waiting(Wanted({"CPU": 1}), 4, growing, {}) == (
+    assert describe_wait(PlacementSpec({"CPU": 1}), 4, growing, {}) == (
         "waiting for room: 4 workers with 1 CPU each are asked for; "
         "the cluster has 1 node with 2 CPU; the autoscaler is asked for more"
     )
@@ -203,7 +220,7 @@ def test_what_is_waited_for_is_told():
 )
 def test_nodes_are_chosen_by_labels(selector, labels, is_match):
     assert label_problem(selector) is None
-    assert matches(selector, labels) is is_match
+    assert matches_selector(selector, labels) is is_match
 
 
 @pytest.mark.parametrize("value", ["", "!", "a b", "in()", "in(a", "!!a", "a,b", "IN(a)", "x" * 64, 3])

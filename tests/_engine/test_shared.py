@@ -6,60 +6,66 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from paceline._engine.ray.shared import Asked, Probe, Storage, answered, not_shared
+from paceline._engine.ray.storage_probe import (
+    ProbeQuestion,
+    RunStorage,
+    StorageProbe,
+    answer_probe,
+    format_unshared_error,
+)
 
 
 @pytest.fixture
 def probe(tmp_path: Path):
     (tmp_path / "run").mkdir()
-    probe = Probe(Storage(str(tmp_path / "run"), str(tmp_path / "run")))
-    probe.begin()
+    probe = StorageProbe(RunStorage(str(tmp_path / "run"), str(tmp_path / "run")))
+    probe.write_question()
     yield probe
     probe.close()
     assert [*(tmp_path / "run").iterdir()] == []
 
 
-def _elsewhere(asked: Asked, tmp_path: Path) -> Asked:
+def _elsewhere(asked: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
     return replace(asked, run_path=str(tmp_path / "elsewhere"))
 
 
-def test_one_directory_is_shared_and_another_of_the_same_name_is_found(probe: Probe, tmp_path: Path) -> None:
+def test_one_directory_is_shared_and_another_of_the_same_name_is_found(probe: StorageProbe, tmp_path: Path) -> None:
     for node in ("n1", "n2"):
-        assert probe.problem(node, answered(probe.asked, node)) == ""
-    asked = _elsewhere(probe.asked, tmp_path)
-    assert "not to be seen" in answered(asked, "n1")
+        assert probe.find_problem(node, answer_probe(probe.question, node)) == ""
+    asked = _elsewhere(probe.question, tmp_path)
+    assert "not to be seen" in answer_probe(asked, "n1")
     (tmp_path / "elsewhere").mkdir()
-    assert "not to be seen" in answered(asked, "n1")
+    assert "not to be seen" in answer_probe(asked, "n1")
     assert [*(tmp_path / "elsewhere").iterdir()] == []
 
 
-def test_a_copy_that_takes_what_is_written_and_does_not_show_it_is_found(probe: Probe, tmp_path: Path) -> None:
+def test_a_copy_that_takes_what_is_written_and_does_not_show_it_is_found(probe: StorageProbe, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")
-    told = answered(_elsewhere(probe.asked, tmp_path), "n1")
+    told = answer_probe(_elsewhere(probe.question, tmp_path), "n1")
     assert told == ""
-    assert "did not appear" in probe.problem("n1", told)
+    assert "did not appear" in probe.find_problem("n1", told)
     question = next((tmp_path / "elsewhere").rglob("driver"))
     question.write_text("of another run")
-    assert "is not what is found" in answered(_elsewhere(probe.asked, tmp_path), "n1")
+    assert "is not what is found" in answer_probe(_elsewhere(probe.question, tmp_path), "n1")
 
 
-def test_a_directory_that_cannot_be_written_to_is_told_with_the_reason(probe: Probe, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_to_is_told_with_the_reason(probe: StorageProbe, tmp_path: Path) -> None:
     place = next((tmp_path / "run").rglob("driver")).parent
     (place / "n1").mkdir()
-    assert answered(probe.asked, "n1").startswith("IsADirectoryError: [Errno 21]")
+    assert answer_probe(probe.question, "n1").startswith("IsADirectoryError: [Errno 21]")
 
 
-def test_what_a_killed_driver_left_of_its_probe_goes_with_the_next(probe: Probe, tmp_path: Path) -> None:
+def test_what_a_killed_driver_left_of_its_probe_goes_with_the_next(probe: StorageProbe, tmp_path: Path) -> None:
     left = tmp_path / "run" / ".probe" / "older"
     left.mkdir()
-    again = Probe(Storage(str(tmp_path / "run"), str(tmp_path / "run")))
-    again.begin()
+    again = StorageProbe(RunStorage(str(tmp_path / "run"), str(tmp_path / "run")))
+    again.write_question()
     assert not left.exists()
 
 
 def test_the_error_names_nodes_place_and_way_out() -> None:
     nodes = {"10.0.0.2 (abc)": "not to be seen", "10.0.0.3 (def)": "ditto"}
-    text = not_shared(Storage("/data/runs/a", "/data/runs/a"), nodes)
+    text = format_unshared_error(RunStorage("/data/runs/a", "/data/runs/a"), nodes)
     for part in ("/data/runs/a", "10.0.0.2 (abc)", "10.0.0.3 (def)", "NFS", "s3://"):
         assert part in text
-    assert "env_vars" in not_shared(Storage("s3://b/a", "/spool", "s3://b/a"), nodes)
+    assert "env_vars" in format_unshared_error(RunStorage("s3://b/a", "/spool", "s3://b/a"), nodes)

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._engine.local import engine, spares
+from paceline._engine.local import engine
+from paceline._engine.local import spare_interpreters as spares
 from paceline.train import BackendConfig, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 
@@ -24,7 +25,7 @@ def spares_are_kept_from_the_start(monkeypatch):
     # pytest's own variable is another one in each phase of a test; a spare is for the environment it was started in.
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
     monkeypatch.setattr(spares, "MAX_SPARES", 4)
-    monkeypatch.setattr(engine, "_RIPEN_AFTER_S", 0.0)
+    monkeypatch.setattr(engine, "_PRELOAD_AFTER_S", 0.0)
     yield
     spares._spares.close()
 
@@ -57,7 +58,7 @@ def test_the_next_run_gets_the_interpreters_that_wait_and_each_serves_once(tmp_p
     assert len(there) == 2
     assert not there & before
     # A run too short to have others started leaves as many waiting as it took.
-    monkeypatch.setattr(engine, "_RIPEN_AFTER_S", 1000.0)
+    monkeypatch.setattr(engine, "_PRELOAD_AFTER_S", 1000.0)
     assert set(fit(tmp_path, "c").metrics["pids"]) == there
     assert len(list_waiting()) == 2
     spares._spares.close()
@@ -112,10 +113,10 @@ def test_a_module_that_cannot_be_imported_ahead_is_left_to_the_worker(tmp_path, 
 DRIVER = """
 import os, signal, sys
 from paceline import train
-from paceline._engine.local import engine, spares
+from paceline._engine.local import engine, spare_interpreters as spares
 from paceline.train import BackendConfig, DataParallelTrainer, RunConfig
 
-engine._RIPEN_AFTER_S = 0.0
+engine._PRELOAD_AFTER_S = 0.0
 
 
 class Spawned(BackendConfig):

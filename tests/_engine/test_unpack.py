@@ -9,33 +9,33 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paceline._engine.ray.parcel import Packed, own_modules, packed
-from paceline._engine.ray.unpack import lies_here
+from paceline._engine.ray.code_packing import PackedCode, find_user_modules, pack_code
+from paceline._engine.ray.code_unpacking import has_same_files
 
 HOLDER = """
 import sys
 from pathlib import Path
 import msgspec
-from paceline._engine.ray.parcel import Parcel
-from paceline._engine.ray.unpack import unpacked
-parcel = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Parcel)
-print(unpacked(parcel, Path(sys.argv[2]).read_bytes(), Path(sys.argv[3])), flush=True)
+from paceline._engine.ray.code_packing import CodeManifest
+from paceline._engine.ray.code_unpacking import unpack_code
+parcel = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CodeManifest)
+print(unpack_code(parcel, Path(sys.argv[2]).read_bytes(), Path(sys.argv[3])), flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Packed:
+def parcel(tmp_path: Path) -> PackedCode:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "alone.py").write_text("x = 1")
     module = types.ModuleType("alone")
     module.__file__ = str(tmp_path / "home" / "alone.py")
-    return packed(own_modules({"alone": module}, [tmp_path / "home"]))
+    return pack_code(find_user_modules({"alone": module}, [tmp_path / "home"]))
 
 
 @pytest.fixture
-def hold(tmp_path: Path, parcel: Packed):
-    (tmp_path / "parcel").write_bytes(msgspec.json.encode(parcel.parcel))
+def hold(tmp_path: Path, parcel: PackedCode):
+    (tmp_path / "parcel").write_bytes(msgspec.json.encode(parcel.manifest))
     (tmp_path / "data").write_bytes(parcel.data)
     holders = []
 
@@ -73,8 +73,8 @@ def test_it_is_there_until_the_last_that_holds_it_was_killed(tmp_path: Path, hol
         time.sleep(0.01)
 
 
-def test_what_one_that_was_killed_over_it_left_half_is_not_used(tmp_path: Path, hold, parcel: Packed) -> None:
-    half = tmp_path / "node" / f"{parcel.parcel.digest}.half"
+def test_what_one_that_was_killed_over_it_left_half_is_not_used(tmp_path: Path, hold, parcel: PackedCode) -> None:
+    half = tmp_path / "node" / f"{parcel.manifest.digest}.half"
     half.mkdir(parents=True)
     half.parent.chmod(0o700)
     (half / "wrong").touch()
@@ -91,10 +91,10 @@ def test_modules_are_not_put_where_others_may_write(tmp_path: Path, hold) -> Non
     assert [*(tmp_path / "node").iterdir()] == []
 
 
-def test_a_node_that_has_the_very_same_files_needs_none(tmp_path: Path, parcel: Packed) -> None:
-    (tree,) = parcel.parcel.trees
-    assert lies_here(tree)
+def test_a_node_that_has_the_very_same_files_needs_none(tmp_path: Path, parcel: PackedCode) -> None:
+    (tree,) = parcel.manifest.trees
+    assert has_same_files(tree)
     (tmp_path / "home" / "alone.py").write_text("x = 2")
-    assert not lies_here(tree)
+    assert not has_same_files(tree)
     (tmp_path / "home" / "alone.py").unlink()
-    assert not lies_here(tree)
+    assert not has_same_files(tree)

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from paceline._control.recover import history_of
+from paceline._control.recovery import load_history
 from paceline._core import system
-from paceline._engine.local.vitals import Vitals
-from paceline._storage.depot import DiskDepot
+from paceline._engine.local.memory_monitor import MemoryMonitor
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
 from processes import small_memory
 
@@ -45,17 +45,17 @@ def test_a_memory_error_in_the_function_is_of_the_same_class(tmp_path):
 
     with pytest.raises(WorkerGroupError, match="MemoryError"):
         DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
-    run, _ = history_of(DiskDepot(LocalFiles(), Layout(tmp_path / "run")))
+    run, _ = load_history(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "run")))
     assert run.phase.failures[0].kind == "memory"
 
 
 def test_another_kill_is_not_called_want_of_memory(monkeypatch):
     kills = [3]
     monkeypatch.setattr(system, "num_oom_kills", lambda: kills[0])
-    vitals = Vitals()
+    vitals = MemoryMonitor()
     vitals.sample([0], lambda rank: os.getpid())
-    assert vitals.out_of_memory(0) is None
+    assert vitals.explain_oom_kill(0) is None
     kills[0] = 4
-    told = vitals.out_of_memory(0)
+    told = vitals.explain_oom_kill(0)
     assert re.fullmatch(r"out of memory: killed by the kernel; it held \d+\.\d+ GiB.*", told)
-    assert vitals.out_of_memory(1) is None, "one kill is one death"
+    assert vitals.explain_oom_kill(1) is None, "one kill is one death"

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._engine.local import launch
-from paceline._engine.local.launch import close_shared_zygote, shared_zygote
+from paceline._engine.local import launchers
+from paceline._engine.local.launchers import close_shared_zygote, shared_zygote
 from paceline.train import BackendConfig, DataParallelTrainer, RunConfig
 from processes import still_running
 
@@ -29,8 +29,8 @@ def fit_and_list_imports(tmp_path, name, backend=None):
 
 
 def ripen(zygote, modules):
-    zygote.ripen(modules)
-    zygote._heir.recv(1, socket.MSG_PEEK)  # waits until it is ready
+    zygote.preload_in_successor(modules)
+    zygote._successor.recv(1, socket.MSG_PEEK)  # waits until it is ready
 
 
 def test_one_zygote_serves_all_runs_and_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
@@ -81,7 +81,7 @@ def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(t
     def function():
         import paceline.train.torch
 
-        known = [launch._shared is None, paceline.train.torch.__name__ in sys.modules]
+        known = [launchers._shared is None, paceline.train.torch.__name__ in sys.modules]
         inner = DataParallelTrainer(lambda: 42, run_config=RunConfig(name="inner", storage_path=tmp_path))
         return [*known, inner.fit().return_value]
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 
 
 @pytest.fixture
 def layout(tmp_path):
     root = tmp_path / "run"
     root.mkdir()
-    return Layout(root)
+    return RunLayout(root)
 
 
 @pytest.fixture

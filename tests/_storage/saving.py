@@ -6,8 +6,8 @@ import msgspec
 
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
+from paceline._storage.run_store import DiskRunStore
 from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
@@ -58,17 +58,17 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
     record = CheckpointRecord(seq, name, 1, msgspec.Raw(b'{"loss":1.0}'))
     parts = []
     for rank in ranks:
-        uploader = Uploader(files, DiskDepot(files, layout), 1, rank)
+        uploader = Uploader(files, DiskRunStore(files, layout), 1, rank)
         try:
             parts.append(uploader.upload(seq, name, write_source(kind, layout, uploader, name, rank, f"text {seq}")))
         except OSError as error:
             for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
-                Uploader(files, DiskDepot(files, layout), 1, other).discard(seq)
+                Uploader(files, DiskRunStore(files, layout), 1, other).discard(seq)
             return error
     try:
-        commit.commit(files, layout, record, parts, world_size=2, created_at=0.0)
+        commit.commit_checkpoint(files, layout, record, parts, world_size=2, created_at=0.0)
     except OSError as error:
-        commit.discard(files, layout, record)
+        commit.discard_staged(files, layout, record)
         return error
     return None
 
@@ -76,7 +76,7 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
 def list_committed(layout):
     """The checkpoints that a reader sees, by name, each checked against its manifest."""
     found = {}
-    for manifest in commit.manifests(layout):
-        assert commit.problem_with(layout.checkpoint(manifest.record.name)) is None, "half of one is visible"
+    for manifest in commit.iter_manifests(layout):
+        assert commit.find_problem(layout.checkpoint(manifest.record.name)) is None, "half of one is visible"
         found[manifest.record.name] = manifest.record.seq
     return found

@@ -10,10 +10,10 @@ import pytest
 from saving import HookedFiles, list_committed
 
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import CheckpointRecord, Staged
+from paceline._engine.messages import CheckpointRecord, StagedFiles
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import MANIFEST
+from paceline._storage.run_layout import MANIFEST
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 
@@ -64,7 +64,7 @@ def stage(layout, tmp_path):
             target = layout.staged_rank(attempt, seq, rank)
             files.remove_tree(target)
             files.make_dir(target)
-            parts.append(Staged(rank, commit.staged_copy(files, source, target)))
+            parts.append(StagedFiles(rank, commit.stage_copy(files, source, target)))
         return parts
 
     return stage
@@ -74,7 +74,7 @@ def stage(layout, tmp_path):
 def commit_text(layout, stage):
     def commit_text(seq, name=None, text="x", ranks=(0,)):
         parts = stage(seq, text, ranks)
-        commit.commit(LocalFiles(), layout, record(seq, name), parts, world_size=3, created_at=0)
+        commit.commit_checkpoint(LocalFiles(), layout, record(seq, name), parts, world_size=3, created_at=0)
         return layout.checkpoint(record(seq, name).name)
 
     return commit_text
@@ -94,18 +94,18 @@ def test_a_crash_at_any_call_shows_the_old_or_the_new_and_recovery_completes_it(
         parts = None
         try:
             parts = stage(2, "new", ranks, crashing)
-            commit.commit(crashing, layout, new, parts, world_size=3, created_at=0)
+            commit.commit_checkpoint(crashing, layout, new, parts, world_size=3, created_at=0)
             crashed = False
         except Crash:
             crashed = True
-        commit.recover(LocalFiles(), layout)
+        commit.recover_commits(LocalFiles(), layout)
         found = list_committed(layout)
         if not crashed:
             assert found == {old.name: 1} | {new.name: 2}
             break
         assert found in ({old.name: 1}, {old.name: 1} | {new.name: 2}), f"after a crash at call {number}"
         if parts is not None:
-            commit.commit(LocalFiles(), layout, new, parts, world_size=3, created_at=0)
+            commit.commit_checkpoint(LocalFiles(), layout, new, parts, world_size=3, created_at=0)
             assert list_committed(layout) == {old.name: 1} | {new.name: 2}
     assert number > 10, "the protocol did not get to where it crashes"
 
@@ -117,7 +117,7 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, c
         commit_text(1)
         commit_text(2)
         try:
-            commit.delete(crash_at(number), layout, record(1))
+            commit.delete_checkpoint(crash_at(number), layout, record(1))
         except Crash:
             pass
         assert list_committed(layout) in (
@@ -129,8 +129,8 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, c
 def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
     (layout.root / "checkpoint_000009").mkdir()
     (layout.root / "checkpoint_000009" / "model").write_text("x")
-    assert list(commit.manifests(layout)) == []
-    assert "is missing" in commit.problem_with(layout.root / "checkpoint_000009")
+    assert list(commit.iter_manifests(layout)) == []
+    assert "is missing" in commit.find_problem(layout.root / "checkpoint_000009")
 
 
 def test_a_copy_of_a_checkpoint_under_another_name_is_ignored(layout, commit_text):
@@ -149,7 +149,7 @@ def test_any_damage_to_any_file_is_noticed(commit_text, victim):
         path.unlink()
         if damaged is not None:
             path.write_bytes(damaged)
-        assert commit.problem_with(directory) is not None, damaged
+        assert commit.find_problem(directory) is not None, damaged
 
 
 @pytest.mark.parametrize(
@@ -165,28 +165,28 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(commit_text, pat
     manifest.write_bytes(body + seal + b'%08x"\n}' % zlib.crc32(body))
     with pytest.raises(StorageError, match="outside of the checkpoint"):
         commit.read_manifest(manifest.parent)
-    assert "outside of the checkpoint" in commit.problem_with(manifest.parent)
+    assert "outside of the checkpoint" in commit.find_problem(manifest.parent)
 
 
 def test_files_in_place_beside_staged_ones_and_what_is_no_file_are_refused(layout, stage, tmp_path):
-    parts = [*stage(1), Staged(1, (), in_place=True)]
+    parts = [*stage(1), StagedFiles(1, (), in_place=True)]
     with pytest.raises(StorageError, match="use one mode on all ranks"):
-        commit.commit(LocalFiles(), layout, record(1), parts, world_size=2, created_at=0)
+        commit.commit_checkpoint(LocalFiles(), layout, record(1), parts, world_size=2, created_at=0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="pipe is not a regular file"):
-        commit.files_below(tmp_path)
+        commit.list_files(tmp_path)
 
 
 def test_a_name_that_was_used_again_keeps_the_newer_checkpoint(layout, stage, commit_text):
     late = stage(2, "late")
     commit_text(1, "best", "old")
     commit_text(3, "best", "new")
-    commit.delete(LocalFiles(), layout, record(1, "best"))
+    commit.delete_checkpoint(LocalFiles(), layout, record(1, "best"))
     assert list_committed(layout) == {"best": 3}
     # A commit that recovery completes.
-    commit.commit(LocalFiles(), layout, record(2, "best"), late, world_size=1, created_at=0)
+    commit.commit_checkpoint(LocalFiles(), layout, record(2, "best"), late, world_size=1, created_at=0)
     assert list_committed(layout) == {"best": 3}
-    commit.delete(LocalFiles(), layout, record(3, "best"))
+    commit.delete_checkpoint(LocalFiles(), layout, record(3, "best"))
     assert list_committed(layout) == {}
 
 
@@ -206,21 +206,23 @@ def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(layout,
     commit_text(1, "last", "old")
     before = list_committed(layout)
     staged = stage(2, "new")
-    in_place = [Staged(0, (), in_place=True)]
+    in_place = [StagedFiles(0, (), in_place=True)]
     layout.checkpoint("checkpoint_000003").mkdir()
     (layout.trash / "1-other").mkdir(parents=True)
     for act in (
-        lambda: commit.commit(files, layout, record(2, "last"), staged, world_size=1, created_at=0, fence=Lost()),
-        lambda: commit.commit(files, layout, record(3), in_place, world_size=1, created_at=0, fence=Lost()),
-        lambda: commit.delete(files, layout, record(1, "last"), Lost()),
-        lambda: commit.set_aside(files, layout, "last", Lost()),
-        lambda: commit.recover(files, layout, Lost()),
+        lambda: commit.commit_checkpoint(
+            files, layout, record(2, "last"), staged, world_size=1, created_at=0, fence=Lost()
+        ),
+        lambda: commit.commit_checkpoint(files, layout, record(3), in_place, world_size=1, created_at=0, fence=Lost()),
+        lambda: commit.delete_checkpoint(files, layout, record(1, "last"), Lost()),
+        lambda: commit.quarantine_checkpoint(files, layout, "last", Lost()),
+        lambda: commit.recover_commits(files, layout, Lost()),
         lambda: commit.clear_staging(files, layout, Lost()),
     ):
         with pytest.raises(RunHeldError):
             act()
         assert list_committed(layout) == before
-    assert layout.staged(1, 2).exists()
+    assert layout.staged_checkpoint(1, 2).exists()
     assert (layout.trash / "1-other").exists()
 
 
@@ -244,7 +246,7 @@ def test_files_that_an_earlier_attempt_stages_late_are_no_part_of_a_later_checkp
     parts = stage(5, "second", attempt=2)
     stage(5, "first", attempt=1, extra=["leftover"])
     second = msgspec.structs.replace(record(5), attempt=2)
-    commit.commit(LocalFiles(), layout, second, parts, world_size=1, created_at=0)
+    commit.commit_checkpoint(LocalFiles(), layout, second, parts, world_size=1, created_at=0)
     assert list_committed(layout) == {"checkpoint_000005": 5}
     directory = layout.checkpoint("checkpoint_000005")
     assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "shard-0", "sub"]

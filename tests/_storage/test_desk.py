@@ -6,8 +6,13 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from paceline._storage.arrow_store import ArrowStore
-from paceline._storage.desk import DiskDesk, Ended, Note, StoreDesk
-from paceline._storage.home import Home
+from paceline._storage.controller_registry import (
+    ControllerNote,
+    DetachedOutcome,
+    DiskControllerRegistry,
+    RemoteControllerRegistry,
+)
+from paceline._storage.run_location import RunLocation
 
 
 def test_a_token_is_for_the_owner_alone_and_made_once_by_whoever_comes(tmp_path):
@@ -16,7 +21,7 @@ def test_a_token_is_for_the_owner_alone_and_made_once_by_whoever_comes(tmp_path)
 
     def make():
         start.wait()
-        tokens.append(DiskDesk(tmp_path / "run" / ".controller").made_token())
+        tokens.append(DiskControllerRegistry(tmp_path / "run" / ".controller").get_or_create_token())
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
@@ -36,14 +41,16 @@ def test_a_token_is_for_the_owner_alone_and_made_once_by_whoever_comes(tmp_path)
 def test_token_and_note_are_read_by_others_as_they_were_left_last(tmp_path, kind):
     def open_desk():
         if kind == "disk":
-            return Home(str(tmp_path), "run").desk()
-        return StoreDesk(ArrowStore(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), "run", "s3://runs/run"))
+            return RunLocation(str(tmp_path), "run").open_controller_registry()
+        return RemoteControllerRegistry(
+            ArrowStore(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), "run", "s3://runs/run")
+        )
 
     desk = open_desk()
-    assert (desk.token(), desk.note()) == (None, None)
-    token = desk.made_token()
-    assert (open_desk().token(), open_desk().made_token()) == (token, token)
+    assert (desk.read_token(), desk.read_note()) == (None, None)
+    token = desk.get_or_create_token()
+    assert (open_desk().read_token(), open_desk().get_or_create_token()) == (token, token)
     assert (tmp_path / "run" / ".controller" / "token").read_text() == token
-    for note in (Note("10.0.0.1:6379"), Note("10.0.0.1:6379", Ended(1, "rank 0 failed"))):
-        desk.leave(note)
-        assert open_desk().note() == note
+    for note in (ControllerNote("10.0.0.1:6379"), ControllerNote("10.0.0.1:6379", DetachedOutcome(1, "rank 0 failed"))):
+        desk.write_note(note)
+        assert open_desk().read_note() == note

@@ -15,8 +15,8 @@ from saving import KINDS, HookedFiles, list_committed, save
 
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
+from paceline._storage.run_store import DiskRunStore
 from paceline._worker.upload import Directory, Uploader
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
@@ -36,7 +36,7 @@ class FailingFiles(HookedFiles):
 
 
 def list_staged(layout, seq):
-    return [path for path in layout.staged(1, seq).rglob("*") if path.is_file()]
+    return [path for path in layout.staged_checkpoint(1, seq).rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_o
         problem = save(failing, layout, kind, 2, second)
         reached = failing.left < 0
         if on:
-            commit.recover(healthy, layout)  # Where nothing can be put back any more, the next driver does it.
+            commit.recover_commits(healthy, layout)  # Where nothing can be put back any more, the next driver does it.
         now = list_committed(layout)
         assert now in ({first: 1}, {first: 1} | {second: 2}), f"after a fault at call {at}"
         if problem is None:
@@ -67,7 +67,7 @@ def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_o
         assert list_committed(layout)[third] == 3
         for record in (CheckpointRecord(seq, name, 1, msgspec.Raw(b"{}")) for name, seq in now.items()):
             if record.name != third:
-                commit.delete(healthy, layout, record)
+                commit.delete_checkpoint(healthy, layout, record)
         assert list_committed(layout) == {third: 3}
         if not reached:
             break
@@ -118,13 +118,13 @@ def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "weights").write_text("as they were")
-    uploader = Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0)
+    uploader = Uploader(LocalFiles(), DiskRunStore(LocalFiles(), layout), 1, 0)
     scratch = uploader.scratch_directory()
     (scratch / "weights").symlink_to(outside / "weights")
     (scratch / "more").symlink_to(outside)
     staged = uploader.upload(1, "checkpoint_000001", Directory(scratch))
     record = CheckpointRecord(1, "first", 1, msgspec.Raw(b"{}"))
-    commit.commit(LocalFiles(), layout, record, [staged], world_size=1, created_at=0.0)
+    commit.commit_checkpoint(LocalFiles(), layout, record, [staged], world_size=1, created_at=0.0)
     shutil.rmtree(outside)
     assert list_committed(layout) == {"first": 1}
     assert (layout.root / "first" / "weights").read_text() == "as they were"
@@ -136,6 +136,6 @@ def test_links_in_a_circle_are_refused(layout, tmp_path):
     (tmp_path / "mine" / "below").mkdir(parents=True)
     (tmp_path / "mine" / "below" / "up").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="links to a directory that it lies in"):
-        Uploader(LocalFiles(), DiskDepot(LocalFiles(), layout), 1, 0).upload(
+        Uploader(LocalFiles(), DiskRunStore(LocalFiles(), layout), 1, 0).upload(
             1, "checkpoint_000001", Directory(tmp_path / "mine")
         )

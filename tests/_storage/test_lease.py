@@ -13,8 +13,8 @@ import pytest
 from paceline._core import system
 from paceline._core.clock import SystemClock
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._storage.lease import Holder, is_alive, taken
-from paceline._storage.slots import DiskSlot, StoreSlot
+from paceline._storage.lease import LeaseHolder, acquire_lease, is_holder_alive
+from paceline._storage.lease_stores import DiskLeaseStore, RemoteLeaseStore
 from paceline.testing import FakeClock
 
 TTL_S = 30.0
@@ -70,12 +70,12 @@ def slot(request, tmp_path, monkeypatch):
         monkeypatch.setattr("os.link", link)
     if "disk" in request.param:
         (tmp_path / "run").mkdir()
-        return lambda: DiskSlot(tmp_path / "run" / ".lease")
+        return lambda: DiskLeaseStore(tmp_path / "run" / ".lease")
     store = MemoryStore()
 
     def opened():
         store.lose_answers = request.param.count("loses")
-        return StoreSlot(store, "run")
+        return RemoteLeaseStore(store, "run")
 
     return opened
 
@@ -86,7 +86,7 @@ def clock():
 
 
 def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
-    return taken(
+    return acquire_lease(
         slot,
         ttl_s=ttl_s,
         clock=clock,
@@ -148,7 +148,7 @@ def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_wh
     for act in (paused.check, paused.raise_if_lost):
         with pytest.raises(RunHeldError, match=rf"run 'run' was taken over by process {os.getpid()} on .*, since 20"):
             act()
-    assert paused.lost
+    assert paused.is_lost
     paused.close()
     lease.check()
 
@@ -201,7 +201,7 @@ def test_only_a_driver_whose_predecessors_all_ended_has_the_journal_to_itself(sl
     assert not second.holder.alone, "the first may come back"
     third = take(slot(), clock, alive=False)
     assert not third.holder.alone, "the second died before it settled that"
-    third.settle()
+    third.mark_alone()
     third.check()
     assert take(slot(), clock, alive=False).holder.alone
 
@@ -232,14 +232,14 @@ def test_of_drivers_that_come_at_the_same_instant_one_wins(slot, clock):
 def test_old_numbers_and_parts_are_removed_and_a_driver_that_comes_late_does_not_get_one(tmp_path, clock):
     path = tmp_path / "run" / ".lease"
     path.parent.mkdir()
-    late = DiskSlot(path)
+    late = DiskLeaseStore(path)
     for _ in range(4):
-        lease = take(DiskSlot(path), clock)
+        lease = take(DiskLeaseStore(path), clock)
         (path / "killed.part").write_text("half")
         lease.close()
     assert not (path / "000001.json").exists(), "its number is free again"
-    assert late.take(Holder(1, pid=1, token="late"), None) is None
-    take(DiskSlot(path), clock)
+    assert late.try_acquire(LeaseHolder(1, pid=1, token="late"), None) is None
+    take(DiskLeaseStore(path), clock)
     assert sorted(os.listdir(path)) == ["000004.json", "000005.json"], "the holder before is left for people"
     assert (path / "000005.json").stat().st_mode & 0o777 == 0o600
 
@@ -256,14 +256,14 @@ def test_a_damaged_lease_file_holds_until_it_lapses(tmp_path, damage):
             return SystemClock().wall() + self.now()
 
     clock = Moving()
-    lease = take(DiskSlot(path), clock, wait=lambda s: (waited.append(s), clock.advance(s)), ttl_s=1.0)
+    lease = take(DiskLeaseStore(path), clock, wait=lambda s: (waited.append(s), clock.advance(s)), ttl_s=1.0)
     assert lease.number == 5
     assert sum(waited) > 29
 
 
 def test_while_storage_cannot_be_written_an_act_is_refused_once_the_lease_may_have_lapsed_or_another_driver_came():
     store, clock = MemoryStore(), FakeClock()
-    lease = take(StoreSlot(store, "run"), clock)
+    lease = take(RemoteLeaseStore(store, "run"), clock)
     store.broken = True
     lease.check()
     clock.advance(TTL_S + 1)
@@ -272,7 +272,7 @@ def test_while_storage_cannot_be_written_an_act_is_refused_once_the_lease_may_ha
     assert not isinstance(refused.value, RunHeldError), "nobody has taken it: the run is not over"
     store.broken = False
     lease.check()
-    take(StoreSlot(store, "run"), clock, alive=False)
+    take(RemoteLeaseStore(store, "run"), clock, alive=False)
     store.broken = True
     with pytest.raises(RunHeldError, match="was taken over"):
         lease.check()
@@ -282,21 +282,21 @@ def test_a_store_whose_lease_cannot_be_read_is_an_error_with_its_name(clock):
     store = MemoryStore()
     store.create("lease.json", b"{")
     with pytest.raises(StorageError, match=r"lease.json of run 'run' cannot be read"):
-        take(StoreSlot(store, "run"), clock)
+        take(RemoteLeaseStore(store, "run"), clock)
 
 
 def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
     path = tmp_path / "run" / ".lease"
     path.parent.mkdir()
-    slot = DiskSlot(path)
-    lease = taken(slot, ttl_s=0.03, clock=SystemClock(), say=pytest.fail)
+    slot = DiskLeaseStore(path)
+    lease = acquire_lease(slot, ttl_s=0.03, clock=SystemClock(), say=pytest.fail)
     renewed = threading.Event()
     renew = slot.renew
     slot.renew = lambda holder, tag: (renew(holder, tag), renewed.set())[0]
-    lease.keep()
+    lease.start_renewing()
     assert renewed.wait(60)
     os.replace(path / "000001.json", path / "000009.json")
-    lease._keeper.join(60)
+    lease._renewal_thread.join(60)
     with pytest.raises(RunHeldError, match="was taken over"):
         lease.raise_if_lost()
     lease.close()
@@ -304,16 +304,18 @@ def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
 
 def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        started = system.process_started(process.pid)
-        me = Holder(1, process.pid, started, system.machine_id(), socket.gethostname())
-        assert is_alive(me)
-        assert is_alive(msgspec.structs.replace(me, started=started + 1)) is False, "another process of that number"
-        assert is_alive(msgspec.structs.replace(me, host="elsewhere")) is None
-        assert is_alive(msgspec.structs.replace(me, machine="an earlier boot")) is None
+        started = system.process_start_ticks(process.pid)
+        me = LeaseHolder(1, process.pid, started, system.machine_id(), socket.gethostname())
+        assert is_holder_alive(me)
+        assert is_holder_alive(msgspec.structs.replace(me, started=started + 1)) is False, (
+            "another process of that number"
+        )
+        assert is_holder_alive(msgspec.structs.replace(me, host="elsewhere")) is None
+        assert is_holder_alive(msgspec.structs.replace(me, machine="an earlier boot")) is None
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert is_alive(me) is False, "it has ended, and nobody has asked how"
-    assert is_alive(me) is False
+        assert is_holder_alive(me) is False, "it has ended, and nobody has asked how"
+    assert is_holder_alive(me) is False
 
 
 def test_without_proc_a_process_is_known_by_its_number(monkeypatch):

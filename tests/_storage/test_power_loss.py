@@ -22,7 +22,7 @@ from saving import KINDS, HookedFiles, list_committed, save
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 
 Names = dict[int, dict[str, int]]
 Tree = dict[str, "bytes | Tree"]
@@ -137,8 +137,8 @@ class Promises:
                 continue
             self.checked.append(case)
             self.num_states += 1
-            layout = Layout(build(tree, self.target))
-            commit.recover(LocalFiles(), layout)
+            layout = RunLayout(build(tree, self.target))
+            commit.recover_commits(LocalFiles(), layout)
             found = list_committed(layout)  # Fails where half of one is visible.
             for name, seq in self.must.items():
                 assert found.get(name, 0) >= seq, f"{name} of report {seq} is lost: {found}"
@@ -170,6 +170,6 @@ def test_after_a_power_cut_at_any_moment_every_promised_checkpoint_is_there_and_
 
     if not reused:
         promises.may, promises.must = {first: 1}, {second: 2}
-        commit.delete(files, layout, CheckpointRecord(1, first, 1, msgspec.Raw(b"{}")))
+        commit.delete_checkpoint(files, layout, CheckpointRecord(1, first, 1, msgspec.Raw(b"{}")))
         promises.check()
     assert promises.num_states > 20

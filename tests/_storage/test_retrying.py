@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from paceline._core.errors import StorageError
 from paceline._engine.messages import FileEntry
-from paceline._storage.address import store_at
+from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
-from paceline._storage.home import is_remote, joined
-from paceline._storage.retrying import PATIENCE, Patience, RetryingStore
-from paceline._storage.store import Moved, unwatched
-from paceline._storage.transfer import download_all, in_parallel, upload_all
-from paceline._storage.trouble import http_status, in_short, may_pass
+from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
+from paceline._storage.run_location import is_remote, join_storage_path
+from paceline._storage.store import ProgressCallback, ignore_progress
+from paceline._storage.store_errors import http_status, is_transient, summarize_error
+from paceline._storage.transfer import download_all, run_in_parallel, upload_all
 from paceline.testing import FakeClock
 
 
@@ -36,7 +36,9 @@ class Failing(ArrowStore):
         super().write(key, data)
 
 
-def _retrying(store: ArrowStore, pauses: list[float], patience: Patience = PATIENCE) -> RetryingStore:
+def _retrying(
+    store: ArrowStore, pauses: list[float], patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
+) -> RetryingStore:
     clock = FakeClock()
 
     def sleep(seconds: float) -> None:
@@ -48,26 +50,28 @@ def _retrying(store: ArrowStore, pauses: list[float], patience: Patience = PATIE
 
 def test_pauses_grow_to_a_limit() -> None:
     pauses: list[float] = []
-    store = _retrying(Failing(*[TimeoutError("late")] * 6), pauses, Patience(first_pause_s=1, longest_pause_s=8))
+    store = _retrying(
+        Failing(*[TimeoutError("late")] * 6), pauses, StoreRetryPolicy(first_pause_s=1, longest_pause_s=8)
+    )
     store.write("key", b"x")
     assert pauses == [1, 2, 4, 8, 8, 8]
 
 
 @given(num_failed=st.integers(1, 200), chance=st.floats(0, 1))
 def test_a_pause_is_scattered_and_bounded(num_failed: int, chance: float) -> None:
-    patience = Patience()
-    whole = patience.pause_s(num_failed, 1.0)
-    assert whole / 2 <= patience.pause_s(num_failed, chance) <= whole <= patience.longest_pause_s
+    patience = StoreRetryPolicy()
+    whole = patience.backoff_s(num_failed, 1.0)
+    assert whole / 2 <= patience.backoff_s(num_failed, chance) <= whole <= patience.longest_pause_s
 
 
 def test_the_error_tells_how_many_tries_there_were_and_what_the_last_one_said() -> None:
     pauses: list[float] = []
-    store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), pauses, Patience(num_tries=3))
+    store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), pauses, StoreRetryPolicy(num_tries=3))
     with pytest.raises(StorageError, match=r"memory://failing/key could not be written: 3 tries in .*on fire"):
         store.write("key", b"x")
     assert len(pauses) == 2
     # The deadline ends tries that move nothing, though some were left.
-    patience = Patience(num_tries=99, first_pause_s=10, longest_pause_s=10, no_progress_s=35)
+    patience = StoreRetryPolicy(num_tries=99, first_pause_s=10, longest_pause_s=10, stall_timeout_s=35)
     with pytest.raises(StorageError, match="5 tries in 40 s"):
         _retrying(Failing(*[TimeoutError("late")] * 99), pauses, patience).write("key", b"x")
 
@@ -76,13 +80,13 @@ def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_pa
     clock = FakeClock()
 
     class Slow(Failing):
-        def upload(self, source: Path, key: str, moved: Moved = unwatched) -> FileEntry:
+        def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
             for _ in range(10):
                 clock.advance(100)
                 moved(1)
             return FileEntry(key, 10, "")
 
-    assert RetryingStore(Slow(), Patience(no_progress_s=120), clock=clock).upload(tmp_path, "key").size == 10
+    assert RetryingStore(Slow(), StoreRetryPolicy(stall_timeout_s=120), clock=clock).upload(tmp_path, "key").size == 10
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ def test_what_will_be_the_same_the_next_time_is_not_tried_again(failure: BaseExc
     ids=lambda failure: repr(failure)[:40],
 )
 def test_what_may_pass_is_tried_again(failure: BaseException) -> None:
-    assert may_pass(failure)
+    assert is_transient(failure)
 
 
 def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_what_a_person_can_use() -> None:
@@ -145,7 +149,7 @@ def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_w
         '<?xml version="1.0"?>\n<Error><Code>NoSuchBucket</Code><Message>It does not exist</Message></Error>'
         "\n\nDebug source:\nNotFound { ... }"
     )
-    shortened = in_short(OSError(text))
+    shortened = summarize_error(OSError(text))
     assert shortened.endswith("404 Not Found: NoSuchBucket: It does not exist")
     assert "\n" not in shortened
 
@@ -165,7 +169,7 @@ def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failur
             running -= 1
         return index
 
-    assert in_parallel([lambda i=i: call(i) for i in range(12)], num_at_once=4) == list(range(12))
+    assert run_in_parallel([lambda i=i: call(i) for i in range(12)], num_at_once=4) == list(range(12))
     assert most == 4
 
     begun: list[int] = []
@@ -175,12 +179,12 @@ def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failur
         raise OSError(f"number {index}")
 
     with pytest.raises(OSError, match="number 0"):
-        in_parallel([lambda i=i: fail(i) for i in range(50)], num_at_once=1)
+        run_in_parallel([lambda i=i: fail(i) for i in range(50)], num_at_once=1)
     assert begun == [0]
 
 
 def test_many_files_go_up_and_come_down(tmp_path: Path) -> None:
-    store = store_at("memory://many")
+    store = open_store_at("memory://many")
     names = [f"part_{number}/file_{number}" for number in range(9)]
     for name in names:
         (tmp_path / name).parent.mkdir()
@@ -200,19 +204,19 @@ def test_a_path_says_whether_it_leads_to_a_store(path: str, remote: bool) -> Non
 
 
 def test_options_stay_behind_the_path_and_out_of_what_people_see() -> None:
-    whole = joined("s3://key:secret@bucket/runs/?region=eu-west-1", "alpha")
+    whole = join_storage_path("s3://key:secret@bucket/runs/?region=eu-west-1", "alpha")
     assert whole == "s3://key:secret@bucket/runs/alpha?region=eu-west-1"
-    assert store_at(whole).uri == "s3://bucket/runs/alpha"
+    assert open_store_at(whole).uri == "s3://bucket/runs/alpha"
 
 
 def test_what_leads_to_no_store_is_refused_by_name_without_secrets() -> None:
     with pytest.raises(ValueError, match="has the option 'regoin'") as raised:
-        store_at("s3://key:secret@bucket/runs?regoin=eu")
+        open_store_at("s3://key:secret@bucket/runs?regoin=eu")
     assert "secret" not in str(raised.value)
     with pytest.raises(ValueError, match="neither a pyarrow"):
-        store_at("/x", object())
+        open_store_at("/x", object())
     with pytest.raises(ValueError, match="nosuch"):
-        store_at("nosuch://x/y")
+        open_store_at("nosuch://x/y")
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,4 +224,4 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(address, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "paceline\[cloud\]"'):
-        store_at("memory://x")
+        open_store_at("memory://x")

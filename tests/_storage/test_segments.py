@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._storage.address import store_at
-from paceline._storage.segments import Segments, reconciled, stored_journal
+from paceline._storage.address import open_store_at
+from paceline._storage.journal_segments import JournalUploader, read_stored_journal, reconcile_journal
 from paceline._storage.store import Store
 
 
 @pytest.fixture
 def store() -> Store:
-    return store_at(f"memory://{uuid.uuid4().hex}")
+    return open_store_at(f"memory://{uuid.uuid4().hex}")
 
 
 @pytest.fixture
@@ -29,33 +29,33 @@ def append(path: Path, text: bytes) -> None:
 def test_slices_make_up_the_journal_hold_whole_lines_only_and_are_continued_by_the_next_driver(
     store: Store, path: Path
 ) -> None:
-    segments = Segments(store, path)
+    segments = JournalUploader(store, path)
     for text, stored in ((b"one\ntw", b"one\n"), (b"o\nthree\n", b"one\ntwo\nthree\n"), (b"", b"one\ntwo\nthree\n")):
         append(path, text)
-        segments.put_new()
-        assert stored_journal(store) == stored
-    assert [entry.key for entry in store.entries()] == ["journal/0000000000000000", "journal/0000000000000004"]
+        segments.upload_new()
+        assert read_stored_journal(store) == stored
+    assert [entry.key for entry in store.list_entries()] == ["journal/0000000000000000", "journal/0000000000000004"]
     append(path, b"four\n")
-    Segments(store, path, len(stored_journal(store))).put_new()
-    assert stored_journal(store) == b"one\ntwo\nthree\nfour\n"
+    JournalUploader(store, path, len(read_stored_journal(store))).upload_new()
+    assert read_stored_journal(store) == b"one\ntwo\nthree\nfour\n"
 
 
 def test_of_two_drivers_that_write_on_one_is_told_that_the_run_was_taken_over(store: Store, path: Path) -> None:
     path.write_bytes(b"ours\n")
     store.create("journal/0000000000000000", b"theirs\n")
     with pytest.raises(RunHeldError, match="taken over"):
-        Segments(store, path).put_new()
-    assert stored_journal(store) == b"theirs\n"
+        JournalUploader(store, path).upload_new()
+    assert read_stored_journal(store) == b"theirs\n"
 
 
 def test_a_slice_that_is_missing_is_an_error_and_not_a_shorter_journal(store: Store, path: Path) -> None:
-    segments = Segments(store, path)
+    segments = JournalUploader(store, path)
     for text in (b"one\n", b"two\n", b"three\n"):
         append(path, text)
-        segments.put_new()
+        segments.upload_new()
     store.delete("journal/0000000000000004")
     with pytest.raises(StorageError, match="ends at byte 4, and goes on with journal/0000000000000008"):
-        stored_journal(store)
+        read_stored_journal(store)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_local_journal_counts_if_it_continues_the_stored_one(
 ) -> None:
     if local is not None:
         path.write_bytes(local)
-    reconciled(path, stored)
+    reconcile_journal(path, stored)
     assert path.read_bytes() == believed
     if local == b"other\n":
         assert path.with_name("journal.jsonl.other").read_bytes() == local

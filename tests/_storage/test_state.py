@@ -17,12 +17,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._storage import pinned
+from paceline._storage import pinned_memory
 from paceline._storage.files import hash_file
-from paceline._storage.state import Arena, holds_state, read_state, snapshot, write_state
-from paceline._storage.tree import MAX_DEPTH
+from paceline._storage.state import SnapshotMemory, has_state, read_state, take_snapshot, write_state
+from paceline._storage.state_tree import MAX_DEPTH
 
-PIECE = pinned.PIECE
+PIECE = pinned_memory.PIECE_BYTES
 
 TORCH_DTYPES = sorted(
     {
@@ -265,7 +265,7 @@ def test_what_has_no_place_in_a_state_is_refused_with_its_path(
     assert "\n" not in first
     assert hint in last
     assert "allow_pickle=True" in last
-    assert not holds_state(tmp_path)
+    assert not has_state(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*quantiz.*")
@@ -274,7 +274,7 @@ def test_more_that_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"^state\['q'\] is a quantized tensor\n"):
         write_state({"q": quantized}, tmp_path)
     with pytest.raises(TypeError, match=r"^optimizer\[\(1, 'a'\)\] is a function"):
-        snapshot({(1, "a"): a_function}, Arena(), path="optimizer")
+        take_snapshot({(1, "a"): a_function}, SnapshotMemory(), path="optimizer")
     state = torch.nn.Linear(1, 1).state_dict()
     state.note = 1  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"^state\['m'\]\.note is an attribute"):
@@ -393,7 +393,7 @@ def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_wr
 
 def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
     tensor, array, items = torch.ones(4), np.ones(4), {"a": [1]}
-    taken = snapshot({"t": tensor, "a": array, "i": items}, Arena())
+    taken = take_snapshot({"t": tensor, "a": array, "i": items}, SnapshotMemory())
     tensor.zero_()
     array[:] = 0
     items["a"].append(2)
@@ -404,7 +404,7 @@ def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
 
 
 def test_the_arena_is_reused_and_grows() -> None:
-    arena = Arena()
+    arena = SnapshotMemory()
     first = arena.reserve(10_000)
     first[:3] = b"abc"
     assert bytes(arena.reserve(5_000)[:3]) == b"abc"
@@ -438,12 +438,12 @@ def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(
 
 
 def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> None:
-    assert not holds_state(tmp_path)
+    assert not has_state(tmp_path)
     write_state(None, tmp_path)
-    assert holds_state(tmp_path)
+    assert has_state(tmp_path)
     assert read_state(tmp_path) is None
     (tmp_path / "state.bin").unlink()
-    assert not holds_state(tmp_path)
+    assert not has_state(tmp_path)
 
 
 def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
@@ -557,9 +557,9 @@ def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path
     reason="no CUDA device: asynchronous copies to pinned memory, and their order against kernels, were not checked",
 )
 class TestOnTheGpu:
-    @pytest.fixture(autouse=True, params=[pinned.PIECE, 64 << 10])
+    @pytest.fixture(autouse=True, params=[pinned_memory.PIECE_BYTES, 64 << 10])
     def memory(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pinned, "PIECE", request.param)
+        monkeypatch.setattr(pinned_memory, "PIECE_BYTES", request.param)
 
     def test_values_survive_and_come_back_on_the_cpu_or_where_asked(self, tmp_path: Path) -> None:
         base = torch.randn(64, 33, device="cuda")
@@ -569,9 +569,9 @@ class TestOnTheGpu:
             "complex": [torch.randn(3, dtype=torch.complex64, device="cuda").conj()],
             "mixed": [torch.randn(9), torch.nn.Parameter(torch.randn(1 << 20, device="cuda")), np.ones(3), b"x"],
         }
-        arena = Arena()
+        arena = SnapshotMemory()
         for _ in range(2):
-            snapshot(values, arena).write(tmp_path)
+            take_snapshot(values, arena).write(tmp_path)
             restored = read_state(tmp_path)
             for name in ("views", "dtypes", "complex"):
                 for ours, theirs in zip(restored[name], values[name], strict=True):
@@ -583,10 +583,10 @@ class TestOnTheGpu:
 
     def test_equal_states_have_equal_bytes_and_tied_tensors_are_stored_once(self, tmp_path: Path) -> None:
         state = [torch.ones(3, device="cuda"), torch.ones(5, device="cuda", dtype=torch.int8), torch.ones(2)]
-        arena = Arena()
-        expected = snapshot(state, arena).write(tmp_path)
-        snapshot([torch.full((1000,), 255, dtype=torch.uint8, device="cuda")], arena).write(tmp_path)
-        assert snapshot(state, arena).write(tmp_path) == expected
+        arena = SnapshotMemory()
+        expected = take_snapshot(state, arena).write(tmp_path)
+        take_snapshot([torch.full((1000,), 255, dtype=torch.uint8, device="cuda")], arena).write(tmp_path)
+        assert take_snapshot(state, arena).write(tmp_path) == expected
         weight = torch.nn.Parameter(torch.ones(16, 16, device="cuda"))
         write_state([weight, weight.data], tmp_path)
         first, second = read_state(tmp_path)
@@ -594,30 +594,32 @@ class TestOnTheGpu:
         assert (tmp_path / "state.bin").stat().st_size == weight.nbytes
 
     def test_copies_run_after_what_came_before_and_before_what_comes_after(self, tmp_path: Path) -> None:
-        arena = Arena()
+        arena = SnapshotMemory()
         weight = torch.ones(8 << 20, device="cuda")
         turned = weight.view(2048, 4096).t()
-        snapshot([weight, turned], arena).write(tmp_path)
+        take_snapshot([weight, turned], arena).write(tmp_path)
         torch.cuda.synchronize()
         torch.cuda._sleep(1_000_000_000)
         weight.fill_(2)
-        taken = snapshot([weight, turned], arena)
+        taken = take_snapshot([weight, turned], arena)
         weight.fill_(3)
-        if pinned.PIECE == PIECE:  # of more copies than some hundreds the driver lets us wait for the first ones
-            assert not any(event.query() for event in taken._from_gpu.events), "snapshot waited for the GPU"
+        if (
+            pinned_memory.PIECE_BYTES == PIECE
+        ):  # of more copies than some hundreds the driver lets us wait for the first ones
+            assert not any(event.query() for event in taken._gpu_snapshot.events), "snapshot waited for the GPU"
         taken.write(tmp_path)
         for restored in read_state(tmp_path):
             assert bool((restored == 2).all())
 
     def test_memory_that_is_freed_after_the_snapshot_is_copied_first(self, tmp_path: Path) -> None:
-        arena = Arena()
+        arena = SnapshotMemory()
         other = torch.cuda.Stream()
         with torch.cuda.stream(other):
             weight = torch.full((8 << 20,), 2.0, device="cuda")
         torch.cuda.synchronize()
-        snapshot([weight], arena).write(tmp_path)
+        take_snapshot([weight], arena).write(tmp_path)
         torch.cuda._sleep(1_000_000_000)
-        taken = snapshot([weight], arena)
+        taken = take_snapshot([weight], arena)
         del weight
         with torch.cuda.stream(other):
             reused = torch.full((8 << 20,), 9.0, device="cuda")
@@ -629,10 +631,12 @@ class TestOnTheGpu:
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 64))
 def test_bytes_in_pieces_are_the_same_bytes(offset: int, nbytes: int, size: int) -> None:
     covered = [
-        piece * size + at + number for piece, at, part in pinned._spans(offset, nbytes, size) for number in range(part)
+        piece * size + at + number
+        for piece, at, part in pinned_memory._iter_spans(offset, nbytes, size)
+        for number in range(part)
     ]
     assert covered == list(range(offset, offset + nbytes))
-    assert all(0 < part <= size - at for _, at, part in pinned._spans(offset, nbytes, size))
+    assert all(0 < part <= size - at for _, at, part in pinned_memory._iter_spans(offset, nbytes, size))
 
 
 class _Bomb:

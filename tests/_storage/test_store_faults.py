@@ -10,12 +10,12 @@ from faulty_proxy import FaultyProxy
 from paceline._core.clock import SystemClock
 from paceline._core.errors import StorageError
 from paceline._storage import address
-from paceline._storage.address import store_at
-from paceline._storage.retrying import Patience, RetryingStore
-from paceline._storage.store import CHUNK, Entry
+from paceline._storage.address import open_store_at
+from paceline._storage.retrying_store import RetryingStore, StoreRetryPolicy
+from paceline._storage.store import CHUNK, StoreEntry
 from servers import BUCKET, Server, s3_variables
 
-QUICK = Patience(first_pause_s=0.01, longest_pause_s=0.05, no_progress_s=30)
+QUICK = StoreRetryPolicy(first_pause_s=0.01, longest_pause_s=0.05, stall_timeout_s=30)
 
 
 @pytest.fixture(params=["obstore", "pyarrow"])
@@ -30,8 +30,8 @@ def proxied(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Callable[
     for name, value in s3_variables(s3_proxy.authority).items():
         monkeypatch.setenv(name, value)
 
-    def opened(patience: Patience = QUICK, bucket: str = BUCKET) -> RetryingStore:
-        return store_at(f"s3://{bucket}/faults/{uuid.uuid4().hex[:8]}", patience=patience)
+    def opened(patience: StoreRetryPolicy = QUICK, bucket: str = BUCKET) -> RetryingStore:
+        return open_store_at(f"s3://{bucket}/faults/{uuid.uuid4().hex[:8]}", patience=patience)
 
     return opened
 
@@ -64,10 +64,14 @@ def test_every_call_outlasts_a_fault_that_passes(
     entry = faced(lambda: store.upload(tmp_path / "source", "uploaded"))
     assert faced(lambda: store.download("uploaded", tmp_path / "target")) == entry
     assert (tmp_path / "target").read_bytes() == b"file"
-    assert faced(lambda: store.entries()) == [Entry("created", 5), Entry("uploaded", 4), Entry("written", 4)]
+    assert faced(lambda: store.list_entries()) == [
+        StoreEntry("created", 5),
+        StoreEntry("uploaded", 4),
+        StoreEntry("written", 4),
+    ]
     faced(lambda: store.delete("written"))
     faced(lambda: store.delete_all(""))
-    assert store.entries() == []
+    assert store.list_entries() == []
 
 
 @pytest.mark.parametrize("fault", [pytest.param("500", marks=pytest.mark.slow), "reset"])
@@ -84,7 +88,7 @@ def test_one_part_of_a_large_file_is_sent_again(
 def test_a_create_whose_reply_was_lost_is_our_own_unless_it_had_lost(
     store: RetryingStore, s3_proxy: FaultyProxy
 ) -> None:
-    s3_proxy.plant("lost reply", method="PUT" if store.conditional else "POST")
+    s3_proxy.plant("lost reply", method="PUT" if store.has_conditional_puts else "POST")
     assert store.create("journal/0", b"ours")
     assert store.read("journal/0") == b"ours"
     store.write("journal/1", b"theirs")
@@ -112,16 +116,16 @@ def test_a_listing_that_failed_is_repeated_and_one_that_always_fails_is_an_error
     for number in range(3):
         store.write(f"journal/{number}", b"x")
     s3_proxy.plant(fault, method="GET", path="list-type=2")
-    assert [entry.key for entry in store.entries()] == ["journal/0", "journal/1", "journal/2"]
+    assert [entry.key for entry in store.list_entries()] == ["journal/0", "journal/1", "journal/2"]
     assert s3_proxy.left() == 0
     s3_proxy.plant(fault, path="list-type=2", times=1000)
     with pytest.raises(StorageError, match="could not be listed: 8 tries"):
-        store.entries("journal")
+        store.list_entries("journal")
 
 
 def test_a_refusal_is_told_at_once_with_what_to_look_at(store: RetryingStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plant("403", times=1000)
-    for call in (lambda: store.write("key", b"x"), lambda: store.entries(), lambda: store.create("key", b"x")):
+    for call in (lambda: store.write("key", b"x"), lambda: store.list_entries(), lambda: store.create("key", b"x")):
         s3_proxy.seen.clear()
         with pytest.raises(StorageError, match="hint: look at the credentials") as raised:
             call()
@@ -135,7 +139,7 @@ def test_a_bucket_that_is_missing_is_not_an_empty_store(
     store = proxied(bucket="no-such-bucket")
     (tmp_path / "source").write_bytes(b"x")
     for call in (
-        lambda: store.entries(),
+        lambda: store.list_entries(),
         lambda: store.write("key", b"x"),
         lambda: store.create("key", b"x"),
         lambda: store.upload(tmp_path / "source", "key"),
@@ -145,9 +149,9 @@ def test_a_bucket_that_is_missing_is_not_an_empty_store(
 
 
 def test_a_bucket_of_gcs_that_is_missing_is_not_an_empty_store(gcs_server: Server) -> None:
-    store = store_at(f"gs://anonymous@no-such-bucket/x?scheme=http&endpoint_override={gcs_server.authority}")
+    store = open_store_at(f"gs://anonymous@no-such-bucket/x?scheme=http&endpoint_override={gcs_server.authority}")
     with pytest.raises(StorageError, match="no bucket 'no-such-bucket'"):
-        store.entries()
+        store.list_entries()
     with pytest.raises(StorageError, match="no such bucket"):
         store.write("key", b"x")
 
@@ -162,7 +166,7 @@ def test_a_slow_answer_is_waited_for(store: RetryingStore, s3_proxy: FaultyProxy
 def test_a_call_that_stalls_is_given_up_on(
     client: str, proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy
 ) -> None:
-    store = proxied(Patience(no_progress_s=0.5))
+    store = proxied(StoreRetryPolicy(stall_timeout_s=0.5))
     s3_proxy.plant("stall", times=1000)
     with pytest.raises(StorageError, match=r"/key could not be read: no byte has moved for 0.5 s, after 0 bytes"):
         store.read("key")
@@ -182,12 +186,12 @@ def test_an_upload_that_stalls_half_way_says_how_far_it_came(
         def now(self) -> float:
             return super().now() if sum(moved) >= 2 * CHUNK else 0.0
 
-    store = RetryingStore(proxied()._store, Patience(no_progress_s=0.5), clock=FromTwoChunksOn())
+    store = RetryingStore(proxied()._store, StoreRetryPolicy(stall_timeout_s=0.5), clock=FromTwoChunksOn())
     with pytest.raises(StorageError, match=r"large could not be uploaded: no byte has moved for 0.5 s") as raised:
         store.upload(tmp_path / "source", "large", moved.append)
     num_bytes = int(str(raised.value).partition("after ")[2].partition(" bytes")[0])
     assert 2 * CHUNK <= num_bytes < 8 * CHUNK
-    assert store.entries() == []
+    assert store.list_entries() == []
 
 
 @pytest.mark.slow
@@ -197,10 +201,10 @@ def test_a_process_ends_though_a_call_of_its_own_is_stuck(
     s3_proxy.plant("stall", times=1000)
     source = f"""
 from paceline._storage import address
-from paceline._storage.retrying import Patience
+from paceline._storage.retrying_store import StoreRetryPolicy
 if {client!r} == "pyarrow":
     address.find_spec = lambda name: None
-store = address.store_at("s3://{BUCKET}/x", patience=Patience(no_progress_s=0.5))
+store = address.open_store_at("s3://{BUCKET}/x", patience=StoreRetryPolicy(stall_timeout_s=0.5))
 try:
     store.write("key", b"x")
 except OSError as error:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline._worker.main import _is_echo
+from paceline._worker.main import _is_secondary
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from paceline._worker.main import _is_echo
     ],
 )
 def test_a_broken_connection_is_an_echo_and_a_collective_that_times_out_is_none(error, is_echo):
-    assert _is_echo(error) is is_echo
+    assert _is_secondary(error) is is_echo

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline._core.codec import FrameReader, frame
-from paceline._engine.messages import Hold, StopAt, WorkerReady, decode_from_worker, encode
-from paceline._worker.link import Link
+from paceline._core.codec import FrameReader, encode_frame
+from paceline._engine.messages import Hold, StopAt, WorkerReady, decode_from_worker, encode_message
+from paceline._worker.link import DriverLink
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def ends(gone):
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    link = Link(theirs, gone=gone.set)
+    link = DriverLink(theirs, gone=gone.set)
     yield ours, link
     ours.close()
     link.close()
@@ -61,7 +61,7 @@ def test_the_end_of_the_driver_is_noticed(ends, gone):
 
 def test_messages_that_came_with_the_first_are_not_lost(ends):
     ours, link = ends
-    ours.sendall(frame(encode(Hold())) + frame(encode(StopAt(3))))
+    ours.sendall(encode_frame(encode_message(Hold())) + encode_frame(encode_message(StopAt(3))))
     assert link.receive() == Hold()
     heard = queue.SimpleQueue()
     link.listen(heard.put)

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from paceline._worker.script import stand_for_script
+from paceline._worker.script_globals import expose_script_globals
 
 SCRIPT = """
 import functools
@@ -56,6 +56,6 @@ def test_a_class_of_the_script_is_pickled_by_its_name(run_script, num_workers):
 def test_a_function_of_a_module_changes_nothing(monkeypatch):
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    stand_for_script(test_a_function_of_a_module_changes_nothing)
-    stand_for_script(print)
+    expose_script_globals(test_a_function_of_a_module_changes_nothing)
+    expose_script_globals(print)
     assert not hasattr(main, "__getattr__")

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from paceline._core.frames import is_library
+from paceline._core.frames import is_library_file
 from paceline._worker import stacks
-from paceline._worker.stacks import called, sampled
+from paceline._worker.stacks import find_called_name, sample_stacks
 
 
 class Looked:
@@ -34,14 +34,14 @@ class Looked:
     def _look(self, name, num_looks):
         while self._called_by_test() != name and not self.over.is_set():
             time.sleep(0.001)
-        self.samples += [sampled(1, 0, number) for number in range(num_looks)]
+        self.samples += [sample_stacks(1, 0, number) for number in range(num_looks)]
         self.over.set()
 
     def _called_by_test(self):
         frame, callee = sys._current_frames()[threading.main_thread().ident], None
         while frame.f_code.co_filename != __file__:
             frame, callee = frame.f_back, frame
-        return callee.f_code.co_name if callee is not None else called(frame.f_code, frame.f_lasti)
+        return callee.f_code.co_name if callee is not None else find_called_name(frame.f_code, frame.f_lasti)
 
 
 def test_the_users_line_and_what_it_calls_are_told():
@@ -55,10 +55,10 @@ def test_the_users_line_and_what_it_calls_are_told():
         release.join()
     (sample,) = looked.samples
     assert sample.called == "waiting.acquire"
-    assert sample.main[-1].own
+    assert sample.main[-1].is_user_code
     assert sample.main[-1].function == "test_the_users_line_and_what_it_calls_are_told"
-    assert not sample.moved
-    assert sample.condition.state in ("S", "R")
+    assert not sample.has_moved
+    assert sample.process_status.state in ("S", "R")
     assert any(name.startswith("Thread") for name, _ in sample.others)
 
 
@@ -67,7 +67,7 @@ def test_a_call_that_lasts_is_fresh_once_and_another_of_the_same_line_is_fresh_a
     for _ in range(2):
         with Looked("wait", 3) as looked:
             looked.over.wait()
-        fresh += [sample.fresh for sample in looked.samples]
+        fresh += [sample.is_new_call for sample in looked.samples]
     assert fresh == [True, False, False] * 2
 
 
@@ -85,7 +85,7 @@ def test_a_loop_has_moved_though_it_is_always_in_the_same_call(monkeypatch):
         while not looked.over.is_set():
             num_turns += 1
             looked.over.wait(0.005)
-    assert looked.samples[0].moved
+    assert looked.samples[0].has_moved
 
 
 def calls():
@@ -99,16 +99,16 @@ def calls():
 def test_the_name_of_what_is_called_is_read_from_the_bytecode(line, names):
     code = calls.__code__
     found = [
-        called(code, i.offset)
+        find_called_name(code, i.offset)
         for i in dis.get_instructions(code)
         if i.opname.startswith("CALL") and i.positions.lineno == code.co_firstlineno + line
     ]
     assert found == names
-    assert called(code, 0) == "", "what is not a call has no name"
+    assert find_called_name(code, 0) == "", "what is not a call has no name"
 
 
 def test_files_of_the_user_are_told_from_libraries():
-    assert is_library(threading.__file__)
-    assert is_library(msgspec.__file__)
-    assert is_library("<frozen importlib._bootstrap>")
-    assert not is_library(__file__)
+    assert is_library_file(threading.__file__)
+    assert is_library_file(msgspec.__file__)
+    assert is_library_file("<frozen importlib._bootstrap>")
+    assert not is_library_file(__file__)

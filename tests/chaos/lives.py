@@ -108,11 +108,11 @@ def count_lines(path):
 
 def read_pids(path):
     """The workers of the last attempt that are known, by rank."""
-    ready = [event for event in journal.read(path / "journal.jsonl") if isinstance(event, WorkerReady)]
+    ready = [event for event in journal.read_events(path / "journal.jsonl") if isinstance(event, WorkerReady)]
     return {event.rank: event.pid for event in ready if event.attempt == ready[-1].attempt}
 
 
 def first_report_since(path, at):
     """When the first report after a moment was made; None where there was nothing left to report."""
-    made = [event.at for event in journal.read(path / "journal.jsonl") if isinstance(event, Reported)]
+    made = [event.at for event in journal.read_events(path / "journal.jsonl") if isinstance(event, Reported)]
     return min((made_at for made_at in made if made_at > at), default=None)

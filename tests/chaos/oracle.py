@@ -18,11 +18,11 @@ import psutil
 
 from paceline import train
 from paceline._control.events import Reported, WorkerFailed
-from paceline._control.policy import first_failure
-from paceline._control.recover import history_of
-from paceline._storage.depot import DiskDepot
+from paceline._control.recovery import load_history
+from paceline._control.retry_policy import first_failure
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline._worker.context import current
 from paceline.train import (
     Checkpoint,
@@ -180,7 +180,7 @@ def trainer_of(
 
 def history(path):
     """Every event of the run in that directory."""
-    return history_of(DiskDepot(LocalFiles(), Layout(Path(path))))[1]
+    return load_history(DiskRunStore(LocalFiles(), RunLayout(Path(path))))[1]
 
 
 def reports(path, rank):

@@ -35,7 +35,7 @@ def notify(script, process, whom, signum):
 
 def count_reports(path):
     """How many reports each rank made, over all lives of the run."""
-    made = [event.rank for event in journal.read(path / "journal.jsonl") if isinstance(event, Reported)]
+    made = [event.rank for event in journal.read_events(path / "journal.jsonl") if isinstance(event, Reported)]
     return [made.count(rank) for rank in (0, 1)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from lives import sweep
 
 from paceline.testing import PHASES, At, Faults
-from paceline.testing.faults.moments import DRIVERS_PHASES
+from paceline.testing.faults.moments import DRIVER_PHASES
 from paceline.train import DataParallelTrainer
 
 SEED = 20
@@ -61,7 +61,7 @@ def test_a_run_with_any_rank_killed_anywhere_ends_as_an_undisturbed_one(rank, at
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase not in DRIVERS_PHASES | set(TORCH)])
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase not in DRIVER_PHASES | set(TORCH)])
 def test_a_run_with_both_ranks_killed_ends_as_an_undisturbed_one(phase, survive):
     """In two attempts or in one: who is first takes the other along."""
     faults = Faults(seed=SEED)

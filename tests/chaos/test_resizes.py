@@ -10,7 +10,7 @@ from lives import sweep
 
 from paceline._control import journal
 from paceline._control.events import WorkerReady
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, Result, ScalingConfig
 
@@ -27,7 +27,7 @@ PHASES = {
 
 def list_sizes(path):
     """How many workers each attempt had, those that came as far as their function."""
-    ready = [event for event in journal.read(Layout(Path(path)).journal) if isinstance(event, WorkerReady)]
+    ready = [event for event in journal.read_events(RunLayout(Path(path)).journal) if isinstance(event, WorkerReady)]
     return [sum(event.attempt == attempt for event in ready) for attempt in sorted({event.attempt for event in ready})]
 
 

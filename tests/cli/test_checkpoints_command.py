@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from paceline._control.events import PinsSet
-from paceline._control.recover import history_of
+from paceline._control.recovery import load_history
 from paceline._core.clock import SystemClock
-from paceline._storage.home import Home
-from paceline._storage.lease import taken
+from paceline._storage.lease import acquire_lease
+from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, Result
-from paceline.train.drive import Seams, opened
+from paceline.train.run_driver import RunEnvironment, open_run
 
 
 def names(ended):
@@ -60,7 +60,7 @@ def test_a_checkpoint_is_exported_whole_and_never_over_another_file(paceline, od
 
 def test_pruning_keeps_the_newest_the_best_and_pinned_ones_and_only_acts_with_yes(paceline, copy_run, odd_run):
     run = copy_run(odd_run)
-    with opened(Home.of_path(str(run)), Seams(), print) as (found, _):
+    with open_run(RunLocation.from_path(str(run)), RunEnvironment(), print) as (found, _):
         found.journal.append(PinsSet(found.run.attempt, (3,)))
     before = sorted(run.rglob("*"))
     ended = paceline("checkpoints", str(run), "--prune", "--keep", "1")
@@ -78,7 +78,7 @@ def test_pruning_keeps_the_newest_the_best_and_pinned_ones_and_only_acts_with_ye
 
 def test_pruning_is_refused_while_a_driver_holds_the_run(paceline, copy_run):
     run = copy_run("resnet")
-    lease = taken(Home.of_path(str(run)).slot(), ttl_s=600, clock=SystemClock(), say=print)
+    lease = acquire_lease(RunLocation.from_path(str(run)).open_lease_store(), ttl_s=600, clock=SystemClock(), say=print)
     try:
         ended = paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes")
     finally:
@@ -104,7 +104,7 @@ import os, signal, sys
 from paceline._storage import commit
 from paceline.cli import main
 
-delete = commit.delete
+delete = commit.delete_checkpoint
 left = int(sys.argv[2])
 
 def delete_some(*arguments):
@@ -114,7 +114,7 @@ def delete_some(*arguments):
     left -= 1
     delete(*arguments)
 
-commit.delete = delete_some
+commit.delete_checkpoint = delete_some
 main(["checkpoints", sys.argv[1], "--prune", "--keep", "1", "--yes"])
 """
 
@@ -138,6 +138,6 @@ def test_a_killed_run_is_pruned_and_resumes_from_what_is_left(paceline, copy_run
     assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000003"]
     command = [sys.executable, str(runs.script), str(run.parent), "vit", "complete", "0.1", "plain"]
     subprocess.run(command, check=True, capture_output=True, cwd=run.parent)
-    run_after, _ = history_of(Home.of_path(str(run)).depot_to_read())
+    run_after, _ = load_history(RunLocation.from_path(str(run)).open_run_store_for_reading())
     assert [record.seq for record in run_after.checkpoints] == [3, 4, 5]
     assert os.listdir(run / ".lease")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._commands import telling
+from paceline._commands import cli_output
 from paceline.cli import COMMANDS
 from screen import run_on_terminal
 
@@ -138,24 +138,24 @@ ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from("\x1b[]0;\x07\x9b\u202e\r\n\\m"))))
 def test_nothing_that_a_terminal_acts_on_is_left_in_a_text(text):
-    assert not ACTED_UPON.search(telling.clean(text))
-    assert "\n" not in telling.line(text)
-    telling.clean(text).encode()
+    assert not ACTED_UPON.search(cli_output.escape_text(text))
+    assert "\n" not in cli_output.escape_line(text)
+    cli_output.escape_text(text).encode()
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"])))
 def test_visible_text_stays(text):
-    assert telling.clean(text) == text
+    assert cli_output.escape_text(text) == text
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1), st.integers(5, 40))
 def test_a_table_never_exceeds_its_width(rows, within):
-    for row in telling.table(rows, within=within).split("\n"):
-        assert telling.columns(row) <= within
+    for row in cli_output.format_table(rows, within=within).split("\n"):
+        assert cli_output.display_width(row) <= within
 
 
 @given(st.text(st.sampled_from("ab \n")), st.integers(8, 40))
 def test_a_folded_text_has_the_same_words(text, within):
-    folded = telling.folded(text, within, "  ")
+    folded = cli_output.wrap_text(text, within, "  ")
     assert folded.split() == text.split()
     assert all(len(line) <= within or " " not in line.strip() for line in folded.split("\n"))

@@ -11,7 +11,7 @@ import uuid
 import msgspec
 import pytest
 
-from paceline._storage.address import store_at
+from paceline._storage.address import open_store_at
 from paceline._view.model import Detail, Summary
 from paceline.train import Checkpoint
 from servers import BUCKET
@@ -45,10 +45,12 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     assert paceline("checkpoints", run, "--prune", "--keep", "2", "--yes").code == 0
     left = [shown["name"] for shown in json.loads(paceline("checkpoints", run, "--json").out)]
     assert left == ["checkpoint_000004", "checkpoint_000005"]
-    keys = {entry.key.split("/")[1] for entry in store_at(run).entries() if entry.key.startswith("attempt_1/")}
+    keys = {
+        entry.key.split("/")[1] for entry in open_store_at(run).list_entries() if entry.key.startswith("attempt_1/")
+    }
     assert keys == set(left)
 
-    store = store_at(run)
+    store = open_store_at(run)
     key = "attempt_1/checkpoint_000004/state.json"
     store.write(key, store.read(key)[:-1] + b"!")
     ended = paceline("checkpoints", run, "--verify")

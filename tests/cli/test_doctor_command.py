@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
-from paceline._storage.address import store_at
+from paceline._storage.address import open_store_at
 from paceline._storage.files import hash_file
 
 
@@ -33,8 +33,8 @@ def test_a_check_that_fails_or_breaks_is_a_line_and_exit_code_1(paceline, tmp_pa
         raise RuntimeError("never thought of")
         yield
 
-    monkeypatch.setattr(packages, "looked_at", break_off)
-    monkeypatch.setattr(workers, "looked_at", lambda: iter(()))
+    monkeypatch.setattr(packages, "check_packages", break_off)
+    monkeypatch.setattr(workers, "check_workers", lambda: iter(()))
     (tmp_path / "file").write_text("in the way")
     ended = paceline("doctor", str(tmp_path / "file" / "runs"))
     assert ended.code == 1
@@ -45,16 +45,18 @@ def test_a_check_that_fails_or_breaks_is_a_line_and_exit_code_1(paceline, tmp_pa
 
 
 def test_a_required_package_that_is_missing_fails_an_optional_one_is_listed_and_an_old_one_warns(monkeypatch):
-    version_of = packages.version_of
-    monkeypatch.setattr(packages, "version_of", lambda name: None if name in ("pyarrow", "ray") else version_of(name))
-    found = by_name(packages.looked_at())
+    version_of = packages.installed_version
+    monkeypatch.setattr(
+        packages, "installed_version", lambda name: None if name in ("pyarrow", "ray") else version_of(name)
+    )
+    found = by_name(packages.check_packages())
     assert found["pyarrow"].status == "fail"
     assert "ray" not in found
     assert "ray" in found["not installed"].text
     assert "paceline[" in found["not installed"].hint
-    monkeypatch.setattr(packages, "_least", lambda: {"torch": "99.1"})
-    monkeypatch.setattr(packages, "version_of", lambda name: "2.13.0+cpu")
-    line = by_name(packages.looked_at())["torch"]
+    monkeypatch.setattr(packages, "_minimum_versions", lambda: {"torch": "99.1"})
+    monkeypatch.setattr(packages, "installed_version", lambda name: "2.13.0+cpu")
+    line = by_name(packages.check_packages())["torch"]
     assert line.status == "warn"
     assert "2.13.0+cpu is older than 99.1" in line.text
 
@@ -63,12 +65,12 @@ def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
-        line = machine._open_files()
+        line = machine._check_open_files()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (line.status, line.hint) == ("warn", "ulimit -n 4096")
     monkeypatch.setattr(machine, "LITTLE_SHM", 1 << 60)
-    line = machine._shared_memory()
+    line = machine._check_shared_memory()
     assert line.status == "warn"
     assert "--shm-size" in line.hint
 
@@ -79,21 +81,21 @@ def test_in_a_container_its_limits_count(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("500000000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000000\n")
     (tmp_path / "pids.max").write_text("64\n")
-    memory = machine._memory()
+    memory = machine._check_memory()
     assert memory.status == "warn"
     assert memory.text.startswith("500.0 MB free of the 900.0 MB")
-    assert machine._processes().status == "warn"
+    assert machine._check_processes().status == "warn"
     (tmp_path / "pids.max").write_text("max\n")
-    assert machine._processes().status == "ok"
+    assert machine._check_processes().status == "ok"
 
 
 def test_gpus_that_torch_does_not_see_are_a_warning(monkeypatch):
     monkeypatch.setattr(machine, "_CUDA", "print('a warning of others'); print('2', '12.8')")
-    assert machine._cuda(2).status == "ok"
+    assert machine._check_cuda(2).status == "ok"
     monkeypatch.setattr(machine, "_CUDA", "raise SystemExit('no driver')")
-    assert "cannot be asked about GPUs: no driver" in machine._cuda(2).text
+    assert "cannot be asked about GPUs: no driver" in machine._check_cuda(2).text
     monkeypatch.setattr(machine, "_CUDA", "print('0', '')")
-    line = machine._cuda(2)
+    line = machine._check_cuda(2)
     assert line.status == "warn"
     assert "sees 0 of the 2 GPUs" in line.text
 
@@ -105,11 +107,11 @@ def test_a_full_disk_and_storage_that_returns_other_bytes_fail(tmp_path, monkeyp
 
     monkeypatch.setattr(storage, "LITTLE_ROOM", 1 << 60)
     monkeypatch.setattr(storage, "NO_ROOM", 0)
-    assert by_name(storage.looked_at(str(tmp_path)))["room"].status == "warn"
+    assert by_name(storage.check_storage(str(tmp_path)))["room"].status == "warn"
     monkeypatch.setattr(storage, "NO_ROOM", 1 << 60)
-    assert by_name(storage.looked_at(str(tmp_path)))["room"].status == "fail"
+    assert by_name(storage.check_storage(str(tmp_path)))["room"].status == "fail"
     monkeypatch.setattr(storage, "hash_file", alter)
-    line = by_name(storage.looked_at(str(tmp_path)))["round trip"]
+    line = by_name(storage.check_storage(str(tmp_path)))["round trip"]
     assert line.status == "fail"
     assert "did not give back what was written" in line.text
     assert list(tmp_path.iterdir()) == []
@@ -117,43 +119,43 @@ def test_a_full_disk_and_storage_that_returns_other_bytes_fail(tmp_path, monkeyp
 
 @pytest.mark.parametrize(("ahead_s", "status"), [(0.2, "ok"), (-60.0, "warn"), (400.0, "fail")])
 def test_clocks_that_differ_are_a_problem(ahead_s, status):
-    assert storage._clock(ahead_s).status == status
+    assert storage._check_clock(ahead_s).status == status
 
 
 def test_a_store_takes_conditional_puts_and_nothing_is_left_there(s3_environment):
-    found = by_name(storage.looked_at("s3://bucket/doctored"))
+    found = by_name(storage.check_storage("s3://bucket/doctored"))
     assert found["round trip"].status == "ok", found["round trip"].text
     assert found["lease"].status == "ok"
-    assert store_at("s3://bucket/doctored").entries() == []
-    assert by_name(storage.looked_at("s3://no-such-bucket/runs"))["round trip"].status == "fail"
+    assert open_store_at("s3://bucket/doctored").list_entries() == []
+    assert by_name(storage.check_storage("s3://no-such-bucket/runs"))["round trip"].status == "fail"
 
 
 def test_a_cluster_is_looked_for_only_where_one_is_configured(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert list(cluster.looked_at()) == []
+    assert list(cluster.check_cluster()) == []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    (line,) = cluster.looked_at()
+    (line,) = cluster.check_cluster()
     assert line.status == "fail"
     assert "does not answer" in line.text
 
 
 def test_workers_that_fail_or_do_not_end_are_a_failure(monkeypatch):
     monkeypatch.setattr(workers, "_SCRIPT", "raise SystemExit('no memory for it')")
-    (line,) = workers.looked_at()
+    (line,) = workers.check_workers()
     assert line.status == "fail"
     assert "no memory for it" in line.text
     monkeypatch.setattr(workers, "PATIENCE_S", 0.2)
     monkeypatch.setattr(workers, "_SCRIPT", "import time; time.sleep(1000)")
-    (line,) = workers.looked_at()
+    (line,) = workers.check_workers()
     assert "have not ended after" in line.text
 
 
 def test_doctor_imports_no_framework():
     source = (
         "import sys\nfrom paceline._commands.diagnosis import packages, machine\n"
-        "list(packages.looked_at()), list(machine.looked_at())\n"
+        "list(packages.check_packages()), list(machine.check_machine())\n"
         "print([name for name in ('torch', 'ray', 'pyarrow', 'numpy') if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

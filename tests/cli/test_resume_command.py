@@ -10,9 +10,9 @@ from real_runs import SCRIPT, Runs, kill_at_step_4
 
 from paceline._control import events
 from paceline._core.clock import SystemClock
-from paceline._core.codec import sealed, valid_lines
-from paceline._storage.home import Home
-from paceline._storage.lease import taken
+from paceline._core.codec import seal_line, valid_lines
+from paceline._storage.lease import acquire_lease
+from paceline._storage.run_location import RunLocation
 from paceline.train import Result
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -34,7 +34,7 @@ def test_a_run_is_continued_by_its_script_with_the_exit_code_of_the_script(start
 
 def test_a_run_with_a_driver_is_refused_and_so_is_a_copy(paceline, copy_run, runs):
     run = copy_run("vit")
-    lease = taken(Home.of_path(str(run)).slot(), ttl_s=600, clock=SystemClock(), say=print)
+    lease = acquire_lease(RunLocation.from_path(str(run)).open_lease_store(), ttl_s=600, clock=SystemClock(), say=print)
     try:
         ended = paceline("resume", str(run), "--dry-run")
     finally:
@@ -71,13 +71,13 @@ def copy_with_environment(copy_run, script=None, **environment):
     lines = []
     with journal.open("rb") as file:
         for payload in valid_lines(file):
-            event = events.decode(payload)
-            if isinstance(event, events.Described):
+            event = events.decode_event(payload)
+            if isinstance(event, events.RunDescribed):
                 about = msgspec.json.decode(event.about)
                 about["environment"] |= environment
                 about["code"]["script"] = about["code"]["script"] if script is None else script
-                payload = events.encode(events.Described(msgspec.Raw(msgspec.json.encode(about))))
-            lines.append(sealed(payload))
+                payload = events.encode_event(events.RunDescribed(msgspec.Raw(msgspec.json.encode(about))))
+            lines.append(seal_line(payload))
     journal.write_bytes(b"".join(lines))
     return str(run)
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._commands import sections, telling
+from paceline._commands import cli_output, run_sections
 from paceline._view import model
 from paceline._view.model import Attempt, Detail, Summary, Worker
 
@@ -21,14 +21,14 @@ def summary(**more):
 
 def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
     hangs = (
-        model.Hang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),
-        model.Hang(rank=0, verdict="reads a file", action="restart", at=1e9, passed_after_s=4.0),
+        model.ShownHang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),
+        model.ShownHang(rank=0, verdict="reads a file", action="restart", at=1e9, passed_after_s=4.0),
     )
-    gpus = (model.GpuNow(0, 10**10, 8 * 10**10, 0.87),)
+    gpus = (model.ShownGpu(0, 10**10, 8 * 10**10, 0.87),)
     worker = Worker(
         rank=0, state="hangs", pid=7, host="gpu-box", num_reports=3, cpu=0.93, rss_bytes=2 * 10**9, gpus=gpus
     )
-    stage = model.Stage(
+    stage = model.ShownStage(
         dataset="train",
         name="decode",
         num_rows=1000,
@@ -38,15 +38,15 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
         waited_for_room_s=0.0,
         limits=True,
     )
-    verdict, best = "rank 1 waits for rank 0 in all_reduce", model.Best("loss", "min", 0.5, 2)
+    verdict, best = "rank 1 waits for rank 0 in all_reduce", model.BestMetric("loss", "min", 0.5, 2)
     detail = Detail(
         summary=summary(hang=verdict, progress=0.25, left_s=150.0, steps_per_s=2.0, epochs_per_s=0.01, best=best),
         attempts=(Attempt(number=1, began_at=1e9, size=2, hangs=hangs, workers=(worker,)),),
         stages=(stage,),
         limited_by="decode",
-        spent=model.Spent(wall_s=50.0, data_s=30.0, compute_s=20.0),
+        spent=model.TimeBreakdown(wall_s=50.0, data_s=30.0, compute_s=20.0),
     )
-    text = sections.told(detail, 1e9 + 60)
+    text = run_sections.format_run(detail, 1e9 + 60)
     for said in (
         "run  running",
         "25%, 2:30 left, 3 reports, 2 workers",
@@ -67,7 +67,7 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
 def test_of_many_workers_those_in_trouble_are_shown():
     workers = tuple(Worker(rank=rank, state="failed" if rank == 90 else "running") for rank in range(100))
     attempt = Attempt(number=1, began_at=0.0, size=100, workers=workers)
-    text = "\n".join(sections.workers([attempt]))
+    text = "\n".join(run_sections.format_workers([attempt]))
     assert "    90  failed" in text
     assert "and 84 more" in text
 
@@ -78,7 +78,7 @@ def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
         model.ShownCheckpoint(name=f"c{seq}", seq=seq, kept=seq != 30, is_best=seq == 3, is_latest=seq == 29, **fixed)
         for seq in range(31)
     )
-    lines = "\n".join(sections.checkpoints(Detail(summary=summary(), checkpoints=made))).splitlines()
+    lines = "\n".join(run_sections.format_checkpoint_section(Detail(summary=summary(), checkpoints=made))).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["c3", *(f"c{seq}" for seq in range(22, 30))]
     assert lines[0] == "  22 older ones"
 
@@ -109,7 +109,7 @@ details = st.builds(
 
 @given(details)
 def test_whatever_a_run_says_it_fits_80_columns_and_acts_on_no_terminal(detail):
-    for line in sections.told(detail, 1e9).split("\n"):
+    for line in run_sections.format_run(detail, 1e9).split("\n"):
         assert not ACTED_UPON.search(line), line
         # A word that is longer than the line stands on a line of its own.
-        assert telling.columns(line) <= 80 or " " not in line.strip(), line
+        assert cli_output.display_width(line) <= 80 or " " not in line.strip(), line

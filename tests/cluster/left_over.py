@@ -12,7 +12,7 @@ import pytest
 
 MARK = "PACELINE_TEST_CLUSTER"
 """What all processes of the cluster carry in their environment."""
-OUR_ACTORS = ("ray::Shell", "ray::Keeper", "ray::RowService")
+OUR_ACTORS = ("ray::WorkerActor", "ray::DetachedActor", "ray::RowService")
 RAYS_OWN = ("bin/ray start", "/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
 
 

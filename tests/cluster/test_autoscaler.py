@@ -82,8 +82,8 @@ SCRIPT = """
 import sys
 
 import paceline
-from paceline._engine.ray.connect import connected
-from paceline._engine.ray.look import looked
+from paceline._engine.ray.connection import connect_to_cluster
+from paceline._engine.ray.cluster_state import read_cluster
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, get_context
 
 
@@ -93,8 +93,8 @@ def function():
 
 path, address = sys.argv[1:]
 paceline.init(engine="ray", address=address)
-connected(address)
-print("grows:", looked().grows, [node.total["CPU"] for node in looked().nodes])
+connect_to_cluster(address)
+print("grows:", read_cluster().can_grow, [node.total["CPU"] for node in read_cluster().nodes])
 scaling = ScalingConfig(2, placement_strategy="STRICT_PACK")
 result = DataParallelTrainer(function, scaling_config=scaling, run_config=RunConfig(storage_path=path)).fit()
 print("trained beside:", result.return_value)

@@ -8,7 +8,7 @@ import pytest
 
 from paceline._core.clock import SystemClock
 from paceline._engine.ray.engine import RayEngine
-from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.placement import PlacementSpec
 
 _spec = importlib.util.spec_from_file_location(
     "engine_contract", Path(__file__).parents[1] / "contracts" / "test_engine.py"
@@ -22,7 +22,7 @@ _spec.loader.exec_module(engines)
 @pytest.mark.slow
 class TestRayWorkers(engines.TestForkedWorkers):
     def engine(self):
-        return RayEngine(Wanted({"CPU": 1}))
+        return RayEngine(PlacementSpec({"CPU": 1}))
 
 
 @pytest.mark.chaos  # as local ones, which `tests/contracts` has: only how they are started differs

@@ -17,13 +17,13 @@ from waiting import wait_until
 from paceline import train
 from paceline._commands import attach
 from paceline._control import journal
-from paceline._control.events import Described
-from paceline._control.requests import Profile, Stacks, asked
-from paceline._engine.ray.connect import gcs_address
-from paceline._engine.ray.detached import NAMESPACE
-from paceline._engine.ray.presence import Presence
-from paceline._storage.desk import Note
-from paceline._storage.slots import DiskSlot
+from paceline._control.events import RunDescribed
+from paceline._control.requests import ProfileRequest, StacksRequest, send_request
+from paceline._engine.ray.cluster_monitor import ClusterMonitor
+from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.detached_actor import NAMESPACE
+from paceline._storage.controller_registry import ControllerNote
+from paceline._storage.lease_stores import DiskLeaseStore
 from paceline.train import (
     Checkpoint,
     Result,
@@ -96,11 +96,11 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     token = tmp_path / "runs" / "run" / ".controller" / "token"
     assert token.stat().st_mode & 0o777 == 0o600
     home = RunConfig(name="run", storage_path=tmp_path / "runs").home
-    presence = Presence(gcs_address(), 20.0)
+    presence = ClusterMonitor(gcs_address(), 20.0)
     try:
         with pytest.raises(PermissionError, match="the token is not that of this run's controller"):
-            detached.link_to(home, "0" * 32, presence)
-        link = detached.link_to(home, token.read_text(), presence)
+            detached.find_controller(home, "0" * 32, presence)
+        link = detached.find_controller(home, token.read_text(), presence)
         wrong, actor = "0" * 32, link.actor
         for refused in (actor.stop.remote(wrong, True), actor.outcome.remote(wrong), actor.leave.remote(wrong, "me")):
             with pytest.raises(PermissionError):
@@ -112,10 +112,10 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
         presence.close()
 
     # It is looked at and profiled as any other run.
-    stacks = asked(home, Stacks(), 100.0)
+    stacks = send_request(home, StacksRequest(), 100.0)
     assert [each.answers for each in stacks.stacks] == [True, True], stacks
     assert all(any(line.function == "function" for line in each.threads[0].lines) for each in stacks.stacks)
-    profile = asked(home, Profile(seconds=0.5), 100.0)
+    profile = send_request(home, ProfileRequest(seconds=0.5), 100.0)
     assert {(made.rank, made.kind) for made in profile.files} >= {(0, "flame"), (1, "flame")}, profile
     assert all((home.layout.root / made.path).stat().st_size == made.num_bytes for made in profile.files)
 
@@ -152,8 +152,8 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     assert result.metrics_dataframe["i"].tolist() == list(range(6))
 
     # It is described as the script that began it, not as the actor that drives it.
-    events = journal.read(tmp_path / "runs" / "run" / "journal.jsonl")
-    (about,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, Described)]
+    events = journal.read_events(tmp_path / "runs" / "run" / "journal.jsonl")
+    (about,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
     assert about["environment"]["argv"] == ["script.py"]
     assert about["code"]["function"] == "__main__.function"
     assert about["code"]["sources"] == {"script.py": SCRIPT}
@@ -240,7 +240,7 @@ def test_ctrl_c_stops_it_and_the_same_script_continues_it(count, tmp_path, capfd
 def test_a_controller_that_is_killed_comes_back_and_continues(count, tmp_path, capfd):
     def kill():
         wait_until((tmp_path / "reached").exists)
-        os.kill(DiskSlot(tmp_path / "run" / ".lease").read().holder.pid, signal.SIGKILL)
+        os.kill(DiskLeaseStore(tmp_path / "run" / ".lease").read().holder.pid, signal.SIGKILL)
 
     killing = threading.Thread(target=kill)
     killing.start()
@@ -252,7 +252,7 @@ def test_a_controller_that_is_killed_comes_back_and_continues(count, tmp_path, c
     assert re.search(r"run run continues, from checkpoint_\d+", printed)
     assert result.return_value == "returned"
     assert Result.from_path(tmp_path / "run").metrics_dataframe["i"].tolist() == list(range(40))
-    lease = DiskSlot(tmp_path / "run" / ".lease").read().holder
+    lease = DiskLeaseStore(tmp_path / "run" / ".lease").read().holder
     assert lease.number == 2
     assert lease.controller
 
@@ -274,9 +274,9 @@ def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(fit, tmp_path
     assert "to continue from checkpoint_000001 (report 1)" in printed
 
     # One whose controller was lost for good.
-    desk = RunConfig(name="run", storage_path=tmp_path).home.desk()
-    desk.made_token()
-    desk.leave(Note(gcs_address()))
+    desk = RunConfig(name="run", storage_path=tmp_path).home.open_controller_registry()
+    desk.get_or_create_token()
+    desk.write_note(ControllerNote(gcs_address()))
     assert attach.main([str(tmp_path / "run")]) == 2
     printed = capfd.readouterr().err
     assert f"has no controller any more on the cluster at {gcs_address()}" in printed

@@ -9,7 +9,7 @@ import errno
 import oracle
 import pytest
 
-from paceline._control.events import HangSuspected, PreemptionTold
+from paceline._control.events import HangSuspected, PreemptionNoticeReceived
 from paceline.testing import PHASES, At, Faults
 from paceline.train import DataParallelTrainer, PreemptionError, ScalingConfig
 from paceline.train.torch import TorchTrainer
@@ -76,8 +76,8 @@ def test_a_notice_ends_the_run_where_it_comes_to_the_drivers_node_and_an_attempt
     with pytest.raises(PreemptionError) as caught:
         fit(here)
     for path, whole in ((result.path, False), (caught.value.result.path, True)):
-        (notice,) = (event for event in oracle.history(path) if isinstance(event, PreemptionTold))
-        assert (notice.ranks, notice.whole) == ((0, 1), whole), "all who are on the node"
+        (notice,) = (event for event in oracle.history(path) if isinstance(event, PreemptionNoticeReceived))
+        assert (notice.ranks, notice.includes_driver) == ((0, 1), whole), "all who are on the node"
     oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
     oracle.assert_same(fit(here).path, undisturbed(DataParallelTrainer, oracle.small))
 
@@ -89,7 +89,7 @@ def test_messages_lost_late_doubled_or_in_another_order_change_nothing(fit_with)
         .reorder("*", times=40)
         .delay("CheckpointStaged", delay_s=0.05, rank=1)
         .delay("CheckpointCommitted", delay_s=0.05, rank=0)
-        .drop("Sampled")
+        .drop("StacksSampled")
     )
     path = fit_with(faults, unfired=True)
     assert oracle.causes(path) == []

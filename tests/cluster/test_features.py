@@ -10,15 +10,15 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline._control import journal, vitals
-from paceline._control.events import Described, Measured
-from paceline._core.choice import chosen
+from paceline._control import journal, usage_collector
+from paceline._control.events import RunDescribed, UsageMeasured
+from paceline._core.engine_choice import choose_engine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, Trainer
 from paceline.train.script import Script, ScriptConfig
 from paceline.tune import session as tune
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.trainable import Trainable
-from paceline.tune.trainables.wrapped import with_parameters
+from paceline.tune.trainables.wrapping import with_parameters
 
 pytestmark = pytest.mark.slow
 
@@ -71,12 +71,12 @@ def test_the_same_processes_on_several_nodes_serve_every_run_of_a_standing_train
 
 
 def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fit, tmp_path, monkeypatch):
-    monkeypatch.setattr(vitals, "EVERY_S", 0.1)
-    monkeypatch.setattr(vitals, "PER_RANK_S", 0.0)
+    monkeypatch.setattr(usage_collector, "EVERY_S", 0.1)
+    monkeypatch.setattr(usage_collector, "PER_RANK_S", 0.0)
 
     def lines_of(book):
         whole = book.read_text().rpartition("\n")[0]
-        return [line.partition(" ")[2] for line in whole.splitlines() if '"Measured"' in line]
+        return [line.partition(" ")[2] for line in whole.splitlines() if '"usage_measured"' in line]
 
     def slow(row):
         time.sleep(0.02)
@@ -91,8 +91,8 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
             time.sleep(0.02)
 
     fit(function, 2, strategy="SPREAD", datasets={"train": paceline.data.range(20, override_num_blocks=2).map(slow)})
-    events = list(journal.read(tmp_path / "run" / "journal.jsonl"))
-    found = [event for event in events if isinstance(event, Measured)]
+    events = list(journal.read_events(tmp_path / "run" / "journal.jsonl"))
+    found = [event for event in events if isinstance(event, UsageMeasured)]
     uses = {use.rank: use for each in found for use in each.ranks}
     assert sorted(uses) == [0, 1]
     assert uses[0].pid != uses[1].pid
@@ -104,7 +104,7 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
     stages = found[-1].stages
     assert {stage.dataset for stage in stages} == {"train"}
     assert max(stage.num_rows for stage in stages) == 20
-    (described,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, Described)]
+    (described,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
     assert any(Path(__file__).read_text() == text for text in described["code"]["sources"].values())
 
 
@@ -121,10 +121,10 @@ def test_trials_share_objects_of_the_store_and_a_class_is_a_trial(tmp_path):
             return {"count": self.count, "done": self.count == 3}
 
     def fit(plan, number):
-        return plan.trainer({}, RunConfig(name=f"trial_{number:05d}", storage_path=tmp_path), None).fit().metrics
+        return plan.make_trainer({}, RunConfig(name=f"trial_{number:05d}", storage_path=tmp_path), None).fit().metrics
 
-    plan = planned(with_parameters(trial, data=np.ones(1_000_000)))
+    plan = make_trainable_plan(with_parameters(trial, data=np.ones(1_000_000)))
     for number in range(2):
         assert fit(plan, number) == {"sum": 1e6, "writable": False, "id": f"{number:05d}"}
-    assert len({plan._shared.handle(chosen()).reference for _ in range(2)}) == 1
-    assert fit(planned(with_parameters(Counts, data=np.ones(10))), 2) == {"count": 3, "done": True}
+    assert len({plan._shared.make_handle(choose_engine()).reference for _ in range(2)}) == 1
+    assert fit(make_trainable_plan(with_parameters(Counts, data=np.ones(10))), 2) == {"count": 3, "done": True}

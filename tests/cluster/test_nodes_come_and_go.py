@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from waiting import wait_until
 
 from paceline import train
-from paceline._engine.base import Group, WorkerSpec
-from paceline._engine.messages import Begin, WorkerFailed, WorkerReady, WorkersStopped
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
+from paceline._engine.messages import WorkerFailed, WorkerInit, WorkerReady, WorkersStopped
 from paceline._engine.ray.engine import RayEngine
-from paceline._engine.ray.placement import Wanted
+from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
 from paceline.train import BackendConfig, Checkpoint, Result, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
@@ -37,7 +37,7 @@ class Recorder:
     """An engine, and all that it has said."""
 
     def __init__(self, **options):
-        self.engine = RayEngine(Wanted({"CPU": 1}), **options)
+        self.engine = RayEngine(PlacementSpec({"CPU": 1}), **options)
         self.said = []
 
     def until(self, enough):
@@ -60,7 +60,7 @@ class Recorder:
 
     @property
     def seats(self):
-        return list(self.engine._conversation._now.seats)
+        return list(self.engine._event_loop._attempt.slots)
 
     @property
     def failures(self):
@@ -93,9 +93,9 @@ def group(tmp_path):
     job = cloudpickle.dumps((signal.pause, None, BackendConfig()))
 
     def group(attempt, size=2):
-        begin = Begin("run", str(tmp_path), attempt, 0, size, 0, size, 0, first_seq=0, num_threads=1)
+        begin = WorkerInit("run", str(tmp_path), attempt, 0, size, 0, size, 0, first_seq=0, num_threads=1)
         workers = [WorkerSpec(replace(begin, rank=rank), tmp_path / f"{rank}.log") for rank in range(size)]
-        return Group(attempt, tuple(workers), job)
+        return WorkerGroupSpec(attempt, tuple(workers), job)
 
     return group
 
@@ -103,8 +103,8 @@ def group(tmp_path):
 def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group, cluster):
     engine = make_engine()
     seats = engine.start(group(1, 4))
-    shells = [seat.where.pid for seat in seats]
-    assert sorted(Counter(seat.where.node_id for seat in seats).values()) == [2, 2]
+    shells = [seat.placement.pid for seat in seats]
+    assert sorted(Counter(seat.placement.node_id for seat in seats).values()) == [2, 2]
 
     # A worker: as on one machine.
     os.kill(engine.engine.pid(1), signal.SIGKILL)
@@ -112,29 +112,31 @@ def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group
     assert (engine.failures[1].kind, engine.failures[1].message) == ("killed", "killed by SIGKILL")
     engine.stop()
     assert list(engine.failures) == [1]
-    assert [seat.where.pid for seat in engine.start(group(2, 4))] == shells
+    assert [seat.placement.pid for seat in engine.start(group(2, 4))] == shells
 
     # Actors: one that is killed, one that Ray is asked to end.
     os.kill(shells[0], signal.SIGKILL)
     ray.kill(seats[3].actor)
     engine.until(lambda: len(engine.failures) == 2)
     assert {failure.kind for failure in engine.failures.values()} == {"killed"}
-    assert f"process {shells[0]} on node {seats[0].where.address}" in engine.failures[0].message
+    assert f"process {shells[0]} on node {seats[0].placement.address}" in engine.failures[0].message
     assert engine.failures[3].message.endswith("was killed with ray.kill")
     engine.stop()
     after = engine.start(group(3, 4))
-    assert len({seat.where.pid for seat in after} & set(shells)) == 2, "two are still those that were there"
+    assert len({seat.placement.pid for seat in after} & set(shells)) == 2, "two are still those that were there"
 
     # A node, with two of them; another one comes.
-    shells = {seat.where.pid for seat in after}
-    node = next(seat.where.node_id for seat in after if seat.where.node_id != ray.get_runtime_context().get_node_id())
-    lost = [seat.rank for seat in after if seat.where.node_id == node]
+    shells = {seat.placement.pid for seat in after}
+    node = next(
+        seat.placement.node_id for seat in after if seat.placement.node_id != ray.get_runtime_context().get_node_id()
+    )
+    lost = [seat.rank for seat in after if seat.placement.node_id == node]
     cluster.remove(node)
     engine.until(lambda: len(engine.failures) == 2)
     assert sorted(engine.failures) == lost
     for failure in engine.failures.values():
         assert failure.kind == "killed"
-        assert failure.message.startswith(f"its node {seats[0].where.address} ({node}) was lost: ")
+        assert failure.message.startswith(f"its node {seats[0].placement.address} ({node}) was lost: ")
     engine.stop()
     assert sorted(engine.failures) == lost
     engine.engine.start(group(4, 4))
@@ -142,8 +144,8 @@ def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group
     new = cluster.add()
     engine.said.clear()
     engine.until(lambda: engine.count(WorkerReady) == 4)
-    assert len({seat.where.pid for seat in engine.seats} & shells) == 2, "those on the other node stay"
-    assert Counter(seat.where.node_id for seat in engine.seats)[new] == 2
+    assert len({seat.placement.pid for seat in engine.seats} & shells) == 2, "those on the other node stay"
+    assert Counter(seat.placement.node_id for seat in engine.seats)[new] == 2
     engine.stop()
     assert not engine.failures
 
@@ -153,7 +155,7 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
     for attempt in range(1, 4):
         engine.begin(group(attempt))
         if attempt == 2:
-            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._conversation.crew._seats)
+            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._event_loop.actor_pool._slots)
         engine.stop()
         assert not engine.failures
     # There is no room for so many, ever.
@@ -170,9 +172,9 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
 def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine = make_engine()
     engine.begin(group(1))
-    crew = engine.engine._conversation.crew
-    engine.until(lambda: len(crew._seats) == 2)
-    for seat in list(crew._seats.values()):
+    crew = engine.engine._event_loop.actor_pool
+    engine.until(lambda: len(crew._slots) == 2)
+    for seat in list(crew._slots.values()):
         ray.kill(seat.actor)
     engine.until(lambda: engine.count(WorkersStopped))
     # Actors that were quicker than their end have a worker each, and are told of as that.
@@ -188,9 +190,9 @@ def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
 
 def test_whatever_goes_wrong_on_a_thread_of_the_engine_is_told(make_engine, group, monkeypatch, tmp_path):
     engine = make_engine()
-    conversation = engine.engine._conversation
+    conversation = engine.engine._event_loop
     # In a callback, in a task, in what is heard.
-    for attempt, broken in enumerate(("_send", "_launch", "_hear"), 1):
+    for attempt, broken in enumerate(("_send", "_launch", "_handle_output"), 1):
         with monkeypatch.context() as patch:
             if broken != "_send":
                 patch.setattr(conversation, broken, lambda *_: 1 / 0)

@@ -22,15 +22,15 @@ from waiting import wait_until
 
 import paceline.data as data
 from paceline._core.errors import DataError
-from paceline.data import Dataset, from_others
+from paceline.data import Dataset, interop
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import lowered_for
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.lowering import lower_epoch
 from paceline.data.exec.pipeline import Executor
-from paceline.data.exec.ray import RayExecutor, aside, blocks_of, packed, unpacked
-from paceline.data.exec.ray.carry import Carried
-from paceline.data.exec.stats import Record
+from paceline.data.exec.ray import RayExecutor, exchanged_rows, pack_for_ray, stream_blocks, unpack_from_ray
+from paceline.data.exec.ray.shipping import ShippedValue
+from paceline.data.exec.stats import StatsRecorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
@@ -77,7 +77,7 @@ class Shift:
 
 def found(executor: Executor, dataset: Dataset, epoch: int = 0, *start: int) -> list[Row]:
     """Each row with its unit and its number there."""
-    pipeline = lowered_for(dataset._plan, epoch, executor)
+    pipeline = lower_epoch(dataset._plan, epoch, executor)
     return [
         (delivered.unit, delivered.offset + number, {name: _plain(value) for name, value in row.items()})
         for delivered in executor.run(pipeline, *start)
@@ -177,7 +177,7 @@ def test_plans_that_chance_made_give_the_rows_of_one_machine(
 ) -> None:
     context.target_max_block_size = 1000
     if seed == 3:  # It sorts and shuffles: parts of large chunks are cut where they lie.
-        monkeypatch.setattr(aside, "_SMALL", 1)
+        monkeypatch.setattr(exchanged_rows, "_MIN_TASK_BYTES", 1)
     dataset = some_plan(seed)
     rows = same(dataset, seed)
     if len(rows) > 2:
@@ -195,10 +195,10 @@ def test_columns_of_all_kinds_arrive_as_they_were() -> None:
             "object": np.array([{1}, "a", None, 3.5], object),
         }
     )
-    there = unpacked(ray.get(ray.put(packed(block))))
+    there = unpack_from_ray(ray.get(ray.put(pack_for_ray(block))))
     assert [str(row) for row in there.rows()] == [str(row) for row in block.rows()]
     assert there.schema.types == block.schema.types
-    large = unpacked(ray.get(ray.put(packed(Block({"x": np.ones((1000, 1000))})))))
+    large = unpack_from_ray(ray.get(ray.put(pack_for_ray(Block({"x": np.ones((1000, 1000))})))))
     assert not large.columns["x"].flags.owndata, "a view of the object store"
 
 
@@ -226,7 +226,7 @@ def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
     kept = numbers(40, 4).map_batches(doubled).materialize()
     held = data.from_numpy(np.arange(40 * 5000).reshape(40, 5000), override_num_blocks=3)
     same(kept.zip(data.from_torch(Items()), held))
-    assert found(InlineExecutor(), Carried.of(kept).value()) == found(InlineExecutor(), kept)
+    assert found(InlineExecutor(), ShippedValue.from_value(kept).load_value()) == found(InlineExecutor(), kept)
 
 
 def inverse(row: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def test_an_error_of_the_user_comes_after_the_rows_before_it_as_on_one_machine()
 def until_it_fails(executor: Executor, dataset: Dataset) -> tuple[list[dict[str, Any]], BaseException | None]:
     rows: list[dict[str, Any]] = []
     try:
-        for delivered in executor.run(lowered_for(dataset._plan, 0, executor)):
+        for delivered in executor.run(lower_epoch(dataset._plan, 0, executor)):
             rows += delivered.block.rows()
     except Exception as error:
         return rows, error
@@ -257,12 +257,12 @@ def until_it_fails(executor: Executor, dataset: Dataset) -> tuple[list[dict[str,
 
 
 def test_skipped_rows_are_recorded() -> None:
-    record = Record()
+    record = StatsRecorder()
     rows = found(RayExecutor(record), numbers(60, 4).map(inverse, on_error="skip"))
     assert len(rows) == 59
     (skipped,) = record.skipped
     assert (skipped.unit, skipped.row) == ("range (rows 30 to 44)", 7)
-    (stage,) = record.seen().stages
+    (stage,) = record.to_stats().stages
     assert (stage.name, stage.num_units, stage.num_rows) == ("read -> map(inverse)", 4, 59)
 
 
@@ -289,7 +289,7 @@ def test_a_slow_consumer_keeps_what_is_in_flight_within_the_budget(context: Data
     rows = numbers(8 * num_units, num_units) if num_units > 1 else numbers(240, 1)
     wide = rows.map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 125_000))}, batch_size=8)  # 8 MB each
     before, peak, num_bytes, total = in_use(), 0.0, 0, 5 * budget
-    for placed in blocks_of(lowered_for(wide._plan, 0, InlineExecutor())):
+    for placed in stream_blocks(lower_epoch(wide._plan, 0, InlineExecutor())):
         threading.Event().wait(0.05)
         num_bytes += placed.num_bytes
         peak = max(peak, in_use() - before)
@@ -307,9 +307,9 @@ def test_a_node_that_is_lost_costs_no_row(cluster: Any, context: DataContext) ->
     rows: list[int] = []
 
     def take() -> None:
-        rows.extend(unpacked(ray.get(held.pop(0).ref)).columns["id"].tolist())
+        rows.extend(unpack_from_ray(ray.get(held.pop(0).ref)).columns["id"].tolist())
 
-    for placed in blocks_of(lowered_for(dataset._plan, 0, InlineExecutor())):
+    for placed in stream_blocks(lower_epoch(dataset._plan, 0, InlineExecutor())):
         held.append(placed)
         # Where it has some of the rows, as it should have by then.
         if node in cluster.added and (len(rows) > 100 or (len(held) > 4 and any(each.node == node for each in held))):
@@ -325,7 +325,7 @@ def test_closing_ends_the_work_and_lets_go_of_the_rows(context: DataContext, cap
     context.execution_options.resource_limits.object_store_memory = 40 * MB
     dataset = numbers(400, 40).map_batches(lambda batch: {"x": np.ones((len(batch["id"]), 100_000))})
     before = in_use()
-    blocks = blocks_of(lowered_for(dataset._plan, 0, InlineExecutor()))
+    blocks = stream_blocks(lower_epoch(dataset._plan, 0, InlineExecutor()))
     next(blocks)
     wait_until(lambda: in_use() > before + 8 * MB)
     blocks.close()
@@ -356,7 +356,7 @@ def test_a_dataset_of_ray_comes_in_its_own_order_and_goes_on_at_a_row() -> None:
     def wide(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"], "t": np.stack([batch["id"]] * 2, 1), "s": np.array([f"{n}" for n in batch["id"]])}
 
-    dataset = from_others.as_dataset(ray.data.range(300, override_num_blocks=7).map_batches(wide))
+    dataset = interop.as_dataset(ray.data.range(300, override_num_blocks=7).map_batches(wide))
     expected = [(0, n, {"id": n, "t": [n, n], "s": f"{n}"}) for n in range(300)]
     said: list[str] = []
     executor = RayExecutor(say=said.append)

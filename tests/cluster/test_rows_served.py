@@ -12,13 +12,13 @@ from waiting import wait_until
 import paceline.data
 from paceline._core.errors import DataError
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
-from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec.inline_executor import InlineExecutor
 from paceline.data.exec.ray import feeds as feeds_module
-from paceline.data.exec.ray.feeds import RayFeeds, service_at
-from paceline.data.exec.ray.start import serving
+from paceline.data.exec.ray.feeds import RayFeeds, get_service_client
+from paceline.data.exec.ray.service_launch import serve_datasets
 from paceline.data.feeds import LocalFeeds
 from paceline.data.iterator import DataIterator
-from paceline.data.position import Split, merged
+from paceline.data.sharding import WorkerShard, merge_cursors
 
 MODES = ("equal", "exact", "all")
 
@@ -27,11 +27,11 @@ def served(limit=None, **datasets):
     context = DataContext()
     if limit is not None:
         context = DataContext(ExecutionOptions(ExecutionResources(object_store_memory=limit)))
-    return serving({name: dataset._plan for name, dataset in datasets.items()}, context)
+    return serve_datasets({name: dataset._plan for name, dataset in datasets.items()}, context)
 
 
 def shards(feeds, world, mode, cursor=None):
-    return [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+    return [DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor) for rank in range(world)]
 
 
 def told(its, **options):
@@ -46,8 +46,8 @@ def told(its, **options):
 
 
 def seen(address):
-    service = service_at(address)
-    return service.get(service.call("seen"))
+    service = get_service_client(address)
+    return service.get(service.call("flight_stats"))
 
 
 def seen_once(address, holds):
@@ -103,7 +103,7 @@ def interrupted(feeds):
     running = [iter(it.iter_batches(batch_size=4, local_shuffle_buffer_size=10)) for it in its]
     for rank in (0, 1, 1):
         next(running[rank])
-    place = merged([it.cursor() for it in its])
+    place = merge_cursors([it.cursor() for it in its])
     for batches in running:
         batches.close()
     return place
@@ -144,7 +144,7 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
 @pytest.mark.slow
 def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(monkeypatch):
     fetched = {}
-    get = feeds_module.Service.get
+    get = feeds_module.RowServiceClient.get
 
     def counted(self, ref):
         value = get(self, ref)
@@ -153,7 +153,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
             fetched[name] = fetched.get(name, 0) + value[1].nbytes
         return value
 
-    monkeypatch.setattr(feeds_module.Service, "get", counted)
+    monkeypatch.setattr(feeds_module.RowServiceClient, "get", counted)
     num_rows, row_bytes, num_blocks, limit = 3_600, 800, 30, 500_000
     dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
     with served(limit, rows=dataset) as address:
@@ -163,7 +163,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         step = threading.Barrier(3, timeout=60)
 
         def take(rank):
-            for batch in DataIterator(feeds, Split(rank, 3, "equal")).iter_batches(batch_size=20):
+            for batch in DataIterator(feeds, WorkerShard(rank, 3, "equal")).iter_batches(batch_size=20):
                 firsts[rank].append(int(batch["data"][0, 0]))
                 step.wait()
 
@@ -181,10 +181,10 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         assert peak <= limit / 2 + 2 * total / num_blocks
 
         # Of workers that leave early nothing is held, whether they say so or are followed by another attempt.
-        batches = iter(DataIterator(feeds, Split(0, 3, "equal")).iter_batches(batch_size=20))
+        batches = iter(DataIterator(feeds, WorkerShard(0, 3, "equal")).iter_batches(batch_size=20))
         next(batches)
         assert seen(address)[0] > 0
-        other = iter(DataIterator(RayFeeds(address, "rows", attempt=2), Split(0, 1, "equal")).iter_batches())
+        other = iter(DataIterator(RayFeeds(address, "rows", attempt=2), WorkerShard(0, 1, "equal")).iter_batches())
         next(other)
         with pytest.raises(DataError, match="begun anew"):
             list(batches)
@@ -198,7 +198,7 @@ def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
 
     with served(rows=paceline.data.range(30, override_num_blocks=3)) as address:
         feeds = RayFeeds(address, "rows", attempt=1)
-        batches = iter(DataIterator(feeds, Split(0, 2, "exact")).iter_batches(batch_size=5))
+        batches = iter(DataIterator(feeds, WorkerShard(0, 2, "exact")).iter_batches(batch_size=5))
         assert next(batches)["id"].tolist() == [0, 1, 2, 3, 4]
         name = address.split("/")[-2]
         ray.kill(ray.get_actor(name), no_restart=False)
@@ -210,7 +210,7 @@ def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
             RayFeeds(address, "valid").num_rows()
         with pytest.raises(DataError, match="belong to another run"):
             RayFeeds(address[:-1] + "?", "rows").num_rows()
-        service_at(address)._owner = 0
+        get_service_client(address)._owner = 0
         with pytest.raises(DataError, match="survives a fork"):
             again.num_rows()
         batches.close()

@@ -18,14 +18,14 @@ import pytest
 from paceline import train
 from paceline._control import journal
 from paceline._control.events import Reported, WorkerFailed
-from paceline._control.policy import first_failure
-from paceline._engine.ray import shared
+from paceline._control.retry_policy import first_failure
+from paceline._engine.ray import storage_probe
 from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
 
 
 def history(path):
-    return list(journal.read(Path(path) / "journal.jsonl"))
+    return list(journal.read_events(Path(path) / "journal.jsonl"))
 
 
 def test_workers_know_their_places_speak_with_each_other_and_return_what_they_like(fit, capsys):
@@ -139,8 +139,10 @@ ENDS = (
 
 @pytest.mark.slow
 def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(fit, tmp_path, capsys, monkeypatch):
-    probed, begin = [], shared.Probe.begin
-    monkeypatch.setattr(shared.Probe, "begin", lambda probe: (probed.append(probe.asked.name), begin(probe)))
+    probed, begin = [], storage_probe.StorageProbe.write_question
+    monkeypatch.setattr(
+        storage_probe.StorageProbe, "write_question", lambda probe: (probed.append(probe.question.name), begin(probe))
+    )
     attempts, child = tmp_path / "attempts", tmp_path / "child"
     ends = ENDS
     num_counted = sum(kind != "engine" for _, kind, _ in ENDS)

@@ -17,8 +17,8 @@ from left_over import MARK
 from waiting import wait_until
 
 from paceline import train
-from paceline._core.codec import unsealed
-from paceline._storage.address import store_at
+from paceline._core.codec import unseal_line
+from paceline._storage.address import open_store_at
 from paceline.train import Checkpoint, Result, StorageError, TrainingFailedError
 from servers import BUCKET, Server, s3_variables
 
@@ -57,8 +57,8 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     result = fit(loop, 2, strategy="STRICT_SPREAD", storage_path=path, worker_runtime_env=environment, max_failures=1)
     assert result.metrics["step"] == 3
     assert result.checkpoint.to_dict() == {"step": 3}
-    store = store_at(f"{path}/run")
-    logs = {entry.key: store.read(entry.key).decode() for entry in store.entries("logs")}
+    store = open_store_at(f"{path}/run")
+    logs = {entry.key: store.read(entry.key).decode() for entry in store.list_entries("logs")}
     assert sorted(logs) == [f"logs/attempt_{attempt}/rank_{rank}.log" for attempt in (1, 2) for rank in (0, 1)]
     assert logs["logs/attempt_1/rank_0.log"].startswith("rank 0 starts at 0\n")
     failed = logs["logs/attempt_1/rank_1.log"].splitlines()
@@ -72,7 +72,7 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     # Of every rank, every report, once in each attempt that made it.
     frame = Result.from_path(f"{path}/run").metrics_dataframe
     assert list(frame["step"]) == [0, 1, 2, 3]
-    assert [entry.key for entry in store.entries(".probe")] == []
+    assert [entry.key for entry in store.list_entries(".probe")] == []
     # What the nodes had goes with the actors.
     wait_until(lambda: not [found for found in (tmp_path / "nodes").rglob("*") if found.is_file()])
 
@@ -82,7 +82,7 @@ def _find_actors(cluster: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.name().startswith("ray::Shell") and process.environ().get(MARK) == cluster:
+            if process.name().startswith("ray::WorkerActor") and process.environ().get(MARK) == cluster:
                 found.append(process)
         except psutil.Error:
             continue
@@ -104,9 +104,9 @@ def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_d
 
     fit(loop, max_failures=1)
     lines = (tmp_path / "run" / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    events = [msgspec.json.decode(unsealed(line)) for line in lines]
-    assert [event["seq"] for event in events if event["type"] == "Reported"] == [*range(1, 501)]
-    assert [event["type"] for event in events].count("WorkerFailed") == 1
+    events = [msgspec.json.decode(unseal_line(line)) for line in lines]
+    assert [event["seq"] for event in events if event["type"] == "reported"] == [*range(1, 501)]
+    assert [event["type"] for event in events].count("worker_failed") == 1
 
 
 def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(

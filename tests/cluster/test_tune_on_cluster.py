@@ -13,15 +13,15 @@ import ray
 from waiting import wait_until
 
 from paceline import train, tune
-from paceline._storage.home import Home
+from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
-from paceline.train.drive import Seams, played
+from paceline.train.run_driver import RunEnvironment, execute_run
 from paceline.train.terminal import Terminal
 from paceline.tune import TuneConfig, Tuner
-from paceline.tune.drive import book, cluster_room
-from paceline.tune.drive.room import room_of
-from paceline.tune.history import search_told_by
-from paceline.tune.trainables.planned import Bundle, TrialNeeds
+from paceline.tune.drive import cluster_capacity, search_storage
+from paceline.tune.drive.search_capacity import open_search_capacity
+from paceline.tune.report_history import replay_search
+from paceline.tune.trainables.trainable_plan import TrialBundle, TrialNeeds
 
 
 def search(path, trainable, space, **config):
@@ -100,20 +100,23 @@ def fits(room, needs):
 
 @pytest.mark.slow
 def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
-    room = room_of(RunConfig(storage_path=tmp_path, name="search"))
-    one_and_two, two_and_two = TrialNeeds((Bundle(1), Bundle(2)), True), TrialNeeds((Bundle(2), Bundle(2)), True)
-    held = room.take(TrialNeeds((Bundle(0.5),), True))
+    room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"))
+    one_and_two, two_and_two = (
+        TrialNeeds((TrialBundle(1), TrialBundle(2)), True),
+        TrialNeeds((TrialBundle(2), TrialBundle(2)), True),
+    )
+    held = room.allocate(TrialNeeds((TrialBundle(0.5),), True))
     refresh_until(
         room, lambda: fits(room, one_and_two)
     )  # The cluster tells of what the test before let go a moment late.
     others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
     try:
-        refresh_until(room, lambda: not fits(room, TrialNeeds((Bundle(1),), True)))
-        assert room.refusal(two_and_two) is None
+        refresh_until(room, lambda: not fits(room, TrialNeeds((TrialBundle(1),), True)))
+        assert room.find_refusal(two_and_two) is None
         ray.util.remove_placement_group(others)
         refresh_until(room, lambda: fits(room, one_and_two))
         assert not fits(room, two_and_two)
-        room.free(held)
+        room.release(held)
         assert fits(room, two_and_two)
     finally:
         ray.util.remove_placement_group(others)
@@ -122,14 +125,16 @@ def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
 
 @pytest.mark.slow
 def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_room, "_PATIENCE_S", 1e9)
+    monkeypatch.setattr(cluster_capacity, "_PATIENCE_S", 1e9)
     said = []
-    room = room_of(RunConfig(storage_path=tmp_path, name="search"), said.append)
+    room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"), said.append)
     others = [ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK") for _ in range(2)]
     for group in others:
         ray.get(group.ready(), timeout=60)
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
-    part = room.take(TrialNeeds((Bundle(2), Bundle(2)), True))  # The search has nothing: one trial waits for others.
+    part = room.allocate(
+        TrialNeeds((TrialBundle(2), TrialBundle(2)), True)
+    )  # The search has nothing: one trial waits for others.
     config = RunConfig(storage_path=tmp_path, name="trial_00000")
     trainer = DataParallelTrainer(
         make_lonely(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
@@ -137,20 +142,20 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     results = []
 
     def play():
-        asked = trainer._asked(part.site(scaling, config))
-        results.append(played(asked, Terminal(config.home.layout, 0, 30.0), Seams()))
+        asked = trainer._build_run_spec(part.make_target(scaling, config))
+        results.append(execute_run(asked, Terminal(config.home.layout, 0, 30.0), RunEnvironment()))
 
     running = threading.Thread(target=play)
     running.start()
     try:
-        small = TrialNeeds((Bundle(1),), True)
+        small = TrialNeeds((TrialBundle(1),), True)
         refresh_until(
             room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said)
         )
         ray.util.remove_placement_group(others[0])
         refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
         assert not fits(room, small)
-        monkeypatch.setattr(cluster_room, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(cluster_capacity, "_PATIENCE_S", 0.0)
         refresh_until(room, lambda: fits(room, small))
         ray.util.remove_placement_group(others[1])
         running.join()
@@ -209,8 +214,8 @@ def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cl
             script.kill()
             script.wait()
         assert "is gone: its head has not answered" in (tmp_path / "out").read_text()
-    search = search_told_by(book.past_of(Home(str(tmp_path / "searches"), "search")))
-    assert not search.of_status("ERROR")
+    search = replay_search(search_storage.load_past_events(RunLocation(str(tmp_path / "searches"), "search")))
+    assert not search.trials_with_status("ERROR")
     first, second, *_ = search.trials.values()
     assert first.status == "TERMINATED"
     assert second.status in ("PENDING", "RUNNING"), "as after the death of a driver"

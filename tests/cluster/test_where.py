@@ -5,8 +5,8 @@ import os
 import pytest
 
 import paceline
-from paceline._core import choice
-from paceline._core.choice import Choice
+from paceline._core import engine_choice
+from paceline._core.engine_choice import EngineChoice
 from paceline.train import DataParallelTrainer, RunConfig
 
 SCRIPT = """
@@ -61,13 +61,13 @@ def test_ray_that_is_initialised_is_used_unless_the_script_wants_this_machine(tm
 
 
 def test_another_cluster_than_the_one_in_use_is_refused(monkeypatch, cluster):
-    monkeypatch.setattr(choice, "_init", Choice(engine=""))
+    monkeypatch.setattr(engine_choice, "_init", EngineChoice(engine=""))
     with pytest.raises(ValueError, match=f"names another cluster than .* {cluster.address}"):
         paceline.init(engine="ray", address="192.0.2.77:6379")
     with pytest.raises(ValueError, match="one of Ray Client"):
         paceline.init(engine="ray", address="ray://192.0.2.77:10001")
     paceline.init(engine="ray", address=cluster.address)
-    assert choice.chosen().engine == "ray"
+    assert engine_choice.choose_engine().engine == "ray"
 
 
 @pytest.mark.slow

@@ -9,20 +9,20 @@ import pytest
 
 from paceline import train
 from paceline._core.clock import SystemClock
-from paceline._engine.base import Group, WorkerSpec
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.messages import (
-    Begin,
-    Failure,
-    Frame,
     Hold,
     Joined,
     Release,
     Reported,
-    Sample,
-    Sampled,
+    SampleStacks,
+    StackFrame,
+    StacksSampled,
     WorkerFailed,
+    WorkerFailure,
     WorkerHeld,
+    WorkerInit,
     WorkerReady,
     WorkerReturned,
 )
@@ -54,7 +54,7 @@ JOBS = {
 
 def specs(path, attempt, size):
     for rank in range(size):
-        begin = Begin("run", str(path), attempt, rank, size, rank, size, node_rank=0, first_seq=0, num_threads=1)
+        begin = WorkerInit("run", str(path), attempt, rank, size, rank, size, node_rank=0, first_seq=0, num_threads=1)
         yield WorkerSpec(begin, path / f"rank_{rank}.log")
 
 
@@ -72,7 +72,7 @@ class TestForkedWorkers(EngineContract):
         # By value: the workers cannot import the modules of a test.
         cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
         job = cloudpickle.dumps((JOBS[behaviour], None, BackendConfig()))
-        return Group(attempt, tuple(specs(self.path, attempt, size)), job, start_method=self.start_method)
+        return WorkerGroupSpec(attempt, tuple(specs(self.path, attempt, size)), job, start_method=self.start_method)
 
 
 class TestSpawnedWorkers(TestForkedWorkers):
@@ -109,7 +109,7 @@ def fake_worker(behaviour):
                 for seq in (1, 2, 3):
                     yield Reported(attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1")
             case "raise":
-                yield WorkerFailed(attempt, rank, Failure(rank, "user", "ValueError: planned"))
+                yield WorkerFailed(attempt, rank, WorkerFailure(rank, "user", "ValueError: planned"))
             case "die":
                 raise RuntimeError("SIGKILL")
             case "join":
@@ -122,8 +122,8 @@ def fake_worker(behaviour):
             told = yield None
             if isinstance(told, Hold):
                 yield WorkerHeld(attempt, rank, 0)
-            elif isinstance(told, Sample):
-                yield Sampled(attempt, rank, told.number, (Frame("x", "wait", "x.py:1"),))
+            elif isinstance(told, SampleStacks):
+                yield StacksSampled(attempt, rank, told.number, (StackFrame("x", "wait", "x.py:1"),))
 
     return worker
 
@@ -139,7 +139,7 @@ class TestFakeEngine(EngineContract):
 
     def group(self, behaviour, attempt=1, size=2):
         self.behaviour = behaviour
-        return Group(attempt, tuple(specs(self.path, attempt, size)), b"")
+        return WorkerGroupSpec(attempt, tuple(specs(self.path, attempt, size)), b"")
 
 
 def faulty(engine, clock, path):

@@ -21,9 +21,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from paceline._core.errors import StorageError
 from paceline._storage import address
-from paceline._storage.address import store_at
+from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
-from paceline._storage.store import CHUNK, Entry, Store
+from paceline._storage.store import CHUNK, Store, StoreEntry
 from servers import BUCKET, Server, azure_path
 
 # Named here because a server that is started in the middle of a test counts as left behind by it.
@@ -70,25 +70,25 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     match request.param:
         case "s3" | "s3_without_obstore":
             request.getfixturevalue("s3_environment")
-            return lambda prefix: store_at(f"s3://{BUCKET}/{prefix}")
+            return lambda prefix: open_store_at(f"s3://{BUCKET}/{prefix}")
         case "s3_through_fsspec":
             filesystem = request.getfixturevalue("s3fs_filesystem")
-            return lambda prefix: store_at(f"{BUCKET}/{prefix}", filesystem)
+            return lambda prefix: open_store_at(f"{BUCKET}/{prefix}", filesystem)
         case "gcs":
             server = request.getfixturevalue("gcs_server")
             options = f"scheme=http&endpoint_override={server.authority}"
-            return lambda prefix: store_at(f"gs://anonymous@{BUCKET}/{prefix}?{options}")
+            return lambda prefix: open_store_at(f"gs://anonymous@{BUCKET}/{prefix}?{options}")
         case "azure" | "azure_without_obstore":
             path = azure_path()
-            return lambda prefix: store_at(path(prefix))
+            return lambda prefix: open_store_at(path(prefix))
         case "local":
-            return lambda prefix: store_at(str(tmp_path / prefix), arrow.LocalFileSystem())
+            return lambda prefix: open_store_at(str(tmp_path / prefix), arrow.LocalFileSystem())
         case "subtree":
-            return lambda prefix: store_at(prefix, arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()))
+            return lambda prefix: open_store_at(prefix, arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()))
         case "memory":
-            return lambda prefix: store_at(f"/{prefix}", MemoryFileSystem())
+            return lambda prefix: open_store_at(f"/{prefix}", MemoryFileSystem())
         case _:
-            return lambda prefix: store_at(prefix, DirFileSystem(str(tmp_path), LocalFileSystem()))
+            return lambda prefix: open_store_at(prefix, DirFileSystem(str(tmp_path), LocalFileSystem()))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def store(open_store: Opened) -> Store:
 
 
 def test_a_store_says_whether_it_has_conditional_puts(open_store: Opened, request: pytest.FixtureRequest) -> None:
-    assert open_store("x").conditional == (request.node.callspec.params["open_store"] in CONDITIONAL)
+    assert open_store("x").has_conditional_puts == (request.node.callspec.params["open_store"] in CONDITIONAL)
 
 
 class TestStore:
@@ -125,7 +125,7 @@ class TestStore:
         assert store.read("lease") == b"third"
         store.delete("lease")
         assert store.replace("lease", b"fourth", newest) is None
-        assert store.entries() == [], "of what is gone, nothing is made"
+        assert store.list_entries() == [], "of what is gone, nothing is made"
 
     @pytest.mark.parametrize("size", [0, 1, CHUNK + 7], ids=["empty", "small", "two parts"])
     def test_a_file_goes_up_and_comes_down_with_its_hash(self, store: Store, tmp_path: Path, size: int) -> None:
@@ -151,18 +151,18 @@ class TestStore:
         keys = sorted(["a b/ü.bin", "x=1/y+2.bin", "a%20b", "v#1", "q?.bin", "~tilde&and,comma;", "[0]*"])
         for key in keys:
             store.write(key, key.encode())
-        assert [entry.key for entry in store.entries()] == keys
+        assert [entry.key for entry in store.list_entries()] == keys
         for key in keys:
             assert store.read(key) == key.encode()
             with store.filesystem.open_input_file(f"{store.path}/{key}") as file:
                 assert file.read() == key.encode()
             store.delete(key)
-        assert store.entries() == []
+        assert store.list_entries() == []
 
     def test_a_key_that_leads_out_of_the_store_is_refused_by_every_call(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"x")
         calls: list[Callable[[str], object]] = [
-            *(store.read, store.entries, store.delete, store.delete_all),
+            *(store.read, store.list_entries, store.delete, store.delete_all),
             *(lambda key: store.write(key, b"x"), lambda key: store.create(key, b"x")),
             lambda key: store.replace(key, b"x", "tag"),
             lambda key: store.upload(tmp_path / "source", key),
@@ -174,29 +174,29 @@ class TestStore:
                     call(key)
 
     def test_a_listing_has_everything_below_a_prefix_and_nothing_beside_it(self, store: Store) -> None:
-        assert store.entries() == []
+        assert store.list_entries() == []
         for key in ("a/1", "a/b/2", "ab/3", "c"):
             store.write(key, b"12345")
-        assert store.entries("a") == [Entry("a/1", 5), Entry("a/b/2", 5)]
-        assert [entry.key for entry in store.entries()] == ["a/1", "a/b/2", "ab/3", "c"]
-        assert store.entries("nothing") == []
+        assert store.list_entries("a") == [StoreEntry("a/1", 5), StoreEntry("a/b/2", 5)]
+        assert [entry.key for entry in store.list_entries()] == ["a/1", "a/b/2", "ab/3", "c"]
+        assert store.list_entries("nothing") == []
 
     def test_a_listing_is_never_an_old_one(self, open_store: Opened) -> None:
         prefix = f"runs/{uuid.uuid4().hex[:8]}"
         one, other = open_store(prefix), open_store(prefix)
-        assert one.entries("journal") == []
+        assert one.list_entries("journal") == []
         other.write("journal/0", b"x")
-        assert one.entries("journal") == [Entry("journal/0", 1)]
+        assert one.list_entries("journal") == [StoreEntry("journal/0", 1)]
 
     def test_deleting_takes_what_was_named_and_needs_nothing_to_be_there(self, store: Store) -> None:
         for key in ("a/1", "a/b/2", "ab/3"):
             store.write(key, b"x")
         store.delete("a/1")
         store.delete("a/1")
-        assert [entry.key for entry in store.entries()] == ["a/b/2", "ab/3"]
+        assert [entry.key for entry in store.list_entries()] == ["a/b/2", "ab/3"]
         store.delete_all("a")
         store.delete_all("a")
-        assert [entry.key for entry in store.entries()] == ["ab/3"]
+        assert [entry.key for entry in store.list_entries()] == ["ab/3"]
 
 
 @pytest.mark.parametrize("open_store", CONDITIONAL, indirect=True)
@@ -224,13 +224,13 @@ def either_client(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("either_client")
 def test_a_container_of_azure_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
-    store = store_at(azure_path("nowhere")("runs"))
+    store = open_store_at(azure_path("nowhere")("runs"))
     calls: list[Callable[[], object]] = [
         lambda: store.write("a", b"x"),
         lambda: store.create("a", b"x"),
-        lambda: store.entries(),
+        lambda: store.list_entries(),
         lambda: store.delete_all("a"),
-        *([lambda: store.replace("a", b"x", "tag")] if store.conditional else []),
+        *([lambda: store.replace("a", b"x", "tag")] if store.has_conditional_puts else []),
     ]
     for call in calls:
         with pytest.raises(StorageError, match=r"(?s)nowhere.*hint: create the bucket first, or look at storage_path"):
@@ -239,8 +239,13 @@ def test_a_container_of_azure_that_is_not_there_is_told_at_once_with_what_to_do(
 
 @pytest.mark.usefixtures("either_client")
 def test_a_key_of_azure_that_is_wrong_is_told_at_once() -> None:
-    store = store_at(azure_path(key="AAAA")("runs"))
-    for call in (store.entries, lambda: store.write("a", b"x"), lambda: store.read("a"), lambda: store.delete("a")):
+    store = open_store_at(azure_path(key="AAAA")("runs"))
+    for call in (
+        store.list_entries,
+        lambda: store.write("a", b"x"),
+        lambda: store.read("a"),
+        lambda: store.delete("a"),
+    ):
         with pytest.raises(StorageError, match=r"(?s)403.*hint: look at the credentials in use"):
             call()
 
@@ -250,7 +255,7 @@ def test_nothing_beside_the_root_of_a_store_can_be_deleted(tmp_path: Path) -> No
     outside.mkdir()
     (outside / "file").write_bytes(b"x")
     bare = ArrowStore(arrow.LocalFileSystem(), str(tmp_path / "run"), "run")
-    for store in (bare, store_at(str(tmp_path / "run"), arrow.LocalFileSystem())):
+    for store in (bare, open_store_at(str(tmp_path / "run"), arrow.LocalFileSystem())):
         for key in ("../outside", str(outside)):
             for delete in (store.delete, store.delete_all):
                 with pytest.raises(ValueError, match="leads out of the store"):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from paceline._control import clerk, reception, requests
+from paceline._control import request_handler, request_inbox, requests
 
 
 @pytest.fixture(autouse=True)
 def set_request_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(request_inbox, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(requests, "_POLL_S", 0.03)
-    monkeypatch.setattr(clerk, "STACKS_WITHIN_S", 60.0)
+    monkeypatch.setattr(request_handler, "STACKS_TIMEOUT_S", 60.0)

@@ -11,9 +11,9 @@ from typing import Any
 
 from paceline import train
 from paceline._control.events import Event, Reported, WorkerReady
-from paceline._control.journal import Reading
-from paceline._control.requests import Answer, Stop, Want, asked
-from paceline._storage.home import Home
+from paceline._control.journal import JournalReader
+from paceline._control.requests import Answer, StopRequest, UserRequest, send_request
+from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 WITHIN_S = 60.0
@@ -22,7 +22,7 @@ WITHIN_S = 60.0
 class Live:
     """A run that is being driven, and what came of it."""
 
-    def __init__(self, fit: Callable[[], Any], home: Home) -> None:
+    def __init__(self, fit: Callable[[], Any], home: RunLocation) -> None:
         self.home = home
         self.outcome: Any = None
         self._thread = threading.Thread(target=self._run, args=(fit,), name="a-driver")
@@ -34,7 +34,7 @@ class Live:
 
     @property
     def events(self) -> list[Event]:
-        return list(Reading(self.home.layout.journal)) if self.home.layout.journal.exists() else []
+        return list(JournalReader(self.home.layout.journal)) if self.home.layout.journal.exists() else []
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -52,8 +52,8 @@ class Live:
     def pids(self) -> dict[int, int]:
         return {event.rank: event.pid for event in self.of(WorkerReady)}
 
-    def ask(self, want: Want, timeout_s: float = WITHIN_S) -> Answer:
-        return asked(self.home, want, timeout_s)
+    def ask(self, want: UserRequest, timeout_s: float = WITHIN_S) -> Answer:
+        return send_request(self.home, want, timeout_s)
 
     def ended(self) -> Any:
         self._thread.join(WITHIN_S)
@@ -70,7 +70,7 @@ class Live:
 class PendingRequest:
     """A request that is under way while the test does something else."""
 
-    def __init__(self, home: Home, want: Want) -> None:
+    def __init__(self, home: RunLocation, want: UserRequest) -> None:
         self._answers: list[Answer] = []
         self._accepted = threading.Event()
         self._thread = threading.Thread(target=self._ask, args=(home, want))
@@ -84,8 +84,8 @@ class PendingRequest:
         assert not self._thread.is_alive(), "nobody has answered"
         return self._answers[0]
 
-    def _ask(self, home: Home, want: Want) -> None:
-        self._answers.append(asked(home, want, 2 * WITHIN_S, heard=lambda answer: self._accepted.set()))
+    def _ask(self, home: RunLocation, want: UserRequest) -> None:
+        self._answers.append(send_request(home, want, 2 * WITHIN_S, heard=lambda answer: self._accepted.set()))
 
 
 @contextlib.contextmanager
@@ -108,11 +108,11 @@ def live(
             name=path.name, storage_path=str(path.parent), failure_config=FailureConfig(max_failures=max_failures)
         ),
     )
-    found = Live(made.fit, Home.of_path(str(path)))
+    found = Live(made.fit, RunLocation.from_path(str(path)))
     try:
         yield found
     finally:
-        found.ask(Stop(now=True))
+        found.ask(StopRequest(now=True))
         found.ended()
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._control import flame
-from paceline._control.flame import flame_page, tree_of
-from paceline._worker import profiling
-from paceline._worker.profiling import Samples
+from paceline._control import flame_graph
+from paceline._control.flame_graph import parse_folded_stacks, render_flame_page
+from paceline._worker import profiler
+from paceline._worker.profiler import StackSamples
 
 NAMES = st.text("ab <>&'\"\\/é\u2028", min_size=1, max_size=8)
 STACKS = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=6), st.integers(1, 1000)), max_size=20)
@@ -32,18 +32,18 @@ def data_of(page: str) -> list[list[object]]:
 
 @given(STACKS)
 def test_every_sample_is_counted_where_it_was_seen(stacks: list[tuple[list[str], int]]) -> None:
-    root = tree_of(folded_of(stacks))
+    root = parse_folded_stacks(folded_of(stacks))
     assert root.count == sum(count for _, count in stacks)
     outermost: Counter[str] = Counter()
     for names, count in stacks:
         outermost[names[0]] += count
-    assert {name: node.count for name, node in root.below.items()} == outermost
+    assert {name: node.count for name, node in root.children.items()} == outermost
 
 
 @given(STACKS, st.text(max_size=30))
 def test_no_name_is_markup(stacks: list[tuple[list[str], int]], title: str) -> None:
     hostile = [([*names, "</script><script>alert(1)</script>", "<!--"], count) for names, count in stacks]
-    page = flame_page(folded_of(hostile), f"{title}<img src=x>")
+    page = render_flame_page(folded_of(hostile), f"{title}<img src=x>")
     assert page.count("<script") == 2
     assert page.count("</script>") == 2
     assert "<img" not in page
@@ -55,9 +55,9 @@ def test_no_name_is_markup(stacks: list[tuple[list[str], int]], title: str) -> N
 
 
 def test_more_boxes_than_a_page_can_hold_lose_the_narrowest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flame, "MOST_NODES", 50)
+    monkeypatch.setattr(flame_graph, "MOST_NODES", 50)
     stacks = [([f"wide_{n}"], 100) for n in range(10)] + [([f"narrow_{n}"], 1) for n in range(500)]
-    nodes = data_of(flame_page(folded_of(stacks), "many"))
+    nodes = data_of(render_flame_page(folded_of(stacks), "many"))
     names = {node[0] for node in nodes}
     assert len(nodes) <= 50
     assert {f"wide_{n}" for n in range(10)} <= names
@@ -76,14 +76,14 @@ def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch: pytest.
             turns_s.append(sys.getswitchinterval())
             return False
 
-    monkeypatch.setattr(profiling, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    before, samples = sys.getswitchinterval(), Samples()
-    samples.take(2.0, Ending())
-    assert turns_s == pytest.approx([profiling.TURN_S] * 4), (
+    monkeypatch.setattr(profiler, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    before, samples = sys.getswitchinterval(), StackSamples()
+    samples.collect(2.0, Ending())
+    assert turns_s == pytest.approx([profiler.SWITCH_INTERVAL_S] * 4), (
         "it gets its turn where time is spent, not where others let go"
     )
     assert sys.getswitchinterval() == before
-    lines = [line for line in samples.folded().splitlines() if line.startswith("main thread;")]
+    lines = [line for line in samples.to_folded().splitlines() if line.startswith("main thread;")]
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 200, "two seconds, in hundredths"
 
 
@@ -99,7 +99,9 @@ def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path: Path) -> N
     sync_api = pytest.importorskip("playwright.sync_api")
     alert = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     page_file = tmp_path / "flame.html"
-    page_file.write_text(flame_page(f"main;train;step 90\nmain;train;{alert} 10\nmain;load 100\n", "a run, rank 0"))
+    page_file.write_text(
+        render_flame_page(f"main;train;step 90\nmain;train;{alert} 10\nmain;load 100\n", "a run, rank 0")
+    )
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)

@@ -12,8 +12,8 @@ import pytest
 from live_runs import PendingRequest, live, run_command, standing
 
 from paceline import train
-from paceline._control.events import FileMade
-from paceline._control.requests import Profile, Stop
+from paceline._control.events import DiagnosticFileWritten
+from paceline._control.requests import ProfileRequest, StopRequest
 
 HOSTILE = "</script><script>alert(1)</script>;\x1b[31m"
 
@@ -48,7 +48,7 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> No
         files = json.loads(ended.stdout)["files"]
         kinds = [(rank, kind) for rank in (0, 1) for kind in ("flame", "stacks-folded")]
         assert sorted((made["rank"], made["kind"]) for made in files) == kinds
-        assert {note.path for note in run.of(FileMade)} == {made["path"] for made in files}
+        assert {note.path for note in run.of(DiagnosticFileWritten)} == {made["path"] for made in files}
         for made in files:
             path = run.path / made["path"]
             assert path.stat().st_size == made["num_bytes"]
@@ -67,7 +67,7 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> No
                 in_main = sum(int(count) for stack, _, count in counted if stack.startswith("main thread;"))
                 assert in_main >= 30, "about a hundred times a second"
                 assert "paceline-profile" not in text
-        only = run.ask(Profile(seconds=0.2, ranks=(1,)))
+        only = run.ask(ProfileRequest(seconds=0.2, ranks=(1,)))
         assert {made.rank for made in only.files} == {1}
         (tmp_path / "go").touch()
         assert run.ended().metrics["n"] == -1
@@ -77,13 +77,13 @@ def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path: Path) -
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until_reported()
         for wrong in (0.0, -1.0, 601.0, float("nan")):
-            assert run.ask(Profile(seconds=wrong)).state == "refused"
-        first = PendingRequest(run.home, Profile(seconds=600.0))
+            assert run.ask(ProfileRequest(seconds=wrong)).state == "refused"
+        first = PendingRequest(run.home, ProfileRequest(seconds=600.0))
         first.wait_until_accepted()
-        second = run.ask(Profile(seconds=1.0))
+        second = run.ask(ProfileRequest(seconds=1.0))
         assert second.state == "refused"
         assert second.text.startswith("the run is being profiled already")
-        assert run.ask(Stop(now=True)).ok
+        assert run.ask(StopRequest(now=True)).ok
         answer = first.answer()
     assert answer.state in ("done", "refused")
     assert answer.files or "before that was done" in answer.text or "no profile" in answer.text
@@ -93,7 +93,7 @@ def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path: Path) -
 def test_a_worker_that_dies_while_it_is_profiled(tmp_path: Path) -> None:
     with live(standing, tmp_path / "run", config={"at": str(tmp_path)}, workers=2, max_failures=1) as run:
         run.until(lambda: len(run.pids()) == 2 and (tmp_path / "stands_0").exists())
-        request = PendingRequest(run.home, Profile(seconds=600.0))
+        request = PendingRequest(run.home, ProfileRequest(seconds=600.0))
         request.wait_until_accepted()
         os.kill(run.pids()[1], 9)
         answer = request.answer()
@@ -104,14 +104,14 @@ def test_a_worker_that_dies_while_it_is_profiled(tmp_path: Path) -> None:
 def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_path: Path) -> None:
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until_reported()
-        request = PendingRequest(run.home, Profile(seconds=600.0))
+        request = PendingRequest(run.home, ProfileRequest(seconds=600.0))
         run.until((tmp_path / "is profiled").exists)
         (tmp_path / "go").touch()
         answer = request.answer()
         run.ended()
     assert answer.ok, answer
     assert {made.kind for made in answer.files} == {"flame", "stacks-folded"}
-    assert {note.path for note in run.of(FileMade)} == {made.path for made in answer.files}
+    assert {note.path for note in run.of(DiagnosticFileWritten)} == {made.path for made in answer.files}
     assert run.outcome.metrics["n"] == -1
 
 
@@ -120,7 +120,7 @@ def test_a_run_in_the_drivers_own_process_is_profiled_too(tmp_path: Path) -> Non
     """`num_workers=0`: the function runs in the thread that called fit()."""
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}, workers=0) as run:
         run.until_reported()
-        answer = run.ask(Profile(seconds=0.5))
+        answer = run.ask(ProfileRequest(seconds=0.5))
         (tmp_path / "go").touch()
         assert answer.ok, answer
         folded = next(made for made in answer.files if made.kind == "stacks-folded")
@@ -164,7 +164,7 @@ def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_tra
     config, use_gpu = {"at": str(tmp_path), "device": device}, device == "cuda"
     with live(train_linear, tmp_path / "run", config=config, trainer=torch_trainer, use_gpu=use_gpu) as run:
         run.until_reported(2)
-        answer = run.ask(Profile(seconds=1.0))
+        answer = run.ask(ProfileRequest(seconds=1.0))
         assert answer.ok, answer
         (trace,) = [made for made in answer.files if made.kind == "trace"]
         with gzip.open(run.path / trace.path) as file:
@@ -173,7 +173,7 @@ def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_tra
         assert threads == {run.pids()[0]}, "the main thread's, though another one took the trace"
         assert any("Backward" in str(event.get("name")) for event in events), "and the engine's, where backward runs"
         assert not use_gpu or [event for event in events if event.get("cat") == "kernel"], "what the GPU computed"
-        again = run.ask(Profile(seconds=0.3))
+        again = run.ask(ProfileRequest(seconds=0.3))
         assert {made.kind for made in again.files} == {"flame", "stacks-folded", "trace"}, again
         (tmp_path / "go").touch()
         assert run.ended().metrics["n"] == -1
@@ -218,11 +218,11 @@ def test_code_that_uses_torchs_profiler_itself_has_it_alone(torch_trainer: Any, 
     """Two of them in a process crash it."""
     with live(with_its_own_profiler, tmp_path / "run", config={"at": str(tmp_path)}, trainer=torch_trainer) as run:
         run.until((tmp_path / "warms up").exists)
-        while_it_warms_up = run.ask(Profile(seconds=0.5))
+        while_it_warms_up = run.ask(ProfileRequest(seconds=0.5))
         assert while_it_warms_up.ok
         (tmp_path / "go on").touch()
         run.until((tmp_path / "is over").exists)
-        request = PendingRequest(run.home, Profile(seconds=600.0))
+        request = PendingRequest(run.home, ProfileRequest(seconds=600.0))
         request.wait_until_accepted()
         (tmp_path / "profile").touch()
         run.until((tmp_path / "profiled").exists)

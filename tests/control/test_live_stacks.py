@@ -12,9 +12,9 @@ import pytest
 from live_runs import live, run_command, standing
 
 from paceline import train
-from paceline._control import clerk
-from paceline._control.events import FileMade
-from paceline._control.requests import Stacks
+from paceline._control import request_handler
+from paceline._control.events import DiagnosticFileWritten
+from paceline._control.requests import StacksRequest
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m;fake 99"
 
@@ -38,7 +38,7 @@ def with_a_thread(config: dict[str, Any]) -> None:
 def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp_path: Path) -> None:
     with live(with_a_thread, tmp_path / "run", config={"at": str(tmp_path)}, workers=2) as run:
         run.until(lambda: all((tmp_path / f"stands_{rank}").exists() for rank in (0, 1)) and len(run.pids()) == 2)
-        answer = run.ask(Stacks())
+        answer = run.ask(StacksRequest())
         assert answer.ok, answer
         assert [stacks.rank for stacks in answer.stacks] == [0, 1]
         for stacks in answer.stacks:
@@ -53,9 +53,9 @@ def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp
         written = (run.path / made.path).read_text()
         assert "in standing" in written
         assert "\x1b" not in written + answer.text
-        assert [note.path for note in run.of(FileMade)] == [made.path]
-        assert run.ask(Stacks((1,))).stacks[0].rank == 1
-        refused = run.ask(Stacks((2,)))
+        assert [note.path for note in run.of(DiagnosticFileWritten)] == [made.path]
+        assert run.ask(StacksRequest((1,))).stacks[0].rank == 1
+        refused = run.ask(StacksRequest((2,)))
         assert (refused.state, refused.text) == ("refused", "there is no rank 2: the run has 2, counted from 0")
 
         os.kill(run.pids()[1], signal.SIGSTOP)
@@ -66,7 +66,7 @@ def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp
         assert shown.returncode == 1, shown.stderr
         assert "rank 1 does not answer: its process is stopped, by a signal such as SIGSTOP" in shown.stdout
         assert "in standing" in shown.stdout
-        assert all(stacks.answers for stacks in run.ask(Stacks()).stacks), "it answers again when it goes on"
+        assert all(stacks.answers for stacks in run.ask(StacksRequest()).stacks), "it answers again when it goes on"
         shown = run_command("stacks", str(run.path), "--rank", "0", "--json")
         assert [each["rank"] for each in json.loads(shown.stdout)["stacks"]] == [0]
         (tmp_path / "go").touch()
@@ -81,9 +81,9 @@ def keeps_the_gil(config: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_keeps_the_interpreter_is_said_to_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clerk, "STACKS_WITHIN_S", 2.0)
+    monkeypatch.setattr(request_handler, "STACKS_TIMEOUT_S", 2.0)
     with live(keeps_the_gil, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until((tmp_path / "stands_0").exists)
-        while (stacks := run.ask(Stacks()).stacks[0]).answers:
+        while (stacks := run.ask(StacksRequest()).stacks[0]).answers:
             pass  # It has not come to its C code yet.
         assert "computes and answers nobody" in stacks.condition

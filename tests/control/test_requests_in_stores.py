@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from live_runs import Live, counting
 
-from paceline._control import reception, requests
-from paceline._control.requests import Profile, Stacks, Stop
-from paceline._storage.home import Home
+from paceline._control import request_inbox, requests
+from paceline._control.requests import ProfileRequest, StacksRequest, StopRequest
+from paceline._storage.run_location import RunLocation
 from paceline.train import DataParallelTrainer, RunConfig
 from servers import BUCKET
 
@@ -25,37 +25,37 @@ from servers import BUCKET
 def test_a_run_in_a_store_is_asked(
     tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch, near: bool
 ) -> None:
-    monkeypatch.setattr(reception, "LOOK_FAR_EVERY_S", 0.3)
+    monkeypatch.setattr(request_inbox, "LOOK_FAR_EVERY_S", 0.3)
     monkeypatch.setattr(requests, "_POLL_STORE_S", 0.2)
     if not near:
-        monkeypatch.setattr(requests, "is_alive", lambda holder: None)
+        monkeypatch.setattr(requests, "is_holder_alive", lambda holder: None)
     path = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     trainer = DataParallelTrainer(
         counting,
         train_loop_config={"until": 100_000, "hurry": str(tmp_path / "hurry")},
         run_config=RunConfig(name="run", storage_path=path),
     )
-    home = Home.of_path(f"{path}/run")
+    home = RunLocation.from_path(f"{path}/run")
     live = Live(trainer.fit, home)
     try:
         live.until_reported(2)
         if near:
             live.until(home.layout.requests.is_dir)
-        assert live.ask(Stacks()).ok
-        answer = live.ask(Profile(seconds=0.3))
+        assert live.ask(StacksRequest()).ok
+        answer = live.ask(ProfileRequest(seconds=0.3))
         assert answer.ok, answer
-        store = home.store()
+        store = home.open_store()
         for made in answer.files:
             assert len(store.read(made.path)) == made.num_bytes
-        answer = live.ask(Stop())
+        answer = live.ask(StopRequest())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
     finally:
         (tmp_path / "hurry").touch()
         if not live.outcome:
-            live.ask(Stop(now=True))
+            live.ask(StopRequest(now=True))
         live.ended()
     end = time.monotonic() + 60
-    while left := store.entries(".requests"):
+    while left := store.list_entries(".requests"):
         assert time.monotonic() < end, left
         time.sleep(0.05)
     assert live.outcome.checkpoint.to_dict()["n"] > 1

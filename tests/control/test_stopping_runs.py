@@ -13,8 +13,17 @@ from live_runs import Live, PendingRequest, counting, live, run_command, standin
 
 from paceline import train
 from paceline._control.events import Reported, WorkerFailed
-from paceline._control.requests import Answer, Profile, Request, Stacks, Stop, asked, encode, holder_of
-from paceline._storage.home import Home
+from paceline._control.requests import (
+    Answer,
+    ProfileRequest,
+    RequestEnvelope,
+    StacksRequest,
+    StopRequest,
+    encode,
+    find_holder,
+    send_request,
+)
+from paceline._storage.run_location import RunLocation
 from paceline.train import Result
 
 
@@ -24,8 +33,8 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
     accepted: list[Answer] = []
     with live(counting, tmp_path / "run", config=config, workers=2) as run:
         run.until_reported(5, ranks=2)
-        answer = asked(run.home, Stop(), 60.0, heard=accepted.append)
-        assert holder_of(run.home) is None, "the run can be continued at once"
+        answer = send_request(run.home, StopRequest(), 60.0, heard=accepted.append)
+        assert find_holder(run.home) is None, "the run can be continued at once"
         assert isinstance(run.ended(), Result)
         assert run.outcome.checkpoint.to_dict() == {"n": answer.num_reports}
     assert [each.state for each in accepted] == ["taken"]
@@ -69,7 +78,7 @@ def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path: Path) -> None:
         assert ended.returncode == 1
         assert "has not come to a report within 1 s" in ended.stderr
         assert "--now" in ended.stderr
-        assert holder_of(run.home) is not None
+        assert find_holder(run.home) is not None
         ended = stop_within_a_second(run, "--then-now", "--json")
         answer = json.loads(ended.stdout)
         assert (ended.returncode, answer["state"], answer["ending"]) == (0, "done", "interrupted")
@@ -85,16 +94,16 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         run.until_reported()
         directory = run.home.layout.requests
         run.until(directory.is_dir)
-        number = holder_of(run.home).number
-        near, _ = run.home.mailboxes()
-        near.put("later", encode(Request(number + 1, time.time(), Stop(now=True))))
+        number = find_holder(run.home).number
+        near, _ = run.home.open_mailboxes()
+        near.put("later", encode(RequestEnvelope(number + 1, time.time(), StopRequest(now=True))))
         broken = {
-            "earlier": encode(Request(number - 1, time.time(), Stop(now=True))),
-            "stale": encode(Request(number, time.time() - 3600, Stop(now=True))),
+            "earlier": encode(RequestEnvelope(number - 1, time.time(), StopRequest(now=True))),
+            "stale": encode(RequestEnvelope(number, time.time() - 3600, StopRequest(now=True))),
             "empty": b"",
             "garbage": os.urandom(200),
             "deep": b"[" * 50_000,
-            "other": b'{"lease":1,"at":0,"want":{"type":"Delete","path":"/"}}',
+            "other": b'{"lease":1,"at":0,"request":{"type":"Delete","path":"/"}}',
             "pickle": b"\x80\x04\x95\x00",
             "large": b" " * (1 << 20),
         }
@@ -109,16 +118,16 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         (directory / ".json").touch()
         reasons = {"earlier": "is meant for driver number", "stale": "s old"}
         for name in [*broken, "elsewhere", "pipe", "folder"]:
-            run.until(lambda name=name: near.answer_to(name))
-            answer = msgspec.json.decode(near.answer_to(name), type=Answer)
+            run.until(lambda name=name: near.read_answer(name))
+            answer = msgspec.json.decode(near.read_answer(name), type=Answer)
             assert answer.state == "refused"
             assert reasons.get(name, "") in answer.text
-        assert near.answer_to("later") is None
-        assert "later" in near.waiting(), "it is left to the driver that it is meant for"
+        assert near.read_answer("later") is None
+        assert "later" in near.list_waiting(), "it is left to the driver that it is meant for"
         reported = len(run.of(Reported))
         run.until(lambda: len(run.of(Reported)) > reported + 20)
-        assert run.ask(Stacks()).ok, "proper requests are answered as before"
-        assert run.ask(Stop()).ok
+        assert run.ask(StacksRequest()).ok, "proper requests are answered as before"
+        assert run.ask(StopRequest()).ok
         assert isinstance(run.ended(), Result)
 
 
@@ -146,11 +155,11 @@ def fails_once_and_then_waits(config: dict[str, str]) -> None:
 def test_a_run_whose_workers_are_started_again_is_stopped(tmp_path: Path) -> None:
     with live(fails_once_and_then_waits, tmp_path / "run", config={"at": str(tmp_path)}, max_failures=1) as run:
         run.until(lambda: run.of(WorkerFailed))
-        answer = run.ask(Stacks())
+        answer = run.ask(StacksRequest())
         assert answer.state in ("done", "refused"), answer
-        request = PendingRequest(run.home, Stop())
+        request = PendingRequest(run.home, StopRequest())
         run.until(lambda: (tmp_path / "again").exists() or run.outcome)
-        assert run.ask(Stop(now=True)).state in ("done", "undriven")
+        assert run.ask(StopRequest(now=True)).state in ("done", "undriven")
         assert request.answer().state in ("done", "gone")
 
 
@@ -176,11 +185,11 @@ def test_a_request_to_a_driver_that_is_killed_is_not_waited_for(tmp_path: Path) 
         while not (tmp_path / "stands").exists():
             assert driver.poll() is None
             time.sleep(0.02)
-        home = Home.of_path(str(tmp_path / "run"))
-        request = PendingRequest(home, Profile(seconds=600.0))
+        home = RunLocation.from_path(str(tmp_path / "run"))
+        request = PendingRequest(home, ProfileRequest(seconds=600.0))
         request.wait_until_accepted()
     finally:
         driver.kill()
         driver.wait()
     assert request.answer().state == "gone"
-    assert asked(home, Stop()).state == "undriven"
+    assert send_request(home, StopRequest()).state == "undriven"

@@ -9,10 +9,10 @@ from typing import Any
 from live_runs import Live
 
 from paceline import tune
-from paceline._control.requests import Profile, Stacks, Stop, asked, holder_of
-from paceline._storage.home import Home
-from paceline.tune.drive.book import past_of
+from paceline._control.requests import ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
+from paceline._storage.run_location import RunLocation
 from paceline.tune.drive.events import TrialEnded
+from paceline.tune.drive.search_storage import load_past_events
 
 
 def trial(config: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def running_search(tmp_path: Path) -> Iterator[Live]:
         tune_config=tune.TuneConfig(metric="n", mode="max"),
         run_config=tune.RunConfig(name="search", storage_path=str(tmp_path)),
     )
-    live = Live(tuner.fit, Home.of_path(str(tmp_path / "search")))
+    live = Live(tuner.fit, RunLocation.from_path(str(tmp_path / "search")))
     try:
         live.until(lambda: all((tmp_path / f"reported_{x}").exists() for x in (1, 2)))
         yield live
@@ -47,29 +47,29 @@ def running_search(tmp_path: Path) -> Iterator[Live]:
 
 
 def stopped_trials(live: Live) -> list[tuple[str, str]]:
-    events = [event for event in past_of(live.home) if isinstance(event, TrialEnded)]
+    events = [event for event in load_past_events(live.home) if isinstance(event, TrialEnded)]
     return [(event.trial, event.why) for event in events if event.ending == "stopped"]
 
 
 def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path: Path) -> None:
     with running_search(tmp_path) as live:
-        for wrong in (Stacks(), Profile(seconds=1.0)):
+        for wrong in (StacksRequest(), ProfileRequest(seconds=1.0)):
             refused = live.ask(wrong)
             assert refused.state == "refused"
             assert "trial_00000" in refused.text
-        answer = live.ask(Stop())
+        answer = live.ask(StopRequest())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
         assert answer.text == "search search has stopped, 0 of 2 trials over; its script continues it"
-        assert holder_of(live.home) is None
+        assert find_holder(live.home) is None
     reached = {result.config["x"]: result.metrics["n"] for result in live.outcome}
 
     with running_search(tmp_path) as live:
-        one, other = (Home.of_path(str(tmp_path / "search" / f"trial_0000{number}")) for number in (0, 1))
-        assert asked(one, Stacks(), 60.0).ok
-        assert asked(one, Stop(), 60.0).ok
+        one, other = (RunLocation.from_path(str(tmp_path / "search" / f"trial_0000{number}")) for number in (0, 1))
+        assert send_request(one, StacksRequest(), 60.0).ok
+        assert send_request(one, StopRequest(), 60.0).ok
         live.until(lambda: stopped_trials(live) == [("00000", "stopped by a person")])
-        assert holder_of(live.home) is not None, "the other trial goes on"
-        assert asked(other, Stop(now=True), 60.0).ok, "at once, too"
+        assert find_holder(live.home) is not None, "the other trial goes on"
+        assert send_request(other, StopRequest(now=True), 60.0).ok, "at once, too"
     assert (len(live.outcome), live.outcome.errors) == (2, [])
     for result in live.outcome:
         assert result.metrics["n"] > reached[result.config["x"]], "it went on where it was"

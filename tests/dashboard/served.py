@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from paceline._control.events import FileMade, Measured, RankUse
-from paceline._engine.messages import GpuUse
+from paceline._control.events import DiagnosticFileWritten, RankUsage, UsageMeasured
+from paceline._engine.messages import GpuUsage
 from written_runs import WrittenRun, ended, report, started
 
 TOKEN = "0123456789abcdef-the-token"
@@ -126,12 +126,12 @@ class Run(WrittenRun):
     def measure(self) -> "Run":
         for cpu_s in (1.0, 3.0):
             self.at += 2.0
-            use = RankUse(0, cpu_s, 123_000_000, (GpuUse(0, 5, 10, 0.5),), cpu_s + 1, pid=100, host="here")
-            self.write(Measured(1, self.at, (use,)))
+            use = RankUsage(0, cpu_s, 123_000_000, (GpuUsage(0, 5, 10, 0.5),), cpu_s + 1, pid=100, host="here")
+            self.write(UsageMeasured(1, self.at, (use,)))
         return self
 
     def list_file(self, path: str, kind: Any = "flame") -> "Run":
-        self.write(FileMade(kind, path, 0, self.at, 1.0))
+        self.write(DiagnosticFileWritten(kind, path, 0, self.at, 1.0))
         return self
 
     def file(self, path: str, text: str) -> "Run":

@@ -8,29 +8,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._dashboard.asked import LEAST_POINTS, MOST_POINTS, POINTS_AT_ONCE, Asked, Refused, points_each
+from paceline._dashboard.query_fields import (
+    MAX_POINTS,
+    MAX_POINTS_PER_REQUEST,
+    MIN_POINTS,
+    QueryFields,
+    RequestRefusedError,
+    points_per_metric,
+)
 
 
-def asked(query: str) -> Asked:
-    return Asked.of_query(query.encode())
+def asked(query: str) -> QueryFields:
+    return QueryFields.from_query(query.encode())
 
 
 def test_fields_are_read() -> None:
     found = asked("run=a%2Fb+c%C3%A9&name=x&name=y&name=x&limit=7&from=-1.5&x=time")
     assert found.text("run") == "a/b cé"
-    assert found.all("name") == ("x", "y")
-    assert found.whole("limit") == 7
-    assert found.whole("points", 12) == 12
+    assert found.all_texts("name") == ("x", "y")
+    assert found.integer("limit") == 7
+    assert found.integer("points", 12) == 12
     assert found.range() == (-1.5, math.inf)
     assert found.axis() == "time"
     assert asked("").range() is None
-    assert asked("").optional_whole("before") is None
+    assert asked("").optional_integer("before") is None
 
 
 @pytest.mark.parametrize("value", ["1.5", "-1", "1_0", "%D9%A1", "9" * 40, ""])
 def test_what_is_no_whole_number_is_refused(value: str) -> None:
-    with pytest.raises(Refused):
-        asked(f"n={value}").whole("n")
+    with pytest.raises(RequestRefusedError):
+        asked(f"n={value}").integer("n")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def test_what_is_no_whole_number_is_refused(value: str) -> None:
         lambda: asked("").text("run"),
         lambda: asked("run=a&run=b").text("run"),
         lambda: asked(f"run={'a' * 5000}").text("run"),
-        lambda: asked("n=0").whole("n", least=1),
+        lambda: asked("n=0").integer("n", least=1),
         lambda: asked("from=nan").range(),
         lambda: asked("from=2&to=1").range(),
         lambda: asked("x=other").axis(),
@@ -48,7 +55,7 @@ def test_what_is_no_whole_number_is_refused(value: str) -> None:
     ],
 )
 def test_wrong_fields_are_refused_with_a_reason(ask: Callable[[], object]) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefusedError) as caught:
         ask()
     assert caught.value.status in (400, 414)
     assert caught.value.text
@@ -57,13 +64,13 @@ def test_wrong_fields_are_refused_with_a_reason(ask: Callable[[], object]) -> No
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_query_or_refused(query: bytes) -> None:
-    with contextlib.suppress(Refused):
-        assert all(isinstance(name, str) for name in Asked.of_query(query).all("name"))
+    with contextlib.suppress(RequestRefusedError):
+        assert all(isinstance(name, str) for name in QueryFields.from_query(query).all_texts("name"))
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10**9), st.integers(0, 10**6))
 def test_points_are_bounded_over_all_metrics(wanted: int, num_metrics: int) -> None:
-    each = points_each(wanted, num_metrics)
-    assert 1 <= each <= min(wanted, MOST_POINTS)
-    assert each <= LEAST_POINTS or each * num_metrics <= POINTS_AT_ONCE
+    each = points_per_metric(wanted, num_metrics)
+    assert 1 <= each <= min(wanted, MAX_POINTS)
+    assert each <= MIN_POINTS or each * num_metrics <= MAX_POINTS_PER_REQUEST

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from served import Run, dashboard, events, training
 
-from paceline._dashboard.asked import Refused
-from paceline._dashboard.control import Profile, Stacks, Stop, wanted
+from paceline._dashboard.control import ProfileBody, StacksBody, StopBody, parse_control_body
+from paceline._dashboard.query_fields import RequestRefusedError
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, ro
 
 
 def test_a_body_asks_for_what_there_is() -> None:
-    assert wanted("stop", b"") == Stop()
-    assert wanted("stop", b'{"now": true}') == Stop(True)
-    assert wanted("stacks", b"{}") == Stacks()
-    assert wanted("profile", b'{"seconds": 3, "rank": null}') == Profile(3.0, None)
+    assert parse_control_body("stop", b"") == StopBody()
+    assert parse_control_body("stop", b'{"now": true}') == StopBody(True)
+    assert parse_control_body("stacks", b"{}") == StacksBody()
+    assert parse_control_body("profile", b'{"seconds": 3, "rank": null}') == ProfileBody(3.0, None)
     wrong = [("stop", b'{"now": 1}'), ("stop", b'{"later": true}'), ("stop", b"[" * 4000)]
     wrong += [("profile", body) for body in (b'{"seconds": 0}', b'{"seconds": 1e9}', b'{"rank": -1}', b'{"rank": "0"}')]
     for what, body in wrong:
-        with pytest.raises(Refused) as caught:
-            wanted(what, body)
+        with pytest.raises(RequestRefusedError) as caught:
+            parse_control_body(what, body)
         assert caught.value.status == 400

@@ -7,31 +7,31 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paceline._dashboard.asked import Refused
-from paceline._dashboard.files import FLAME_CSP, chunks, offered, opened
-from paceline._storage.home import Home
-from paceline._view.model import Attempt, Detail, Hang, ShownFile, Summary
+from paceline._dashboard.files import FLAME_CSP, find_delivery, iter_file_chunks, open_run_file
+from paceline._dashboard.query_fields import RequestRefusedError
+from paceline._storage.run_location import RunLocation
+from paceline._view.model import Attempt, Detail, ShownFile, ShownHang, Summary
 
 
-def make_run(top: Path) -> Home:
+def make_run(top: Path) -> RunLocation:
     """With a file of its own, and a secret beside it."""
     (top / "secret.txt").write_text("secret")
     (top / "run" / "profiles").mkdir(parents=True, exist_ok=True)
     (top / "run" / "profiles" / "a.txt").write_text("own")
-    return Home.of_path(str(top / "run"))
+    return RunLocation.from_path(str(top / "run"))
 
 
 def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
     home, run = make_run(tmp_path), tmp_path / "run"
-    assert b"".join(chunks(opened(home, "profiles/a.txt"))) == b"own"
+    assert b"".join(iter_file_chunks(open_run_file(home, "profiles/a.txt"))) == b"own"
     os.symlink(tmp_path / "secret.txt", run / "out.txt")
     os.symlink(tmp_path, run / "above")
     os.symlink("profiles/a.txt", run / "own.txt")
     os.mkfifo(run / "pipe")
     links = ("out.txt", "above/secret.txt", "own.txt", "above/run/profiles/a.txt")
     for path in (*links, "pipe", "profiles", "profiles/a.txt/b", "nothing", "profiles/nothing"):
-        with pytest.raises(Refused):
-            opened(home, path)
+        with pytest.raises(RequestRefusedError):
+            open_run_file(home, path)
 
 
 @settings(deadline=None)
@@ -41,12 +41,12 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
     top.mkdir(exist_ok=True)
     home, path = make_run(top), "/".join(parts)
     assume(path != "profiles/a.txt")
-    with pytest.raises(Refused):
-        opened(home, path)
+    with pytest.raises(RequestRefusedError):
+        open_run_file(home, path)
 
 
 def detail(*files: tuple[str, str], stacks: str | None = None) -> Detail:
-    hangs = (Hang(rank=0, verdict="", action="warn", at=0.0, stacks=stacks),)
+    hangs = (ShownHang(rank=0, verdict="", action="warn", at=0.0, stacks=stacks),)
     return Detail(
         summary=Summary(id="a", name="a", path="a", kind="run", state="running", began_at=0.0, updated_at=0.0),
         files=tuple(ShownFile(kind=kind, path=path, rank=0, at=0.0) for kind, path in files),
@@ -58,19 +58,19 @@ def test_only_what_the_run_lists_is_offered_and_only_flame_graphs_are_pages() ->
     listed = detail(
         ("flame", "p/f.html"), ("trace", "p/t.html"), ("stacks-folded", "p/x.txt"), stacks="logs/stacks.txt"
     )
-    assert offered(listed, "p/f.html").csp == FLAME_CSP
-    trace = offered(listed, "p/t.html")
+    assert find_delivery(listed, "p/f.html").csp == FLAME_CSP
+    trace = find_delivery(listed, "p/t.html")
     assert (trace.name, trace.media_type) == ("t.html", "application/octet-stream")
-    assert offered(listed, "logs/stacks.txt").media_type == "text/plain; charset=utf-8"
+    assert find_delivery(listed, "logs/stacks.txt").media_type == "text/plain; charset=utf-8"
     for path in ("", "journal.jsonl", "p", "P/F.HTML", "p/f.html/"):
-        with pytest.raises(Refused):
-            offered(listed, path)
+        with pytest.raises(RequestRefusedError):
+            find_delivery(listed, path)
 
 
 @settings(deadline=None)
 @given(st.text())
 def test_the_name_of_a_download_fits_into_a_header(name: str) -> None:
-    headers = offered(detail(("trace", name)), name).headers()
+    headers = find_delivery(detail(("trace", name)), name).headers()
     assert headers["Content-Disposition"].isascii()
     assert not set(headers["Content-Disposition"]) & set("\r\n\\")
     assert headers["Content-Disposition"].count('"') in (0, 2)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._dashboard.gate import CSP, Gate, Names, is_loopback, name_in
+from paceline._dashboard.access_gate import CSP, AccessGate, AllowedHosts, is_loopback, parse_host_name
 
 TOKEN = "a-token-of-some-length"
-LOCAL = Names.of_host("127.0.0.1")
+LOCAL = AllowedHosts.from_host("127.0.0.1")
 
 
 async def _inside(scope: Any, receive: Any, send: Any) -> None:
@@ -19,7 +19,7 @@ async def _inside(scope: Any, receive: Any, send: Any) -> None:
 
 
 def asked(
-    path: str = "/api/runs", method: str = "GET", query: bytes = b"", names: Names = LOCAL, **headers: str
+    path: str = "/api/runs", method: str = "GET", query: bytes = b"", names: AllowedHosts = LOCAL, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """What the gate answers, with what is behind it saying `inside`."""
     sent: list[Any] = []
@@ -35,7 +35,7 @@ def asked(
         "query_string": query,
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
     }
-    asyncio.run(Gate(_inside, token=TOKEN, names=names, port=8265)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(AccessGate(_inside, token=TOKEN, names=names, port=8265)(scope, None, send))  # type: ignore[arg-type]
     start, body = sent
     return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body["body"]
 
@@ -101,14 +101,14 @@ def test_a_tunnel_may_use_another_port_but_no_other_name() -> None:
 @settings(deadline=None)
 @given(st.text(st.characters(codec="latin-1")))
 def test_a_host_header_is_a_name_or_none(text: str) -> None:
-    name = name_in(text)
-    assert name is None or (name == name.lower() and not LOCAL.have(text)) or name in LOCAL.names
+    name = parse_host_name(text)
+    assert name is None or (name == name.lower() and not LOCAL.allows(text)) or name in LOCAL.names
 
 
 def test_a_server_for_others_goes_by_addresses_and_its_own_names() -> None:
-    names = Names.of_host("0.0.0.0", ["Machine", "machine.lan", ""])
-    assert all(map(names.have, ["10.0.0.1:80", "machine:8265", "machine.lan", "localhost", "[fe80::1]:1"]))
-    assert not any(map(names.have, ["evil.com", "", "machine.evil.com"]))
+    names = AllowedHosts.from_host("0.0.0.0", ["Machine", "machine.lan", ""])
+    assert all(map(names.allows, ["10.0.0.1:80", "machine:8265", "machine.lan", "localhost", "[fe80::1]:1"]))
+    assert not any(map(names.allows, ["evil.com", "", "machine.evil.com"]))
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.8.8", "::1"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "machine", ""]))
 
@@ -163,5 +163,5 @@ def test_there_are_no_web_sockets() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(Gate(_inside, token=TOKEN, names=LOCAL, port=1)({"type": "websocket"}, None, send))  # type: ignore[arg-type]
+    asyncio.run(AccessGate(_inside, token=TOKEN, names=LOCAL, port=1)({"type": "websocket"}, None, send))  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import PATIENCE_S, Run
 
-from paceline._dashboard import live as live_module
-from paceline._dashboard.answers import detail_of
-from paceline._dashboard.asked import Refused
-from paceline._dashboard.live import MOST_FOLLOWERS, Live
-from paceline._dashboard.reading import OFTEN_S, SELDOM_S, Reading, pause_s
+from paceline._dashboard import live_updates as live_module
+from paceline._dashboard.answers import get_detail
+from paceline._dashboard.listing_thread import MAX_PAUSE_S, MIN_PAUSE_S, ListingThread, compute_pause_s
+from paceline._dashboard.live_updates import MAX_FOLLOWERS, LiveUpdates
+from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._view.listing import Listing
 
 
@@ -39,13 +39,13 @@ class CountingListing(Listing):
 class Page:
     """The other end of a connection for events."""
 
-    def __init__(self, live: Live, run: str | None) -> None:
+    def __init__(self, live: LiveUpdates, run: str | None) -> None:
         self.gone = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
         self.sent = b""
         self.news = asyncio.Event()
-        self.answered = asyncio.create_task(live.follow(run, self.receive, self.send))
+        self.answered = asyncio.create_task(live.follow_page(run, self.receive, self.send))
 
     async def receive(self) -> dict[str, Any]:
         await self.gone.wait()
@@ -69,8 +69,8 @@ class Scene:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.listing = CountingListing(root)
-        self.reading = Reading(lambda: self.listing)
-        self.live = Live(self.reading)
+        self.reading = ListingThread(lambda: self.listing)
+        self.live = LiveUpdates(self.reading)
         self.pages: list[Page] = []
 
     def start_run(self, name: str) -> Run:
@@ -105,7 +105,7 @@ def scene(tmp_path: Path) -> Scene:
 
 def test_many_pages_cost_no_more_reading_than_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     details = []
-    monkeypatch.setattr(live_module, "detail_of", lambda *args: details.append(1) or detail_of(*args))
+    monkeypatch.setattr(live_module, "get_detail", lambda *args: details.append(1) or get_detail(*args))
     run = scene.start_run("a")
 
     @scene.play
@@ -132,7 +132,7 @@ def test_nothing_is_read_while_nobody_looks(scene: Scene) -> None:
         scene.listing.calls["under way"] += 1
         while scene.listing.calls:
             scene.listing.calls.clear()
-            await asyncio.sleep(2 * OFTEN_S)
+            await asyncio.sleep(2 * MIN_PAUSE_S)
 
 
 def test_a_slow_page_is_sent_what_holds_and_not_all_that_happened(scene: Scene) -> None:
@@ -153,7 +153,7 @@ def test_a_slow_page_is_sent_what_holds_and_not_all_that_happened(scene: Scene) 
 
 
 def test_a_page_that_does_not_read_is_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(live_module, "SEND_TIMEOUT_S", 0.2)
     run = scene.start_run("a")
 
     @scene.play
@@ -166,7 +166,7 @@ def test_a_page_that_does_not_read_is_let_go(scene: Scene, monkeypatch: pytest.M
 
 
 def test_a_page_without_news_is_sent_a_sign_of_life(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "ALIVE_S", 0.1)
+    monkeypatch.setattr(live_module, "KEEPALIVE_S", 0.1)
 
     @scene.play
     async def story() -> None:
@@ -183,26 +183,26 @@ def test_what_was_read_for_another_question_reaches_the_page_all_the_same(scene:
         run.report({"loss": 0.7})
         await page.has(b'"last":2}')
         # A question for an unknown run makes the listing look again, also where what there is is not old.
-        scene.reading._old_at = time.monotonic() + 2.0
+        scene.reading._stale_at = time.monotonic() + 2.0
         run.report({"loss": 0.5})
-        with pytest.raises(Refused):
-            await scene.reading.ask(lambda listing: detail_of(listing, "nothing"))
+        with pytest.raises(RequestRefusedError):
+            await scene.reading.query(lambda listing: get_detail(listing, "nothing"))
         await page.has(b'"last":3}')
 
 
 def test_the_number_of_open_pages_is_limited(scene: Scene) -> None:
     @scene.play
     async def story() -> None:
-        for page in [scene.open_page() for _ in range(MOST_FOLLOWERS)]:
+        for page in [scene.open_page() for _ in range(MAX_FOLLOWERS)]:
             await page.has(b"event: runs")
-        with pytest.raises(Refused, match="64 pages"):
+        with pytest.raises(RequestRefusedError, match="64 pages"):
             await Page(scene.live, None).answered
 
 
 def test_a_failure_to_read_is_logged_once_and_tried_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live_module, "SELDOM_S", 0.05)
+    monkeypatch.setattr(live_module, "MAX_PAUSE_S", 0.05)
     run = scene.start_run("a")
 
     @scene.play
@@ -223,18 +223,18 @@ def test_a_failure_to_read_is_logged_once_and_tried_again(
 @settings(deadline=None)
 @given(st.floats(0, 1000), st.floats(0.001, 1))
 def test_repeated_work_takes_a_small_part_of_a_core(cost_s: float, share: float) -> None:
-    pause = pause_s(cost_s, share)
-    assert OFTEN_S <= pause <= SELDOM_S
-    assert pause == SELDOM_S or cost_s / (cost_s + pause) <= share
+    pause = compute_pause_s(cost_s, share)
+    assert MIN_PAUSE_S <= pause <= MAX_PAUSE_S
+    assert pause == MAX_PAUSE_S or cost_s / (cost_s + pause) <= share
 
 
 def test_a_page_asks_less_often_for_plots_that_cost_much(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "pause_s", lambda cost_s, share: 600.0 if cost_s else OFTEN_S)
+    monkeypatch.setattr(live_module, "compute_pause_s", lambda cost_s, share: 600.0 if cost_s else MIN_PAUSE_S)
     run = scene.start_run("a")
 
     @scene.play
     async def story() -> None:
-        scene.live.points_cost("a", 1000.0)
+        scene.live.record_points_cost("a", 1000.0)
         page = scene.open_page("a")
         await page.has(b'"last":1}')
         run.report({"loss": 0.5})

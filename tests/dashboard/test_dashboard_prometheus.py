@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from paceline._dashboard.prometheus import as_number, text_of
-from paceline._view.model import Attempt, Detail, GpuNow, ShownCheckpoint, Spent, Summary, Value, Worker
+from paceline._dashboard.prometheus import format_families, to_number
+from paceline._view.model import Attempt, Detail, ShownCheckpoint, ShownGpu, Summary, TimeBreakdown, Value, Worker
 
 NAMES = st.text(max_size=30)
 VALUES = (
@@ -31,15 +31,15 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 def test_a_run_is_told() -> None:
     kept = {"name": "c", "seq": 1, "attempt": 1, "path": "c", "num_bytes": 1, "status": "COMMITTED", "kept": True}
-    worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(GpuNow(0, 5, 10, 0.5),))
+    worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(ShownGpu(0, 5, 10, 0.5),))
     detail = Detail(
         summary=summary(),
-        spent=Spent(wall_s=10.0, data_s=4.0, compute_s=6.0),
+        spent=TimeBreakdown(wall_s=10.0, data_s=4.0, compute_s=6.0),
         checkpoints=(ShownCheckpoint(at=90.0, **kept),),
         attempts=(Attempt(number=2, began_at=1.0, size=1, workers=(worker,)),),
     )
     metrics = {"loss": 0.5, "best": True, "word": "x", "bad": "nan"}
-    found = samples(text_of([summary(metrics=metrics)], {"a": detail}, 100.0))
+    found = samples(format_families([summary(metrics=metrics)], {"a": detail}, 100.0))
     one = {"run": "a"}
     assert found["paceline_run_info"] == [({**one, "name": "a", "kind": "run", "state": "running", "search": ""}, 1.0)]
     states = {labels["state"]: value for labels, value in found["paceline_run_state"]}
@@ -64,13 +64,13 @@ def test_a_run_is_told() -> None:
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=4), max_size=4))
 def test_any_name_and_value_comes_through(runs: dict[str, dict[str, Value]]) -> None:
-    found = samples(text_of([summary(run, metrics) for run, metrics in runs.items()], {}, 0.0))
+    found = samples(format_families([summary(run, metrics) for run, metrics in runs.items()], {}, 0.0))
     told = {(labels["run"], labels["name"]): float(value) for labels, value in found.get("paceline_metric", [])}
     expected = {
         (run, name): float(number)
         for run, metrics in runs.items()
         for name, value in metrics.items()
-        if (number := as_number(value)) is not None
+        if (number := to_number(value)) is not None
     }
     assert told.keys() == expected.keys()
     assert all(told[key] == value or (math.isnan(value) and math.isnan(told[key])) for key, value in expected.items())

@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import TOKEN, Dashboard, Run, dashboard, events, training
 
 from paceline._dashboard import serve
-from paceline._dashboard.asked import Refused
-from paceline._dashboard.files import chunks, opened
-from paceline._storage.home import Home
-from paceline._storage.segments import Segments
+from paceline._dashboard.files import iter_file_chunks, open_run_file
+from paceline._dashboard.query_fields import RequestRefusedError
+from paceline._storage.journal_segments import JournalUploader
+from paceline._storage.run_location import RunLocation
 from processes import still_running
 from servers import BUCKET, Server
 
@@ -299,19 +299,19 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_path: Path) -> None:
     root = f"s3://{BUCKET}/dashboard"
-    home, run = Home.of_path(f"{root}/live"), Run(tmp_path / "live").report({"loss": 1.0}).end()
-    Segments(home.store(), run.journal).put_new()
+    home, run = RunLocation.from_path(f"{root}/live"), Run(tmp_path / "live").report({"loss": 1.0}).end()
+    JournalUploader(home.open_store(), run.journal).upload_new()
     with dashboard(root, tmp_path) as served:
         client = served.client()
         (found,) = client.get("/api/runs").json()["runs"]
         assert (found["id"], found["state"]) == ("live", "complete")
         assert client.get("/api/file", params={"run": "live", "path": "journal.jsonl"}).status_code == 404
         assert read_data(client.get("/api/report", params={"run": "live"}).text)["detail"]
-    home.store().write("profiles/a.txt", b"a profile")
-    assert b"".join(chunks(opened(home, "profiles/a.txt"))) == b"a profile"
+    home.open_store().write("profiles/a.txt", b"a profile")
+    assert b"".join(iter_file_chunks(open_run_file(home, "profiles/a.txt"))) == b"a profile"
     for path in ("profiles/nothing", "../live/profiles/a.txt", "/profiles/a.txt"):
-        with pytest.raises(Refused):
-            opened(home, path)
+        with pytest.raises(RequestRefusedError):
+            open_run_file(home, path)
 
 
 def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page
 MISSING = """
 import sys
 sys.modules[sys.argv[1]] = None
-from paceline._dashboard.report import report
+from paceline._dashboard.report import build_report
 from paceline._dashboard.serve import serve
 try:
     serve(".")
@@ -380,9 +380,9 @@ def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1, port {port}.*\n\nhint: --port 0"):
-            serve._listener("127.0.0.1", port)
+            serve._make_listener("127.0.0.1", port)
         monkeypatch.setattr(serve, "PORT", port)
-        with serve._listener("127.0.0.1", None) as other:
+        with serve._make_listener("127.0.0.1", None) as other:
             assert other.getsockname()[1] != port
 
 

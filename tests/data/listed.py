@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
-from paceline.data.expressions import Expr, values_of
+from paceline.data.expressions import Expr, evaluate_column
 from paceline.data.plan import Read
 
 
@@ -55,7 +55,7 @@ class Listed:
         blocks = (block.select(self.columns).schema for unit in self.listed for block in unit.blocks)
         return next(blocks, Schema([], []))
 
-    def projected(self, columns: Sequence[str]) -> "Listed | None":
+    def project_columns(self, columns: Sequence[str]) -> "Listed | None":
         if self.columns is None:
             return None
         kept = tuple(name for name in self.columns if name in columns)
@@ -64,11 +64,11 @@ class Listed:
         )
         return dataclasses.replace(self, listed=units, columns=kept)
 
-    def pruned(self, predicate: Expr) -> "Listed | None":
+    def prune_units(self, predicate: Expr) -> "Listed | None":
         """A unit stays where it is in the order, though nothing of it need be read."""
 
         def prune(unit: ListedUnit) -> ListedUnit:
-            if any(any(values_of(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows):
+            if any(any(evaluate_column(predicate, block).to_pylist()) for block in unit.blocks if block.num_rows):
                 return unit
             return dataclasses.replace(unit, blocks=tuple(block.slice(0, 0) for block in unit.blocks[:1]))
 

@@ -5,16 +5,16 @@ from typing import Any
 import cloudpickle
 
 from paceline.data.block import Block
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, lowered
-from paceline.data.optimize import optimized
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import Pipeline, lower_plan
+from paceline.data.optimizer import optimize_plan
 
 
 def pipeline(dataset: Any, epoch: int = 0, optimize: bool = False) -> Pipeline:
     def unresolved(barrier: Any, epoch: int) -> Any:
         raise AssertionError(barrier)
 
-    return lowered(optimized(dataset._plan) if optimize else dataset._plan, epoch, unresolved)
+    return lower_plan(optimize_plan(dataset._plan) if optimize else dataset._plan, epoch, unresolved)
 
 
 def block(dataset: Any, epoch: int = 0, optimize: bool = False) -> Block:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.data.barriers import Ready
+from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
@@ -28,7 +28,7 @@ def dataset_of(
     """Each argument is a unit: its blocks, or a function that yields them."""
     num_bytes = None if in_processes else 0
     given = (Given(f"unit {number}", _maker(unit), num_bytes) for number, unit in enumerate(units))
-    return Dataset(Read(Ready("units", tuple(given))))
+    return Dataset(Read(PreparedSource("units", tuple(given))))
 
 
 def _maker(unit: Any) -> Callable[[], Sequence[Block]]:

@@ -9,23 +9,23 @@ import pandas as pd
 from hypothesis import strategies as st
 from listed import ListedUnit
 
-from paceline.data.barriers import Ready
+from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import Executor, Pipeline, lowered
-from paceline.data.plan import Node, Read
-from paceline.data.position import Delivered
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import Executor, Pipeline, lower_plan
+from paceline.data.plan import PlanNode, Read
+from paceline.data.sharding import RowDelivery
 
 
-def reading(blocks: Sequence[Block | Sequence[Block]], *, counted: bool = True) -> Node:
+def reading(blocks: Sequence[Block | Sequence[Block]], *, counted: bool = True) -> PlanNode:
     """A plan with a unit for each block, or list of blocks."""
     units = [
         ListedUnit(f"unit {number}", (part,) if isinstance(part, Block) else tuple(part), counted)
         for number, part in enumerate(blocks)
     ]
-    return Read(Ready("frames", tuple(units)))
+    return Read(PreparedSource("frames", tuple(units)))
 
 
 def cut(block: Block, places: Sequence[int]) -> list[Block]:
@@ -36,23 +36,23 @@ def cut(block: Block, places: Sequence[int]) -> list[Block]:
 class BackwardsExecutor:
     """Does the last unit first, and hands out in order."""
 
-    def run(self, pipeline: Pipeline, unit: int = 0, offset: int = 0) -> Iterator[Delivered]:
-        done: list[Delivered] = []
+    def run(self, pipeline: Pipeline, unit: int = 0, offset: int = 0) -> Iterator[RowDelivery]:
+        done: list[RowDelivery] = []
         for index in reversed(range(unit, len(pipeline.tasks))):
             one = Pipeline((pipeline.tasks[index],), pipeline.chains)
             skip = offset if index == unit else 0
-            found = [Delivered(index, d.offset, d.block) for d in InlineExecutor().run(one, 0, skip)]
+            found = [RowDelivery(index, d.offset, d.block) for d in InlineExecutor().run(one, 0, skip)]
             done = found + done
         yield from done
 
 
-def run(plan: Node, epoch: int = 0, executor: Executor | None = None) -> list[Block]:
+def run(plan: PlanNode, epoch: int = 0, executor: Executor | None = None) -> list[Block]:
     executor = executor or InlineExecutor()
-    pipeline = lowered(plan, epoch, lambda barrier, at: resolved(barrier, at, executor))
+    pipeline = lower_plan(plan, epoch, lambda barrier, at: resolve_barrier(barrier, at, executor))
     return [delivery.block for delivery in executor.run(pipeline)]
 
 
-def rows(plan: Node, epoch: int = 0, executor: Executor | None = None) -> list[dict[str, Any]]:
+def rows(plan: PlanNode, epoch: int = 0, executor: Executor | None = None) -> list[dict[str, Any]]:
     return [row for block in run(plan, epoch, executor) for row in block.rows()]
 
 
@@ -74,7 +74,7 @@ class Table:
     counted: bool
 
     @property
-    def plan(self) -> Node:
+    def plan(self) -> PlanNode:
         context = DataContext.get_current()
         context.target_max_block_size = self.part_bytes
         context.execution_options.resource_limits.object_store_memory = self.budget

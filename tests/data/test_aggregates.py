@@ -16,12 +16,12 @@ from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
 from paceline.data.barriers import GroupBy, GroupRows
 from paceline.data.block import Block
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import lowered
-from paceline.data.grouped import EachGroup, GroupedData
-from paceline.data.plan import Map, Node
-from paceline.data.transform import Pool, Scope, Transform
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import lower_plan
+from paceline.data.grouped_data import GroupedData, MapGroups
+from paceline.data.plan import Map, PlanNode
+from paceline.data.transform import PoolSpec, Transform, TransformScope
 
 KEYS = st.lists(st.sampled_from(["i", "f", "s"]), min_size=1, max_size=2, unique=True)
 
@@ -34,10 +34,10 @@ VALUES = AggregateFn(
 )
 
 
-def whole(plan: Node, *aggregates: AggregateFn) -> dict[str, Any]:
+def whole(plan: PlanNode, *aggregates: AggregateFn) -> dict[str, Any]:
     executor = InlineExecutor()
-    pipeline = lowered(agg.partially(plan, aggregates), 0, lambda barrier, epoch: [])
-    return agg.aggregated(executor.run(pipeline), aggregates)
+    pipeline = lower_plan(agg.plan_partial_aggregates(plan, aggregates), 0, lambda barrier, epoch: [])
+    return agg.finish_aggregates(executor.run(pipeline), aggregates)
 
 
 def is_text(value: Any) -> bool:
@@ -160,10 +160,10 @@ def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> No
             lambda: whole(reading([Block({"x": ["a"]})]), Sum("x")),
             r"sum\(x\): the column 'x' has no numbers, but string",
         ),
-        (lambda: agg.checked([Sum("x"), Sum("x")]), r"two columns of the result are called 'sum\(x\)'"),
-        (lambda: agg.checked([Sum("x", alias_name="x")], ["x"]), "are called 'x'"),
-        (lambda: agg.checked(["sum"]), "it must be an AggregateFn"),
-        (lambda: agg.checked([]), "one aggregate or more"),
+        (lambda: agg.check_aggregates([Sum("x"), Sum("x")]), r"two columns of the result are called 'sum\(x\)'"),
+        (lambda: agg.check_aggregates([Sum("x", alias_name="x")], ["x"]), "are called 'x'"),
+        (lambda: agg.check_aggregates(["sum"]), "it must be an AggregateFn"),
+        (lambda: agg.check_aggregates([]), "one aggregate or more"),
         (
             lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"),
             "exactly one of accumulate_row and accumulate_block",
@@ -183,9 +183,9 @@ class Told(Transform):
     """What a function that gets groups sees: their ids, together."""
 
     name = "map_batches(told)"
-    pool = Pool(2, 3)
+    pool = PoolSpec(2, 3)
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield Block({"ids": [str([row["id"] for row in block.rows()])], "size": np.array([block.num_rows])})
 
@@ -193,7 +193,7 @@ class Told(Transform):
 @given(tables(), KEYS)
 @settings(max_examples=60, deadline=None)
 def test_a_function_gets_each_group_whole(table: Table, keys: list[str]) -> None:
-    found = rows(Map(GroupRows(table.plan, tuple(keys)), EachGroup(tuple(keys), Told())))
+    found = rows(Map(GroupRows(table.plan, tuple(keys)), MapGroups(tuple(keys), Told())))
     groups = [group["id"].tolist() for _, group in table.frame.groupby(keys, dropna=False, sort=True)]
     assert [row["ids"] for row in found] == [str(ids) for ids in groups]
 
@@ -204,19 +204,19 @@ def test_a_group_is_whole_however_its_rows_are_cut(keys: list[int], cuts: list[i
     block = Block({"key": np.array(sorted(keys), np.int64), "id": np.arange(len(keys))})
     ends = sorted(min(place, len(keys)) for place in cuts)
     parts = (block.slice(begin, end) for begin, end in zip([0, *ends], [*ends, len(keys)], strict=True))
-    found = [row["size"] for made in EachGroup(("key",), Told()).apply(parts, Scope()) for row in made.rows()]
+    found = [row["size"] for made in MapGroups(("key",), Told()).apply(parts, TransformScope()) for row in made.rows()]
     assert found == [keys.count(key) for key in sorted(set(keys))]
 
 
 def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_context) -> None:
-    each = EachGroup(("key",), Told())
-    assert (each.pool, each.name) == (Pool(2, 3), "map_groups(told)")
+    each = MapGroups(("key",), Told())
+    assert (each.pool, each.name) == (PoolSpec(2, 3), "map_groups(told)")
     small = reading([Block({"key": np.arange(1000), "id": np.arange(1000)})])
-    units = resolved(GroupRows(small, ("key",)), 0, InlineExecutor())
-    assert [block.num_rows for unit in units for block in each.apply(unit.read(), Scope())] == [1000]
+    units = resolve_barrier(GroupRows(small, ("key",)), 0, InlineExecutor())
+    assert [block.num_rows for unit in units for block in each.apply(unit.read(), TransformScope())] == [1000]
     data_context.target_max_block_size = 200
     block = Block({"key": np.arange(1000) % 7, "id": np.arange(1000)})
-    units = resolved(GroupRows(reading([block.slice(0, 400), block.slice(400)]), ("key",)), 0, InlineExecutor())
+    units = resolve_barrier(GroupRows(reading([block.slice(0, 400), block.slice(400)]), ("key",)), 0, InlineExecutor())
     seen = [{row["key"] for block in unit.read() for row in block.rows()} for unit in units]
     assert sum(map(len, seen)) == 7
     assert len(seen) > 3

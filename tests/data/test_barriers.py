@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from listed import READ
 from rows_of import BackwardsExecutor, Table, cut, reading, rows, run, tables
 
-from paceline.data.barriers import Materialize, RandomShuffle, Repartition, Sliced, Sort, Zip, limited, sliced
+from paceline.data.barriers import Materialize, RandomShuffle, Repartition, SliceRows, Sort, Zip, limit_plan, slice_plan
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.bounds import hash_at
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.order import hashed
-from paceline.data.plan import Map, Node, Reorder, Union
-from paceline.data.quality import shuffle_quality
-from paceline.data.transform import Scope, Transform
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.unit_bounds import hash_at_rank
+from paceline.data.plan import Map, PlanNode, ReorderUnits, Union
+from paceline.data.shuffle_order import hash_indices
+from paceline.data.shuffle_quality import shuffle_quality
+from paceline.data.transform import Transform, TransformScope
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Odd(Transform):
 
     name = "odd"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield block.take(np.flatnonzero(np.asarray(block.column("id")) % 2)) if block.num_rows else block
 
@@ -39,17 +39,17 @@ class Doubled(Transform):
     name = "doubled"
     keeps_rows = True
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield block.with_column("id", np.asarray(block.column("id")) * 2) if block.num_rows else block
 
 
-def ids(plan: Node, epoch: int = 0) -> list[int]:
+def ids(plan: PlanNode, epoch: int = 0) -> list[int]:
     return [row["id"] for row in rows(plan, epoch)]
 
 
-def ids_by_unit(plan: Node) -> list[list[int]]:
-    units = resolved(plan, 0, InlineExecutor())
+def ids_by_unit(plan: PlanNode) -> list[list[int]]:
+    units = resolve_barrier(plan, 0, InlineExecutor())
     found = [[row["id"] for block in unit.read() for row in block.rows()] for unit in units]
     assert [unit.num_rows for unit in units] == [*map(len, found)]
     return found
@@ -112,26 +112,28 @@ def test_a_slice_has_its_rows(table: Table, start: int, length: int | None, mapp
     stop = None if length is None else start + length
     plan = Map(table.plan, Doubled()) if mapped else table.plan
     wanted = [row["id"] * (2 if mapped else 1) for row in table.rows][start:stop]
-    assert ids(sliced(plan, start, stop)) == wanted
-    assert ids(Sliced(plan, start, stop)) == wanted
-    assert ids(Sliced(Reorder(plan, seed=3), start, stop)) == ids(Reorder(plan, seed=3))[start:stop]
+    assert ids(slice_plan(plan, start, stop)) == wanted
+    assert ids(SliceRows(plan, start, stop)) == wanted
+    assert ids(SliceRows(ReorderUnits(plan, seed=3), start, stop)) == ids(ReorderUnits(plan, seed=3))[start:stop]
 
 
 @given(tables(), st.integers(0, 40))
 @settings(max_examples=60, deadline=None)
 def test_a_limit_counts_what_a_filter_leaves(table: Table, num_rows: int) -> None:
     odd = [row["id"] for row in table.rows if row["id"] % 2]
-    assert ids(limited(Map(table.plan, Odd()), num_rows)) == odd[:num_rows]
-    assert ids(Map(limited(table.plan, num_rows), Odd())) == [i for i in range(min(num_rows, len(table.rows))) if i % 2]
+    assert ids(limit_plan(Map(table.plan, Odd()), num_rows)) == odd[:num_rows]
+    assert ids(Map(limit_plan(table.plan, num_rows), Odd())) == [
+        i for i in range(min(num_rows, len(table.rows))) if i % 2
+    ]
 
 
 def test_a_limit_reads_no_more_than_it_needs() -> None:
     READ.clear()
     plan = reading([Block({"id": np.arange(10)}), Block({"id": np.arange(10, 1000)})])
-    assert ids(limited(plan, 7)) == [*range(7)]
-    assert ids(limited(Map(plan, Doubled()), 7)) == [*range(0, 14, 2)]
-    assert ids(limited(Map(plan, Odd()), 5)) == [1, 3, 5, 7, 9]
-    assert ids(limited(Map(plan, Odd()), 0)) == []
+    assert ids(limit_plan(plan, 7)) == [*range(7)]
+    assert ids(limit_plan(Map(plan, Doubled()), 7)) == [*range(0, 14, 2)]
+    assert ids(limit_plan(Map(plan, Odd()), 5)) == [1, 3, 5, 7, 9]
+    assert ids(limit_plan(Map(plan, Odd()), 0)) == []
     assert {unit for unit, *_ in READ} == {"unit 0"}
 
 
@@ -153,14 +155,16 @@ def test_blocks_have_nearly_equally_many_rows_or_as_many_as_asked_for(table: Tab
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda plan: limited(plan, -1), r"limit\(-1\): it must be an integer of 0 or more"),
-        (lambda plan: limited(plan, True), r"limit\(True\): it must be an integer of 0 or more"),
+        (lambda plan: limit_plan(plan, -1), r"limit\(-1\): it must be an integer of 0 or more"),
+        (lambda plan: limit_plan(plan, True), r"limit\(True\): it must be an integer of 0 or more"),
         (lambda plan: Repartition(plan), "repartition"),
         (lambda plan: Repartition(plan, 0), "repartition"),
         (lambda plan: Repartition(plan, 2, target_num_rows_per_block=2), "repartition"),
     ],
 )
-def test_numbers_of_rows_and_blocks_that_cannot_be_are_refused(make: Callable[[Node], Node], message: str) -> None:
+def test_numbers_of_rows_and_blocks_that_cannot_be_are_refused(
+    make: Callable[[PlanNode], PlanNode], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make(reading([]))
 
@@ -215,20 +219,20 @@ def test_no_rows_stay_no_rows() -> None:
         assert run(Zip((nothing, nothing))) == []
         assert run(Repartition(nothing, 3)) == []
         assert run(Materialize(nothing)) == []
-        assert run(Sliced(nothing, 1, 5)) == []
+        assert run(SliceRows(nothing, 1, 5)) == []
 
 
 # A full shuffle: every row once, an order that depends on seed and epoch alone, and as good as random
 
 
-def order(plan: Node, epoch: int = 0, executor: object = None) -> np.ndarray:
+def order(plan: PlanNode, epoch: int = 0, executor: object = None) -> np.ndarray:
     """The ids of the rows, to which tensors and texts belong."""
     found = rows(plan, epoch, executor)
     assert all((row["pair"].tolist(), row["text"]) == ([row["id"], 7], f"row {row['id']}") for row in found)
     return np.array([row["id"] for row in found])
 
 
-def numbered(count: int, units: int, size: int = 1000) -> Node:
+def numbered(count: int, units: int, size: int = 1000) -> PlanNode:
     """Rows in so many units, each in blocks of this size."""
     index = np.arange(count)
     whole = Block({"id": index, "pair": np.stack([index, index * 0 + 7], 1), "text": [f"row {i}" for i in index]})
@@ -291,7 +295,10 @@ def test_every_row_comes_to_every_place() -> None:
 def test_the_parts_are_alike_in_all_epochs(data_context: DataContext) -> None:
     data_context.target_max_block_size = 1000
     parts = [
-        [(unit.name, unit.num_rows) for unit in resolved(RandomShuffle(numbered(1003, 3), 1), epoch, InlineExecutor())]
+        [
+            (unit.name, unit.num_rows)
+            for unit in resolve_barrier(RandomShuffle(numbered(1003, 3), 1), epoch, InlineExecutor())
+        ]
         for epoch in range(3)
     ]
     assert parts[0] == parts[1] == parts[2]
@@ -302,10 +309,10 @@ def test_the_parts_are_alike_in_all_epochs(data_context: DataContext) -> None:
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=5), st.integers(0, 10), st.booleans())
 @settings(deadline=None)
 def test_a_hash_is_found_by_its_rank(sizes: list[int], seed: int, crowded: bool) -> None:
-    every = hashed(np.arange(sum(sizes)), seed)
+    every = hash_indices(np.arange(sum(sizes)), seed)
     if crowded:  # far from even, so that the place it is looked for first is wrong
         every = every >> np.uint64(30)
     chunks = [np.sort(part) for part in np.split(every, np.cumsum(sizes)[:-1])]
     for rank in {0, len(every) // 3, len(every) - 1} - {-1}:
         if rank < len(every):
-            assert np.count_nonzero(every < np.uint64(hash_at(chunks, len(every), rank))) == rank
+            assert np.count_nonzero(every < np.uint64(hash_at_rank(chunks, len(every), rank))) == rank

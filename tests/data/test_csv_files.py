@@ -47,12 +47,12 @@ def test_batches_are_what_pandas_reads(tmp_path: Path, frame: pd.DataFrame, monk
 @pytest.mark.usefixtures("frame")
 def test_projection_is_selection(tmp_path: Path) -> None:
     source = source_of(read_csv(tmp_path))
-    projected = source.projected(["x", "n"])
+    projected = source.project_columns(["x", "n"])
     assert projected.schema().names == ["x", "n"]
     found = [row for unit in projected.units() for block in unit.read() for row in block.rows()]
     assert found == [{"x": row["x"], "n": row["n"]} for row in rows_of(read_csv(tmp_path))]
-    assert source.projected([]) is None
-    assert source.projected(["nowhere"]) is None
+    assert source.project_columns([]) is None
+    assert source.project_columns(["nowhere"]) is None
 
 
 def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_columns(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_colum
     source = source_of(dataset)
     assert source.schema().names == ["n", "x", "empty", "k", "path"]
     assert source.schema().types[:3] == [pa.int64(), pa.float64(), pa.string()]
-    projected = source.projected(["k", "n"]).units()
+    projected = source.project_columns(["k", "n"]).units()
     assert [row for unit in projected for block in unit.read() for row in block.rows()] == [{"k": 7, "n": 1}]
 
 

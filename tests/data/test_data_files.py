@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
-from paceline.data.files import File, listed, reading
+from paceline.data.files import InputFile, explain_read_errors, list_files
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def names(*args: Any, **kwargs: Any) -> list[str]:
-    return [file.name for file in listed(*args, **kwargs)]
+    return [file.name for file in list_files(*args, **kwargs)]
 
 
 A, B = ["x.csv", "y.csv.gz"], ["year=2024/part=x%2Fy/p.csv", "year=2025/part=__HIVE_DEFAULT_PARTITION__/p.csv"]
@@ -75,9 +75,9 @@ def test_paths_keep_their_order_and_may_begin_anywhere(tree: Path, monkeypatch: 
     same_names = [str(tree / "b" / name) for name in B]
     assert names(same_names) == same_names, "files of one name are told apart by their paths"
     monkeypatch.setenv("HOME", str(tree))
-    assert listed("~/a/x.csv")[0].path == f"{tree}/a/x.csv"
+    assert list_files("~/a/x.csv")[0].path == f"{tree}/a/x.csv"
     monkeypatch.chdir(tree)
-    assert [file.path for file in listed("a")] == [f"{tree}/a/x.csv", f"{tree}/a/y.csv.gz"]
+    assert [file.path for file in list_files("a")] == [f"{tree}/a/x.csv", f"{tree}/a/y.csv.gz"]
 
 
 def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_named(tree: Path) -> None:
@@ -85,15 +85,15 @@ def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_nam
     assert names(tree, file_extensions=[".CSV.gz"]) == ["a/y.csv.gz"]
     assert names(tree / "a/x.csv", file_extensions=["parquet"]) == ["x.csv"]
     with pytest.raises(FileNotFoundError, match=r"no file that ends in .parquet, but 2 that do not, such as x.csv"):
-        listed(tree / "a", file_extensions=["parquet"])
+        list_files(tree / "a", file_extensions=["parquet"])
 
 
 def test_directories_of_partitions_give_columns(tree: Path) -> None:
-    first, second = listed(tree / "b")
+    first, second = list_files(tree / "b")
     assert first.partition == (("year", 2024), ("part", "x/y"))
     assert second.partition == (("year", 2025), ("part", None))
-    assert listed(tree)[0].partition == (("year", None), ("part", None))
-    assert listed(tree / "b", partitioning=None)[0].partition == ()
+    assert list_files(tree)[0].partition == (("year", None), ("part", None))
+    assert list_files(tree / "b", partitioning=None)[0].partition == ()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values
     for path in paths:
         path.parent.mkdir()
         path.write_text("")
-    assert [dict(file.partition)["k"] for file in listed(paths)] == typed
+    assert [dict(file.partition)["k"] for file in list_files(paths)] == typed
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values
 def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) -> None:
     (tree / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=re.escape(said)):
-        listed(f"{tree}/{path}")
+        list_files(f"{tree}/{path}")
 
 
 def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
     assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
     with pytest.raises(FileNotFoundError, match="none of them leads to a file"):
-        listed([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
+        list_files([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
     (tree / "a/dangling.csv").symlink_to(tree / "gone.csv")
     with pytest.raises(OSError, match=r"dangling\.csv"):
-        listed(tree / "a")
+        list_files(tree / "a")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as caught:
-        listed(**arguments)
+        list_files(**arguments)
     assert said in str(caught.value)
 
 
@@ -171,13 +171,13 @@ def test_any_filesystem_will_do(tree: Path, make: Callable[[Path], tuple[Any, st
     assert names(root, filesystem=filesystem) == A
     at = root.rstrip("/") and f"{root}/"
     assert names(f"{at}*.gz", filesystem=filesystem) == ["y.csv.gz"]
-    (file,) = listed(f"{at}x.csv", filesystem=filesystem)
+    (file,) = list_files(f"{at}x.csv", filesystem=filesystem)
     copies = [pickle.loads(pickle.dumps(file)) for _ in range(2)]
     assert copies[0].read() == b"a\n1\n"
-    assert copies[0].place is copies[1].place, "copies share a filesystem"
+    assert copies[0].fs_handle is copies[1].fs_handle, "copies share a filesystem"
     assert file.size == 4
     with pytest.raises(FileNotFoundError, match=r"nowhere"):
-        listed(f"{at}nowhere", filesystem=filesystem)
+        list_files(f"{at}nowhere", filesystem=filesystem)
 
 
 def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path
             return super().ls(path, detail, **kwargs)
 
     with pytest.raises(PermissionError, match=r"/a cannot be looked at"):
-        listed(str(tree), filesystem=Closed())
+        list_files(str(tree), filesystem=Closed())
 
 
 def test_http_goes_through_fsspec(tree: Path) -> None:
@@ -202,7 +202,7 @@ def test_http_goes_through_fsspec(tree: Path) -> None:
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/a/x.csv"
         filesystem = fsspec.filesystem("http", skip_instance_cache=True)
-        (file,) = listed(url, filesystem=filesystem)
+        (file,) = list_files(url, filesystem=filesystem)
         assert (file.name, str(file), file.read()) == ("x.csv", url, b"a\n1\n")
         server.shutdown()
         thread.join()
@@ -211,16 +211,16 @@ def test_http_goes_through_fsspec(tree: Path) -> None:
 
 
 def test_what_goes_wrong_while_reading_is_said_with_the_file(tree: Path) -> None:
-    (file,) = listed(tree / "a/x.csv")
+    (file,) = list_files(tree / "a/x.csv")
     os.remove(tree / "a/x.csv")
     with pytest.raises(FileNotFoundError, match=r"a/x\.csv is gone"):
         file.read()
     with (
         pytest.raises(ValueError, match=r"a/x\.csv cannot be read as a poem: it does not rhyme"),
-        reading(file, "a poem"),
+        explain_read_errors(file, "a poem"),
     ):
         raise ValueError("it does not rhyme")
-    with pytest.raises(PermissionError, match=r"a/x\.csv cannot be read"), reading(file, "a poem"):
+    with pytest.raises(PermissionError, match=r"a/x\.csv cannot be read"), explain_read_errors(file, "a poem"):
         raise PermissionError(13, "no")
 
 
@@ -230,9 +230,9 @@ def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path: Path, 
     content = os.urandom(5000)
     with pa.output_stream(str(path), compression={"gz": "gzip", "zst": "zstd"}.get(suffix, suffix)) as stream:
         stream.write(content)
-    (file,) = listed(path)
-    assert isinstance(file, File)
+    (file,) = list_files(path)
+    assert isinstance(file, InputFile)
     assert file.read() == content
     path.write_bytes(path.read_bytes()[:2500])
     with pytest.raises(OSError, match=rf"x\.txt\.{suffix} cannot be read"):
-        listed(path)[0].read()
+        list_files(path)[0].read()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data.block import Block
-from paceline.data.expressions import Expr, col, lit, parsed, renamed, values_of
+from paceline.data.expressions import Expr, col, evaluate_column, lit, parse_expression, rename_columns
 
 WHOLE = st.integers(-20, 20) | st.none()
 FLOATS = st.floats(-20, 20, width=32) | st.none()
@@ -49,7 +49,7 @@ def test_numbers_are_computed_with_as_in_python(data: st.DataObject, kind: tuple
     )
     left, right = zip(*data.draw(st.lists(st.tuples(values, values), min_size=1, max_size=6)), strict=True)
     block = Block({"a": pa.array(left, dtype), "b": pa.array(right, dtype)})
-    found = values_of(parsed(f"a {sign} b"), block).to_pylist()
+    found = evaluate_column(parse_expression(f"a {sign} b"), block).to_pylist()
     expected = [None if None in pair else ARITHMETIC[sign](*pair) for pair in zip(left, right, strict=True)]
     assert all(map(same, found, expected)), (found, expected)
 
@@ -105,10 +105,12 @@ def holds(text: str, row: dict[str, Any]) -> bool:
 @settings(max_examples=100, deadline=None)
 def test_conditions_hold_for_the_rows_for_which_they_hold_in_python(text: str, rows: list[tuple[Any, Any]]) -> None:
     block = Block({"a": pa.array([a for a, _ in rows], pa.int32()), "b": pa.array([b for _, b in rows], pa.int64())})
-    found = [value is True for value in values_of(parsed(text), block).to_pylist()]
+    found = [value is True for value in evaluate_column(parse_expression(text), block).to_pylist()]
     assert found == [holds(text, row) for row in block.rows()]
     other = block.rename({"a": "x"})
-    assert [v is True for v in values_of(renamed(parsed(text), {"a": "x"}), other).to_pylist()] == found
+    assert [
+        v is True for v in evaluate_column(rename_columns(parse_expression(text), {"a": "x"}), other).to_pylist()
+    ] == found
 
 
 @given(st.sampled_from(["i1", "i4", "i8", "u1", "u8", "f2", "f4", "f8"]), st.lists(st.integers(0, 100), max_size=5))
@@ -125,7 +127,7 @@ def test_every_type_of_number_can_be_computed_with(dtype: str, values: list[int]
         (col("x").is_in([1, 2, 50]), wide.isin([1, 2, 50])),
         (col("x").not_in([]), ~wide.isin([])),
     ):
-        assert values_of(expr, block).to_pylist() == pytest.approx(expected.tolist())
+        assert evaluate_column(expr, block).to_pylist() == pytest.approx(expected.tolist())
 
 
 def test_large_numbers_times_and_words_are_compared() -> None:
@@ -147,29 +149,29 @@ def test_large_numbers_times_and_words_are_compared() -> None:
         (col("ns") > dt.datetime(2024, 2, 1), [False, True]),
         (col("hour") > dt.datetime(2024, 2, 1), [False, True]),
         (col("day") <= dt.date(2024, 1, 1), [True, False]),
-        (parsed("word in ['b', 'c'] and word == 'b'"), [False, True]),
+        (parse_expression("word in ['b', 'c'] and word == 'b'"), [False, True]),
     ):
-        assert values_of(expr, block).to_pylist() == expected, repr(expr)
+        assert evaluate_column(expr, block).to_pylist() == expected, repr(expr)
 
 
 def test_a_value_alone_is_the_same_for_all_rows_and_an_expression_names_its_columns() -> None:
     block = Block({"x": [1, 2, 3]})
-    assert values_of(lit(1) + 2, block).to_pylist() == [3, 3, 3]
-    assert values_of(lit("a"), block.slice(0, 0)).to_pylist() == []
-    assert values_of(lit([1, 2]), block).to_pylist() == [[1, 2]] * 3
-    assert parsed("a + b > 3 and not (c in [1]) or col('d e') is None").columns() == {"a", "b", "c", "d e"}
+    assert evaluate_column(lit(1) + 2, block).to_pylist() == [3, 3, 3]
+    assert evaluate_column(lit("a"), block.slice(0, 0)).to_pylist() == []
+    assert evaluate_column(lit([1, 2]), block).to_pylist() == [[1, 2]] * 3
+    assert parse_expression("a + b > 3 and not (c in [1]) or col('d e') is None").columns() == {"a", "b", "c", "d e"}
 
 
 @pytest.mark.parametrize("text", ["a >", "f(a) > 1", "a ** 2", "a.b == 1", "a in b", ""])
 def test_what_is_no_expression_over_columns_is_refused_with_what_may_be_used(text: str) -> None:
     with pytest.raises(ValueError, match="hint: names of columns, values, comparisons"):
-        parsed(text)
+        parse_expression(text)
 
 
 @pytest.mark.parametrize("expr", [col("word") + 1, ~col("number"), col("number") & True])
 def test_what_cannot_be_computed_is_named(expr: Expr) -> None:
     with pytest.raises(TypeError, match=r"cannot be computed: ") as raised:
-        values_of(expr, Block({"word": ["a"], "number": [1]}))
+        evaluate_column(expr, Block({"word": ["a"], "number": [1]}))
     assert repr(expr) in str(raised.value)
     with pytest.raises(TypeError, match="join conditions with & and"):
         bool(expr)

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from paceline.data.context import DataContext
-from paceline.data.from_others import as_dataset, from_huggingface, from_polars, from_tf, from_torch
-from paceline.data.sources.held import Held
+from paceline.data.interop import as_dataset, from_huggingface, from_polars, from_tf, from_torch
+from paceline.data.sources.shared_object import SharedObject
 
 
 class Items(TorchDataset[Any]):
@@ -133,7 +133,7 @@ def test_a_large_dataset_does_not_go_with_each_unit_and_is_loaded_once() -> None
 
 
 def test_nothing_of_what_is_held_stays_when_it_is_dropped(data_context: DataContext) -> None:
-    held = Held(bytes(1 << 20), "a megabyte")
+    held = SharedObject(bytes(1 << 20), "a megabyte")
     sent = cloudpickle.dumps(held)
     assert data_context.spill_path is not None
     assert list(Path(data_context.spill_path).iterdir()) == []
@@ -148,7 +148,7 @@ def test_nothing_of_what_is_held_stays_when_it_is_dropped(data_context: DataCont
     with pytest.raises(RuntimeError, match=r"cannot be fetched: the process that has it .* has ended, or dropped it"):
         late.get()
     for number in range(2):  # both may get the same place
-        again = Held(bytes([number]) * (1 << 17), "some bytes")
+        again = SharedObject(bytes([number]) * (1 << 17), "some bytes")
         assert cloudpickle.loads(cloudpickle.dumps(again)).get()[0] == number
         del again
 

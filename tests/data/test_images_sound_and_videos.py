@@ -16,7 +16,7 @@ from read_back import block, pipeline
 import paceline.data
 from paceline.data.block import TensorType
 from paceline.data.read_media import read_audio, read_images, read_videos
-from paceline.data.sources.media import needed
+from paceline.data.sources.media import import_required
 
 
 def picture(seed: int, height: int = 8, width: int = 6, channels: int = 3) -> np.ndarray[Any, Any]:
@@ -122,7 +122,7 @@ def test_bad_arguments_are_refused_at_once(pictures: Path, arguments: dict[str, 
     with pytest.raises(ValueError, match=message):
         read_images(pictures, **arguments)
     with pytest.raises(ImportError, match=r'read_images needs no_such_library(.|\n)*pip install "paceline\[images\]"'):
-        needed("no_such_library", "read_images", "images")
+        import_required("no_such_library", "read_images", "images")
 
 
 # Sound and video

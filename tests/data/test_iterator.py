@@ -12,7 +12,7 @@ import pytest
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.position import Cursor, Split
+from paceline.data.sharding import Cursor, WorkerShard
 
 
 def ids(batches):
@@ -103,7 +103,7 @@ def test_many_rows_are_cut_and_counted_right():
 def test_batches_of_one_block_are_views_of_it():
     table = pa.table({"id": pa.array(range(8)), "maybe": pa.array([1, None, 3, 4, 5, None, 7, 8])})
     feeds = Rows([8], block_rows=8, columns=lambda n: {name: table.column(name) for name in table.column_names})
-    batches = list(DataIterator(feeds, Split(1, 2, "equal")).iter_batches(batch_size=2))
+    batches = list(DataIterator(feeds, WorkerShard(1, 2, "equal")).iter_batches(batch_size=2))
     assert ids(batches) == [[2, 3], [6, 7]]
     assert all(np.shares_memory(batch["id"], table["id"].to_numpy()) for batch in batches)
     assert pa.concat_tables(DataIterator(feeds).iter_batches(batch_size=3, batch_format="pyarrow")) == table
@@ -124,15 +124,15 @@ def test_batches_come_in_each_format(batch_format, kind):
 
 def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     assert [*map(len, ids(DataIterator(Rows([600])).iter_batches()))] == [256, 256, 88]
-    shard = DataIterator(Rows([100]), Split(1, 4, "equal"), global_batch_size=40)
+    shard = DataIterator(Rows([100]), WorkerShard(1, 4, "equal"), global_batch_size=40)
     assert ids(shard.iter_batches())[0] == ids(shard.iter_batches(batch_size=10))[0] == list(range(10, 20))
-    everything = DataIterator(Rows([100]), Split(1, 4, "all"), global_batch_size=40)
+    everything = DataIterator(Rows([100]), WorkerShard(1, 4, "all"), global_batch_size=40)
     assert ids(everything.iter_batches())[0] == list(range(10))
     for batch_size in (40, None):
         with pytest.raises(ValueError, match=r"batch_size=.* does not fit global_batch_size=40.*4 workers has 10"):
             shard.iter_batches(batch_size=batch_size)
     with pytest.raises(ValueError, match="global_batch_size=10 cannot be divided among 4 workers"):
-        DataIterator(Rows([1]), Split(0, 4, "equal"), global_batch_size=10)
+        DataIterator(Rows([1]), WorkerShard(0, 4, "equal"), global_batch_size=10)
     with pytest.raises(ValueError, match="global_batch_size=0 is not a whole number of 1 or more"):
         DataIterator(Rows([1]), global_batch_size=0)
 
@@ -199,7 +199,7 @@ def test_a_changed_window_waits_for_the_next_epoch():
 
 @pytest.mark.parametrize("sizes", [[5, 0, 6], []])
 def test_a_part_can_be_made_a_dataset_in_memory(sizes):
-    it = DataIterator(Rows(sizes), Split(1, 2, "exact"), name="train")
+    it = DataIterator(Rows(sizes), WorkerShard(1, 2, "exact"), name="train")
     rows = [row["id"] for row in it.iter_rows()]
     assert it.schema() is None if not sizes else it.schema().names == ["id"]
     assert repr(it) == "DataIterator(train, worker 1 of 2)"
@@ -209,7 +209,7 @@ def test_a_part_can_be_made_a_dataset_in_memory(sizes):
 
 
 def test_an_iterator_that_is_sent_to_another_process_goes_on_there():
-    it = DataIterator(Rows([8], columns=_numbered), Split(1, 2, "equal"))
+    it = DataIterator(Rows([8], columns=_numbered), WorkerShard(1, 2, "equal"))
     batches = iter(it.iter_batches(batch_size=1))
     next(batches)
     again = pickle.loads(pickle.dumps(it))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.position import Cursor, Split, merged
+from paceline.data.sharding import Cursor, WorkerShard, merge_cursors
 
 WORKERS = range(1, 5)
 
@@ -20,7 +20,7 @@ class Group:
     def __init__(self, feeds, world, mode, batch_size=2, *, window=None, seed=None, cursor=None):
         self.mode = mode
         self.world = world
-        self.shards = [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+        self.shards = [DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor) for rank in range(world)]
         if batch_size == "rows":
             self.batches = [shard.iter_rows() for shard in self.shards]
         else:
@@ -52,7 +52,7 @@ class Group:
                     self.step(rank)
 
     def cursor(self):
-        cursor = merged([shard.cursor() for shard in self.shards])
+        cursor = merge_cursors([shard.cursor() for shard in self.shards])
         text = msgspec.json.encode(cursor)
         assert len(text) < 1024
         return msgspec.json.decode(text, type=Cursor)
@@ -60,7 +60,7 @@ class Group:
 
 def tail(feeds, world, mode, batch_size, cursor, **options):
     """What each worker gets of the rest of the cursor's epoch, in batches."""
-    shards = [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+    shards = [DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor) for rank in range(world)]
     return [[b["id"].tolist() for b in shard.iter_batches(batch_size=batch_size, **options)] for shard in shards]
 
 
@@ -72,14 +72,14 @@ def test_the_rest_is_the_tail_from_every_place_of_two_epochs(mode, window, witho
     options = {"local_shuffle_buffer_size": window}
     for num_rows, world, batch_size in itertools.product([0, 1, 5, 13], WORKERS, [1, 3]):
         feeds = Rows([num_rows // 3, 0, num_rows - num_rows // 3], without=without, reorder=True)
-        shards = [DataIterator(feeds, Split(rank, world, mode)) for rank in range(world)]
+        shards = [DataIterator(feeds, WorkerShard(rank, world, mode)) for rank in range(world)]
         batches = [shard.iter_batches(batch_size=batch_size, **options) for shard in shards]
         for epoch in range(2):
-            positions = [merged([shard.cursor() for shard in shards])]
+            positions = [merge_cursors([shard.cursor() for shard in shards])]
             given = []
             for turn in itertools.zip_longest(*batches):
                 given.append([None if batch is None else batch["id"].tolist() for batch in turn])
-                positions.append(merged([shard.cursor() for shard in shards]))
+                positions.append(merge_cursors([shard.cursor() for shard in shards]))
             left = {row for turn in given for batch in turn if batch for row in batch}
             for place, cursor in enumerate(positions[: len(given) + 1]):
                 rest = tail(feeds, world, mode, batch_size, cursor, **options)
@@ -201,12 +201,12 @@ def test_what_is_done_is_not_read_again():
 
 
 def test_a_cursor_of_many_workers_out_of_step_stays_small():
-    shards = [DataIterator(Rows([4000]), Split(rank, 64, "equal")) for rank in range(64)]
+    shards = [DataIterator(Rows([4000]), WorkerShard(rank, 64, "equal")) for rank in range(64)]
     running = [iter(shard.iter_batches(batch_size=1)) for shard in shards]
     for rank, batches in enumerate(running):
         for _ in range(rank % 13):
             next(batches)
-    cursor = merged([shard.cursor() for shard in shards])
+    cursor = merge_cursors([shard.cursor() for shard in shards])
     assert len(msgspec.json.encode(cursor)) < 1024
     used = {step * 64 + rank for rank in range(64) for step in range(rank % 13)}
     [rest] = tail(Rows([4000]), 1, "equal", 100, cursor)
@@ -219,7 +219,8 @@ def test_a_global_batch_is_the_same_on_every_number_of_workers(mode):
 
     def global_batches(world, cursor=None):
         shards = [
-            DataIterator(feeds, Split(rank, world, mode), cursor=cursor, global_batch_size=12) for rank in range(world)
+            DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor, global_batch_size=12)
+            for rank in range(world)
         ]
         turns = itertools.zip_longest(*(shard.iter_batches() for shard in shards))
         return [[row for batch in turn if batch for row in batch["id"].tolist()] for turn in turns]

@@ -6,7 +6,7 @@ import pytest
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.position import Split
+from paceline.data.sharding import WorkerShard
 
 SIZES = [*range(15), 20, 27, 33, 40]
 WORKERS = range(1, 5)
@@ -22,7 +22,7 @@ def units(num_rows):
 def epochs_of(feeds, world, mode, batch_size, num_epochs, **options):
     """For each epoch, the batches of each worker."""
     shards = [
-        DataIterator(feeds, Split(rank, world, mode)).iter_batches(batch_size=batch_size, **options)
+        DataIterator(feeds, WorkerShard(rank, world, mode)).iter_batches(batch_size=batch_size, **options)
         for rank in range(world)
     ]
     return [[[batch["id"].tolist() for batch in shard] for shard in shards] for _ in range(num_epochs)]
@@ -68,7 +68,8 @@ def test_rows_one_by_one_go_round_the_workers(mode):
     for num_rows, world in itertools.product(SIZES, WORKERS):
         feeds = Rows(units(num_rows))
         shards = [
-            [row["id"] for row in DataIterator(feeds, Split(rank, world, mode)).iter_rows()] for rank in range(world)
+            [row["id"] for row in DataIterator(feeds, WorkerShard(rank, world, mode)).iter_rows()]
+            for rank in range(world)
         ]
         whole = num_rows - num_rows % world
         assert [row for turn in zip(*shards, strict=False) for row in turn] == list(range(whole))

@@ -15,7 +15,7 @@ from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
 
 torch = pytest.importorskip("torch")
-from paceline.data.batches.torch import put_together, tensor  # noqa: E402
+from paceline.data.batches.torch import concat_parts, make_tensor  # noqa: E402
 
 
 def batches_of(columns, num_rows=4, **options):
@@ -155,8 +155,8 @@ def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, siz
         values = (np.arange(size * 6).reshape(size, 6) % 5).astype(kind)
         values.flags.writeable = False
         parts.append(values[:, ::2] if is_strided else values)
-    found = put_together([{"x": part} for part in parts], {"x": wanted}, pin_memory=False)["x"]
-    expected = tensor("x", np.concatenate(parts), wanted)
+    found = concat_parts([{"x": part} for part in parts], {"x": wanted}, pin_memory=False)["x"]
+    expected = make_tensor("x", np.concatenate(parts), wanted)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert torch.equal(found, expected)
 
@@ -164,9 +164,9 @@ def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, siz
 def test_parts_of_several_shapes_are_refused_by_the_name_of_their_column():
     parts = [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}]
     with pytest.raises(TypeError, match=r"column 'x' holds arrays of different shapes, such as \(3,\) and \(4,\)"):
-        put_together(parts, None, pin_memory=False)
+        concat_parts(parts, None, pin_memory=False)
     with pytest.raises(TypeError, match="column 'x' holds values of type str"):
-        put_together([parts[0], {"x": np.array(["a"], object)}], None, pin_memory=False)
+        concat_parts([parts[0], {"x": np.array(["a"], object)}], None, pin_memory=False)
 
 
 @pytest.mark.slow
@@ -174,11 +174,11 @@ def test_parts_are_put_together_without_threads_of_torch():
     script = """
 import os, torch
 import numpy as np
-from paceline.data.batches.torch import put_together
+from paceline.data.batches.torch import concat_parts
 
 parts = [{"x": np.ones((64, 50_000), np.uint8)}] * 4
 before = len(os.listdir("/proc/self/task"))
-put_together(parts, torch.float32, pin_memory=False)
+concat_parts(parts, torch.float32, pin_memory=False)
 assert len(os.listdir("/proc/self/task")) == before, "torch works on all cores, while data processes want them"
 torch.cat([torch.from_numpy(part["x"]) for part in parts])
 assert len(os.listdir("/proc/self/task")) > before, "this test sees nothing"

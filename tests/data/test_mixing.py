@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paceline.data
-from paceline.data.exec.gpus import check_gpus, visible
-from paceline.data.order import permutation
-from paceline.data.quality import shuffle_quality
-from paceline.data.transform import Pool
+from paceline.data.exec.gpus import check_gpus, visible_devices
+from paceline.data.shuffle_order import permutation
+from paceline.data.shuffle_quality import shuffle_quality
+from paceline.data.transform import PoolSpec
 
 
 def parse_quality(stats: str) -> float | None:
@@ -91,13 +91,13 @@ def test_orders_that_keep_neighbours_together_or_only_jump_are_not_random() -> N
     [(1, ["d", "c", "b", "a", "d"]), (2, ["d,c", "b,a", "d,c"]), (0.5, ["d", "d", "c", "c", "b"]), (0.25, ["d"] * 4)],
 )
 def test_processes_of_a_pool_see_gpus_from_the_last_on(each, slots):
-    assert [visible("abcd", each, slot) for slot in range(len(slots))] == slots
+    assert [visible_devices("abcd", each, slot) for slot in range(len(slots))] == slots
 
 
 def test_more_gpus_than_there_are_are_refused_by_name(monkeypatch):
-    check_gpus("map_batches(f)", Pool(num_gpus=1), 1)
+    check_gpus("map_batches(f)", PoolSpec(num_gpus=1), 1)
     with pytest.raises(ValueError, match=r"map_batches\(f\) asks for num_gpus=2 .* there are 1"):
-        check_gpus("map_batches(f)", Pool(num_gpus=2), 1)
+        check_gpus("map_batches(f)", PoolSpec(num_gpus=2), 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     class Model:

@@ -10,12 +10,12 @@ from listed import READ, Listed, listed
 
 from paceline.data.barriers import Limit
 from paceline.data.dataset import Dataset
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import lowered
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import lower_plan
 from paceline.data.expressions import col
-from paceline.data.optimize import optimized
-from paceline.data.plan import Map, Node, Read, walk
+from paceline.data.optimizer import optimize_plan
+from paceline.data.plan import Map, PlanNode, Read, walk
 from paceline.data.transforms.rows import MapRows
 
 NAMES = ["a", "b", "c", "d"]
@@ -97,21 +97,21 @@ def datasets(draw: st.DrawFn) -> Dataset:
     return dataset
 
 
-def rows(plan: Node) -> list[dict[str, Any]]:
+def rows(plan: PlanNode) -> list[dict[str, Any]]:
     executor = InlineExecutor()
-    pipeline = lowered(plan, 0, lambda barrier, epoch: resolved(barrier, epoch, executor))
+    pipeline = lower_plan(plan, 0, lambda barrier, epoch: resolve_barrier(barrier, epoch, executor))
     return [row for delivered in executor.run(pipeline) for row in delivered.block.rows()]
 
 
 @given(datasets())
 @settings(max_examples=200, deadline=None)
 def test_a_plan_and_its_optimised_form_give_the_same_rows(dataset: Dataset) -> None:
-    best = optimized(dataset._plan)
+    best = optimize_plan(dataset._plan)
     assert rows(best) == rows(dataset._plan)
-    assert rows(optimized(best)) == rows(best)
+    assert rows(optimize_plan(best)) == rows(best)
 
 
-def source(plan: Node) -> Listed:
+def source(plan: PlanNode) -> Listed:
     (found,) = [node.source for node in walk(plan) if isinstance(node, Read)]
     assert isinstance(found, Listed)
     return found
@@ -145,7 +145,7 @@ def four(**options: Any) -> Dataset:
     ],
 )
 def test_only_the_columns_that_are_needed_are_read(dataset: Dataset, columns: str) -> None:
-    assert source(optimized(dataset._plan)).columns == tuple(columns)
+    assert source(optimize_plan(dataset._plan)).columns == tuple(columns)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_only_the_columns_that_are_needed_are_read(dataset: Dataset, columns: st
     ],
 )
 def test_units_in_which_no_row_will_do_are_not_read(dataset: Dataset, units: list[int]) -> None:
-    read = [number for number, unit in enumerate(source(optimized(dataset._plan)).listed) if unit.num_rows]
+    read = [number for number, unit in enumerate(source(optimize_plan(dataset._plan)).listed) if unit.num_rows]
     assert read == units
 
 
@@ -174,7 +174,7 @@ def test_a_limit_goes_before_what_gives_a_row_for_each_row() -> None:
     seen: list[int] = []
     dataset = four().map(lambda row: seen.append(row["a"]) or row).limit(2)
     assert isinstance(dataset._plan, Limit)
-    best = optimized(dataset._plan)
+    best = optimize_plan(dataset._plan)
     assert isinstance(best, Map)
     assert isinstance(best.transform, MapRows)
     assert dataset.count() == 2
@@ -184,10 +184,10 @@ def test_a_limit_goes_before_what_gives_a_row_for_each_row() -> None:
 
 
 def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay() -> None:
-    plan = optimized(four().select_columns(["a", "b"]).select_columns("a")._plan)
+    plan = optimize_plan(four().select_columns(["a", "b"]).select_columns("a")._plan)
     assert [type(node) for node in walk(plan)].count(Map) == 1
     whole = four().map(lambda row: row).random_shuffle()._plan
-    assert optimized(whole) is whole
+    assert optimize_plan(whole) is whole
     wrong = four().select_columns(["a", "typo"]).select_columns(["a"])
     with pytest.raises(KeyError, match="there is no column 'typo'"):
         wrong.take_all()

@@ -14,7 +14,7 @@ from units_read import blocks_of, column, rows_of, source_of
 
 from paceline.data import FileShuffleConfig, col, read_parquet
 from paceline.data.block import Block, TensorType
-from paceline.data.plan import Read, Reorder
+from paceline.data.plan import Read, ReorderUnits
 from paceline.data.sources import footers, parquet, row_groups
 
 
@@ -56,7 +56,7 @@ def test_batches_are_what_pandas_reads(many: Path) -> None:
 def test_projection_is_selection(many: Path, names: list[str]) -> None:
     dataset = read_parquet(many)
     expected = [{name: row[name] for name in names} for row in rows_of(dataset)]
-    projected = source_of(dataset).projected(names)
+    projected = source_of(dataset).project_columns(names)
     assert projected is not None
     blocks = [block for unit in projected.units() for block in unit.read()]
     assert sum(block.num_rows for block in blocks) == 300
@@ -133,14 +133,16 @@ def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) ->
 def test_footers_are_kept_as_long_as_there_is_room(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Any] = []
     read = pq.read_metadata
-    monkeypatch.setattr(footers, "_kept", footers._Kept(room=2 * read(many / "0.parquet").serialized_size + 100))
+    monkeypatch.setattr(
+        footers, "_cache", footers._FooterCache(room=2 * read(many / "0.parquet").serialized_size + 100)
+    )
     monkeypatch.setattr(pq, "read_metadata", lambda file: (reads.append(file), read(file))[1])
     files = source_of(read_parquet(many / "0.parquet")).files
     assert len(reads) == 1
-    footers.footers(files)
+    footers.read_footers(files)
     assert len(reads) == 1
     read_parquet([many / "1.parquet", many / "2.parquet"])
-    footers.footers(files)
+    footers.read_footers(files)
     assert len(reads) == 4
 
 
@@ -267,7 +269,7 @@ def test_files_change_places_as_the_shuffle_says(many: Path) -> None:
         (FileShuffleConfig(reseed_after_execution=False), 0, False),
     ):
         plan = read_parquet(many, shuffle=shuffle)._plan
-        assert isinstance(plan, Reorder)
+        assert isinstance(plan, ReorderUnits)
         assert isinstance(plan.input, Read)
         assert (plan.seed, plan.every_epoch) == (seed, every_epoch)
     for arguments in ({"seed": 1.5}, {"seed": True}, {"reseed_after_execution": None}):

@@ -10,30 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numbered_rows import Rows
+from paceline.data.batch_cutter import BatchCutter, with_sliceable_columns
 from paceline.data.block import Block
-from paceline.data.cutting import Cutter, quickly_cut
 from paceline.data.iterator import DataIterator
-from paceline.data.parts import Dealt, Division, Owners
-from paceline.data.position import Cursor, Delivered, Split, merged, order_of, replaced
-from paceline.data.sparse import Partial, Sparse
+from paceline.data.row_ownership import EpochDivision, OwnershipTracker, RowOwners
+from paceline.data.sharding import Cursor, RowDelivery, WorkerShard, merge_cursors, replace_cursor, with_order
+from paceline.data.sparse_block import PartialDelivery, SparseBlock
 
 
 def dealt(deliveries, division):
     """For each rank, what it is sent of some blocks; how many blocks waited at most; and how often rows were sent."""
     blocks = [delivered for delivered in deliveries if delivered.block.num_rows]
-    plan = Dealt(division)
+    plan = OwnershipTracker(division)
     spans, waiting = [], 0
     for delivered in blocks:
-        spans += plan.block(delivered.block.num_rows)
+        spans += plan.add_block(delivered.block.num_rows)
         waiting = max(waiting, plan.num_uncertain)
-    spans += plan.end()
+    spans += plan.finish()
     assert [span.num_rows for span in spans] == [delivered.block.num_rows for delivered in blocks]
-    sent, num_sent = [[] for _ in range(division.parts)], 0
+    sent, num_sent = [[] for _ in range(division.num_parts)], 0
     for span, delivered in zip(spans, blocks, strict=True):
-        whole = quickly_cut(delivered.block)
-        for rank, rows in enumerate(Owners.of(division).rows(span)):
-            sparse = Sparse(whole.num_rows, rows, whole.take(rows))
-            sent[rank].append(Partial(delivered.unit, delivered.offset, sparse))
+        whole = with_sliceable_columns(delivered.block)
+        for rank, rows in enumerate(RowOwners.for_division(division).rows_by_rank(span)):
+            sparse = SparseBlock(whole.num_rows, rows, whole.take(rows))
+            sent[rank].append(PartialDelivery(delivered.unit, delivered.offset, sparse))
             num_sent += len(rows)
     return sent, waiting, num_sent
 
@@ -47,7 +47,7 @@ def describe_cuts(cutter, deliveries):
     cuts = [
         (
             [(name, type(values), as_list(values)) for name, values in cut.block.columns.items()],
-            (str(cut.block.schema), len(cut.parts), cut.cursor, cut.partial),
+            (str(cut.block.schema), len(cut.parts), cut.cursor, cut.is_partial),
         )
         for cut in cutter.cut(deliveries)
     ]
@@ -55,10 +55,10 @@ def describe_cuts(cutter, deliveries):
 
 
 def started(cursor, division, feeds):
-    """The cursor with which an epoch is begun: as in `Epochs`."""
+    """The cursor with which an epoch is begun: as in `EpochIterator`."""
     total = feeds.num_rows() if cursor.total is None and cursor.row == 0 else cursor.total
-    start = order_of(cursor, division["window"], division["seed"])
-    return replaced(start, total=total, chunk=division["chunk"] or division["parts"], world=division["parts"])
+    start = with_order(cursor, division["window"], division["seed"])
+    return replace_cursor(start, total=total, chunk=division["chunk"] or division["parts"], world=division["parts"])
 
 
 def columns(ids):
@@ -80,11 +80,11 @@ def history(draw, feeds, mode):
         world = draw(st.integers(1, 4), label="world before")
         options = {"local_shuffle_buffer_size": draw(st.sampled_from([None, 4, 11]), label="window before")}
         size = draw(st.sampled_from([1, 2, 3, None]), label="batch before")
-        shards = [DataIterator(feeds, Split(rank, world, mode), cursor=cursor) for rank in range(world)]
+        shards = [DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor) for rank in range(world)]
         running = [iter(shard.iter_batches(batch_size=size, **options)) for shard in shards]
         for rank in draw(st.lists(st.integers(0, world - 1), max_size=9), label="steps"):
             next(running[rank], None)
-        cursor = merged([shard.cursor() for shard in shards])
+        cursor = merge_cursors([shard.cursor() for shard in shards])
     return cursor or Cursor()
 
 
@@ -111,16 +111,16 @@ def test_batches_of_own_rows_alone_are_those_of_all_rows(data):
     }
     start = started(history(draw, feeds, mode), how, feeds)
     division = msgspec.json.decode(
-        msgspec.json.encode(Division(start, mode, world, chunk)), type=Division
+        msgspec.json.encode(EpochDivision(start, mode, world, chunk)), type=EpochDivision
     )  # it travels
     whole = list(feeds.open(start.epoch, start.unit, start.offset))
     sent, _, num_sent = dealt(whole, division)
     given_rows = 0
     for rank in range(world):
-        split = Split(rank, world, mode)
-        expected = describe_cuts(Cutter(split, chunk, start), whole)
-        assert describe_cuts(Cutter(split, chunk, start), sent[rank]) == expected
-        given_rows += sum(cut.block.num_rows for cut in Cutter(split, chunk, start).cut(whole))
+        split = WorkerShard(rank, world, mode)
+        expected = describe_cuts(BatchCutter(split, chunk, start), whole)
+        assert describe_cuts(BatchCutter(split, chunk, start), sent[rank]) == expected
+        given_rows += sum(cut.block.num_rows for cut in BatchCutter(split, chunk, start).cut(whole))
     assert num_sent == given_rows  # and nobody was sent a row too many
 
 
@@ -128,19 +128,21 @@ def test_batches_of_own_rows_alone_are_those_of_all_rows(data):
 def test_a_block_waits_for_no_more_than_the_batch_it_ends_in(mode):
     for batch, world, block_rows in itertools.product([1, 4, 10], [2, 3], [1, 5, 64]):
         chunk = batch * world
-        division = Division(Cursor(total=640, chunk=chunk, world=world), mode, world, chunk)
-        deliveries = [Delivered(number, 0, Block({"id": np.arange(block_rows)})) for number in range(640 // block_rows)]
+        division = EpochDivision(Cursor(total=640, chunk=chunk, world=world), mode, world, chunk)
+        deliveries = [
+            RowDelivery(number, 0, Block({"id": np.arange(block_rows)})) for number in range(640 // block_rows)
+        ]
         _, waiting, _ = dealt(deliveries, division)
         assert waiting <= -(-chunk // block_rows)
 
 
 def test_a_sparse_block_has_the_rows_at_hand_in_their_places():
     block = Block({"id": np.arange(10)})
-    sparse = Sparse(10, np.array([2, 3, 7]), block.take([2, 3, 7]))
+    sparse = SparseBlock(10, np.array([2, 3, 7]), block.take([2, 3, 7]))
     assert isinstance(sparse.slice(5, 5), Block)
     assert sparse.slice(2, 4).column("id").tolist() == [2, 3]
     assert (sparse.slice(3).num_rows, sparse.slice(3).rows.tolist()) == (7, [0, 4])
     shuffled = sparse.take([9, 7, 0, 2])
-    assert (shuffled.rows.tolist(), shuffled.at_hand.column("id").tolist()) == ([1, 3], [7, 2])
+    assert (shuffled.rows.tolist(), shuffled.available.column("id").tolist()) == ([1, 3], [7, 2])
     with pytest.raises(AssertionError, match="not at hand"):
-        list(Cutter(Split(0, 2, "exact"), 4, Cursor()).cut([Partial(0, 0, sparse)]))
+        list(BatchCutter(WorkerShard(0, 2, "exact"), 4, Cursor()).cut([PartialDelivery(0, 0, sparse)]))

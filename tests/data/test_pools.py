@@ -8,8 +8,8 @@ import pytest
 from listed import numbers
 
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
-from paceline.data.pool import ActorPoolStrategy, TaskPoolStrategy, pool_for
-from paceline.data.transform import Pool
+from paceline.data.pool import ActorPoolStrategy, TaskPoolStrategy, resolve_pool
+from paceline.data.transform import PoolSpec
 
 
 class Model:
@@ -30,8 +30,8 @@ def function(batch: Any) -> Any:
     return batch
 
 
-def choose_pool(fn: Any, **given: Any) -> Pool | None:
-    return pool_for(fn, **{"compute": None, "concurrency": None, "num_cpus": None, "num_gpus": None, **given})
+def choose_pool(fn: Any, **given: Any) -> PoolSpec | None:
+    return resolve_pool(fn, **{"compute": None, "concurrency": None, "num_cpus": None, "num_gpus": None, **given})
 
 
 @pytest.mark.parametrize(
@@ -40,21 +40,21 @@ def choose_pool(fn: Any, **given: Any) -> Pool | None:
         (function, {}, None),
         (function, {"concurrency": 4}, None),
         (function, {"compute": TaskPoolStrategy(3)}, None),
-        (function, {"num_gpus": 1}, Pool(1, 1, 1.0, 1.0)),
-        (function, {"num_gpus": 0.5, "concurrency": 4}, Pool(1, 4, 1.0, 0.5)),
-        (function, {"compute": ActorPoolStrategy(size=2)}, Pool(2, 2)),
-        (Model, {}, Pool(1, 4)),
-        (Model, {"num_cpus": 2}, Pool(1, 2, 2.0)),
-        (Model, {"concurrency": 3}, Pool(3, 3)),
-        (Model, {"concurrency": (2, 5)}, Pool(2, 5)),
-        (Model, {"compute": ActorPoolStrategy(min_size=2)}, Pool(2, 4)),
-        (Model, {"compute": ActorPoolStrategy(min_size=8)}, Pool(8, 8)),
-        (Model, {"compute": ActorPoolStrategy(max_size=6)}, Pool(1, 6)),
-        (Model, {"num_gpus": 1, "concurrency": 2}, Pool(2, 2, 1.0, 1.0)),
+        (function, {"num_gpus": 1}, PoolSpec(1, 1, 1.0, 1.0)),
+        (function, {"num_gpus": 0.5, "concurrency": 4}, PoolSpec(1, 4, 1.0, 0.5)),
+        (function, {"compute": ActorPoolStrategy(size=2)}, PoolSpec(2, 2)),
+        (Model, {}, PoolSpec(1, 4)),
+        (Model, {"num_cpus": 2}, PoolSpec(1, 2, 2.0)),
+        (Model, {"concurrency": 3}, PoolSpec(3, 3)),
+        (Model, {"concurrency": (2, 5)}, PoolSpec(2, 5)),
+        (Model, {"compute": ActorPoolStrategy(min_size=2)}, PoolSpec(2, 4)),
+        (Model, {"compute": ActorPoolStrategy(min_size=8)}, PoolSpec(8, 8)),
+        (Model, {"compute": ActorPoolStrategy(max_size=6)}, PoolSpec(1, 6)),
+        (Model, {"num_gpus": 1, "concurrency": 2}, PoolSpec(2, 2, 1.0, 1.0)),
     ],
 )
 def test_the_pool_follows_from_the_arguments(
-    fn: Any, given: dict[str, Any], pool: Pool | None, monkeypatch: pytest.MonkeyPatch
+    fn: Any, given: dict[str, Any], pool: PoolSpec | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         DataContext, "_current", DataContext(ExecutionOptions(resource_limits=ExecutionResources(cpu=4)))

@@ -15,7 +15,7 @@ from units_read import column, source_of
 
 from paceline.data import col, lit, read_parquet
 from paceline.data.block import Block
-from paceline.data.expressions import Binary, Expr, values_of
+from paceline.data.expressions import BinaryExpr, Expr, evaluate_column
 
 DAY, MOMENT = date(2024, 2, 28), datetime(2024, 2, 28, 12)
 VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -48,8 +48,8 @@ def _conditions(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[
     signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
     literals = (values | values | values | ODD).map(lit)
     leaves = (
-        st.builds(Binary, signs, st.just(col(name)), literals)
-        | st.builds(Binary, signs, literals, st.just(col(name)))
+        st.builds(BinaryExpr, signs, st.just(col(name)), literals)
+        | st.builds(BinaryExpr, signs, literals, st.just(col(name)))
         | st.lists(st.none() | values, max_size=3).map(col(name).is_in)
         | st.sampled_from([col(name).is_null(), col(name).is_not_null(), col(name), lit(True), lit(False)])
     )
@@ -74,7 +74,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _wanted(predicate: Expr, block: Block) -> Any:
-    return block.to_arrow().filter(values_of(predicate, block))
+    return block.to_arrow().filter(evaluate_column(predicate, block))
 
 
 @settings(max_examples=80, deadline=None)
@@ -97,7 +97,7 @@ def test_pruned_and_filtered_is_filtered(
         return
     pq.write_table(table, path, row_group_size=group, write_statistics=statistics)
     source = source_of(read_parquet(path))
-    kept = [block for unit in (source.pruned(predicate) or source).units() for block in unit.read()]
+    kept = [block for unit in (source.prune_units(predicate) or source).units() for block in unit.read()]
     assert [row for block in kept for row in _wanted(predicate, block).column("row").to_pylist()] == expected
     assert column(read_parquet(path, filter=predicate), "row") == expected
 
@@ -124,7 +124,7 @@ def test_a_row_group_in_which_no_row_can_match_is_not_read(tmp_path: Path, predi
     table = pa.table({"n": range(30), "s": ["a"] * 10 + [None] * 10 + ["c"] * 10})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
     source = source_of(read_parquet(tmp_path / "x.parquet"))
-    pruned = source.pruned(predicate)
+    pruned = source.prune_units(predicate)
     assert (pruned is None) == (kept == [0, 1, 2])
     groups = [group for unit in (pruned or source).units() for group in unit.groups]
     assert groups == kept

@@ -5,10 +5,10 @@ import pytest
 
 import paceline.data as data
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import lowered_for
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.lowering import lower_epoch
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.ray.means import Cluster, cpus_needed, means_for
+from paceline.data.exec.ray.task_limits import ClusterResources, decide_task_limits, num_cpus_needed
 
 GB = 1_000_000_000
 
@@ -18,8 +18,8 @@ class Kept:
         return batch
 
 
-def cluster(free_cpus: float = 8, num_gpus: float = 0) -> Cluster:
-    return Cluster(num_nodes=2, num_cpus=8, free_cpus=free_cpus, num_gpus=num_gpus, store_bytes=8 * GB)
+def cluster(free_cpus: float = 8, num_gpus: float = 0) -> ClusterResources:
+    return ClusterResources(num_nodes=2, num_cpus=8, free_cpus=free_cpus, num_gpus=num_gpus, store_bytes=8 * GB)
 
 
 def limited(**limits: float) -> DataContext:
@@ -30,29 +30,29 @@ def pipeline(num_actors: int = 0, num_gpus: float | None = None) -> Pipeline:
     dataset = data.range(1_000_000_000, override_num_blocks=80)  # 100 MB in each unit
     if num_actors:
         dataset = dataset.map_batches(Kept, concurrency=num_actors, num_gpus=num_gpus)
-    return lowered_for(dataset._plan, 0, InlineExecutor())
+    return lower_epoch(dataset._plan, 0, InlineExecutor())
 
 
 def test_units_read_at_a_time_fit_the_memory_and_the_cores() -> None:
-    assert means_for(pipeline(), cluster(), DataContext()).budget == 2 * GB, "a quarter of the object store"
-    means = means_for(pipeline(), cluster(), limited(object_store_memory=GB))
-    assert (means.budget, means.most) == (GB, 5)
-    assert means_for(pipeline(), cluster(), limited(object_store_memory=1)).most == 1
-    assert means_for(pipeline(), cluster(), limited(cpu=2)).most == 2
-    means = means_for(pipeline(), cluster(free_cpus=4), limited(object_store_memory=2 * GB))
-    assert 4 * means.ahead == GB, "what all units may be ahead"
+    assert decide_task_limits(pipeline(), cluster(), DataContext()).budget == 2 * GB, "a quarter of the object store"
+    means = decide_task_limits(pipeline(), cluster(), limited(object_store_memory=GB))
+    assert (means.budget, means.max_concurrency) == (GB, 5)
+    assert decide_task_limits(pipeline(), cluster(), limited(object_store_memory=1)).max_concurrency == 1
+    assert decide_task_limits(pipeline(), cluster(), limited(cpu=2)).max_concurrency == 2
+    means = decide_task_limits(pipeline(), cluster(free_cpus=4), limited(object_store_memory=2 * GB))
+    assert 4 * means.max_ahead_bytes == GB, "what all units may be ahead"
 
 
 def test_tasks_take_no_cores_where_a_stage_would_wait_for_ever() -> None:
-    assert cpus_needed(pipeline(num_actors=3)) == 4
-    means = means_for(pipeline(num_actors=3), cluster(free_cpus=4), DataContext())
-    assert (means.with_cpus, means.said) == (True, None)
-    means = means_for(pipeline(num_actors=3), cluster(free_cpus=3), DataContext())
-    assert (means.with_cpus, means.most) == (False, 4)
-    assert means.said is not None
-    assert means.said.startswith("data: 3 of the cluster's 8 CPUs are free and 4 are needed")
+    assert num_cpus_needed(pipeline(num_actors=3)) == 4
+    means = decide_task_limits(pipeline(num_actors=3), cluster(free_cpus=4), DataContext())
+    assert (means.requests_cpus, means.notice) == (True, None)
+    means = decide_task_limits(pipeline(num_actors=3), cluster(free_cpus=3), DataContext())
+    assert (means.requests_cpus, means.max_concurrency) == (False, 4)
+    assert means.notice is not None
+    assert means.notice.startswith("data: 3 of the cluster's 8 CPUs are free and 4 are needed")
 
 
 def test_gpus_that_the_cluster_does_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match=r"map_batches\(Kept\) asks for num_gpus=2 .* there are 1 here"):
-        means_for(pipeline(num_actors=1, num_gpus=2), cluster(num_gpus=1), DataContext())
+        decide_task_limits(pipeline(num_actors=1, num_gpus=2), cluster(num_gpus=1), DataContext())

@@ -4,27 +4,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paceline.data.exec.ray.sharing import Pass, Piece
+from paceline.data.exec.ray.shared_pass import SharedPass, WorkerPiece
 
 RANKS = range(3)
 
 
 def add_block(state, number):
-    state.came(10)
-    state.cut({rank: Piece(number, 0, 5, ref=("ref", number, rank)) for rank in RANKS})
+    state.add_block(10)
+    state.add_pieces({rank: WorkerPiece(number, 0, 5, ref=("ref", number, rank)) for rank in RANKS})
 
 
 def test_workers_that_have_not_come_are_waited_for_and_then_given_up():
-    state = Pass(RANKS, patience_s=10)
+    state = SharedPass(RANKS, patience_s=10)
     taker = state.join(0)
     add_block(state, 0)
     assert not state.wants_more(0, now=0)  # it has something to go on with
-    state.tell(taker)
-    state.passed(taker, 1)
-    taker.asks = True
+    state.take_pieces(taker)
+    state.mark_passed(taker, 1)
+    taker.is_asking = True
     assert state.wants_more(1, now=0)
     assert not state.wants_more(0, now=5)  # from here on they are waited for
-    assert state.look(now=8) == 7
+    assert state.check_patience(now=8) == 7
     assert state.can_join(1)
     assert state.wants_more(0, now=15)
     assert not state.can_join(1)
@@ -32,34 +32,34 @@ def test_workers_that_have_not_come_are_waited_for_and_then_given_up():
 
 
 def test_neither_a_worker_that_lags_nor_rows_that_cannot_be_cut_stop_one_that_has_nothing_left():
-    state = Pass(RANKS, patience_s=10)
+    state = SharedPass(RANKS, patience_s=10)
     takers = [state.join(rank) for rank in RANKS]
     add_block(state, 0)
-    state.tell(takers[0])
-    takers[0].asks = True
+    state.take_pieces(takers[0])
+    takers[0].is_asking = True
     assert not state.wants_more(0, now=0)
-    state.passed(takers[0], 1)
+    state.mark_passed(takers[0], 1)
     assert state.wants_more(0, now=0)
-    uncut = Pass(RANKS, patience_s=10)
-    uncut.join(0).asks = True
-    uncut.came(10)
+    uncut = SharedPass(RANKS, patience_s=10)
+    uncut.join(0).is_asking = True
+    uncut.add_block(10)
     assert uncut.in_flight == 10
     assert uncut.wants_more(0, now=0)
 
 
 def test_a_pass_that_is_over_is_kept_for_those_that_come_a_little_later():
-    state = Pass(RANKS, patience_s=10)
+    state = SharedPass(RANKS, patience_s=10)
     first = state.join(0)
     add_block(state, 0)
-    state.tell(first)
+    state.take_pieces(first)
     state.ended = True
     state.leave(first, now=20)
     assert not state.closed
     second = state.join(1)
-    assert [piece.ref for piece in state.tell(second)] == [("ref", 0, 1)]
+    assert [piece.ref for piece in state.take_pieces(second)] == [("ref", 0, 1)]
     state.leave(second, now=25)
-    assert (state.closed, state.look(now=25)) == (False, 5)
-    state.look(now=30)
+    assert (state.closed, state.check_patience(now=25)) == (False, 5)
+    state.check_patience(now=30)
     assert state.closed
 
 
@@ -68,7 +68,7 @@ class Sharing(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.state = Pass(RANKS, patience_s=10)
+        self.state = SharedPass(RANKS, patience_s=10)
         self.takers = {}
         self.received = {rank: [] for rank in RANKS}
         self.rows_of = []
@@ -79,7 +79,7 @@ class Sharing(RuleBasedStateMachine):
 
     @rule()
     def comes(self):
-        self.state.came(1)
+        self.state.add_block(1)
         self.num_uncut += 1
 
     @precondition(lambda self: self.num_uncut)
@@ -88,7 +88,9 @@ class Sharing(RuleBasedStateMachine):
         number = len(self.rows_of)
         self.rows_of.append(ranks)
         self.num_uncut -= 1
-        self.state.cut({rank: Piece(number, 0, 5, ref=number if rank in ranks else None) for rank in RANKS})
+        self.state.add_pieces(
+            {rank: WorkerPiece(number, 0, 5, ref=number if rank in ranks else None) for rank in RANKS}
+        )
 
     @rule(rank=st.sampled_from(RANKS))
     def joins(self, rank):
@@ -101,15 +103,15 @@ class Sharing(RuleBasedStateMachine):
     @rule(data=st.data())
     def takes(self, data):
         rank = data.draw(st.sampled_from(sorted(set(self.takers) - self.left)))
-        self.received[rank] += [piece.unit for piece in self.state.tell(self.takers[rank])]
+        self.received[rank] += [piece.unit for piece in self.state.take_pieces(self.takers[rank])]
         assert self.received[rank] == list(range(len(self.rows_of)))
-        self.takers[rank].asks = data.draw(st.booleans())
+        self.takers[rank].is_asking = data.draw(st.booleans())
 
     @precondition(lambda self: set(self.takers) - self.left)
     @rule(data=st.data())
     def passes(self, data):
         rank = data.draw(st.sampled_from(sorted(set(self.takers) - self.left)))
-        self.state.passed(self.takers[rank], data.draw(st.integers(0, len(self.received[rank]))))
+        self.state.mark_passed(self.takers[rank], data.draw(st.integers(0, len(self.received[rank]))))
 
     @precondition(lambda self: set(self.takers) - self.left)
     @rule(data=st.data())
@@ -121,7 +123,7 @@ class Sharing(RuleBasedStateMachine):
     @rule(later=st.floats(0, 6))
     def time_goes_on(self, later):
         self.now += later
-        waiting = [taker for rank, taker in self.takers.items() if rank not in self.left and taker.starves]
+        waiting = [taker for rank, taker in self.takers.items() if rank not in self.left and taker.is_starving]
         missing = set(RANKS) - set(self.takers) - self.given_up
         kept = any(ranks & missing for ranks in self.rows_of)
         wanted = self.state.wants_more(0, self.now)
@@ -135,7 +137,7 @@ class Sharing(RuleBasedStateMachine):
         def is_past(rank, number):
             if rank in self.given_up or rank in self.left:
                 return True
-            return rank in self.takers and self.takers[rank].passed > number
+            return rank in self.takers and self.takers[rank].num_passed > number
 
         held = sum(any(not is_past(rank, number) for rank in ranks) for number, ranks in enumerate(self.rows_of))
         assert self.state.in_flight == held + self.num_uncut

@@ -12,7 +12,7 @@ from pyarrow.fs import GcsFileSystem, S3FileSystem
 from units_read import column, rows_of, source_of
 
 from paceline.data import read_binary_files, read_csv, read_json, read_parquet, read_text
-from paceline.data.files import listed
+from paceline.data.files import list_files
 from servers import BUCKET, Server, s3_variables
 
 Opened = Callable[[str], tuple[str, Any, str]]
@@ -102,12 +102,12 @@ def test_every_reader_reads_from_every_store(opened: Opened) -> None:
 
 def test_files_are_named_without_credentials_and_share_a_connection(opened: Opened) -> None:
     path, filesystem, shown = opened("table/year=2023/0.parquet")
-    (file,) = listed(path, filesystem=filesystem)
+    (file,) = list_files(path, filesystem=filesystem)
     assert str(file) == shown
     assert file.name == "0.parquet"
     assert file.size > 0
-    assert pickle.loads(pickle.dumps(file)).place is pickle.loads(pickle.dumps(file)).place
-    assert listed([path, path.replace("2023/0.", "2024/1.")], filesystem=filesystem)[1].place is file.place
+    assert pickle.loads(pickle.dumps(file)).fs_handle is pickle.loads(pickle.dumps(file)).fs_handle
+    assert list_files([path, path.replace("2023/0.", "2024/1.")], filesystem=filesystem)[1].fs_handle is file.fs_handle
     assert "test:test" not in source_of(read_parquet(path, filesystem=filesystem)).name
     for where in ("nowhere", "table/*.csv", "nowhere/*.csv"):
         path, filesystem, shown = opened(where)

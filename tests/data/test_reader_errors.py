@@ -27,8 +27,8 @@ from paceline.data import (
 )
 from paceline.data.block import Block
 from paceline.data.sources import json as json_source
-from paceline.data.tfexample import examples
-from paceline.data.tfrecord import framed
+from paceline.data.tfexample import encode_examples
+from paceline.data.tfrecord import frame_record
 
 
 def save_array(array: Any, **options: Any) -> bytes:
@@ -51,7 +51,7 @@ def write_tar(*members: tuple[str, bytes], mode: str = "w") -> bytes:
 
 
 def write_records(column: Any) -> bytes:
-    return b"".join(map(framed, examples(Block({"x": column}))))
+    return b"".join(map(frame_record, encode_examples(Block({"x": column}))))
 
 
 def flip(data: bytes, byte: int) -> bytes:
@@ -107,7 +107,7 @@ BROKEN: list[tuple[Any, str, bytes, str]] = [
     (read_tfrecords, "a.tfrecord", flip(RECORDS, -4), r"record 4999 \(byte \d+\): its data .*altered"),
     (read_tfrecords, "a.tfrecord", flip(RECORDS, 0), r"record 0 \(byte 0\): its length .*altered"),
     (read_tfrecords, "a.tfrecord", gzip.compress(RECORDS), r"record 0 \(byte 0\): its length .*checksum: .*compressed"),
-    (read_tfrecords, "a.tfrecord", RECORDS + framed(b"\xff\xff"), "record 5000: byte 0: a number does not end"),
+    (read_tfrecords, "a.tfrecord", RECORDS + frame_record(b"\xff\xff"), "record 5000: byte 0: a number does not end"),
     (
         read_tfrecords,
         "a.tfrecord",

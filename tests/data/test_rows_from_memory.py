@@ -14,13 +14,13 @@ from units_read import blocks_of, column, rows_of, source_of
 
 from paceline import data
 from paceline.data.block import TensorType
-from paceline.data.sources.memory import cuts
+from paceline.data.sources.memory import unit_ranges
 
 
 @settings(deadline=None)
 @given(st.integers(0, 500), st.integers(0, 1 << 30), st.none() | st.integers(1, 600), st.integers(1, 64))
 def test_cuts_leave_out_nothing(num_rows: int, num_bytes: int, number: int | None, least: int) -> None:
-    found = cuts(num_rows, num_bytes, number, least)
+    found = unit_ranges(num_rows, num_bytes, number, least)
     assert [row for start, stop in found for row in range(start, stop)] == list(range(num_rows))
     if number is not None:
         assert len(found) == min(number, num_rows)
@@ -101,12 +101,12 @@ def test_tables_are_their_rows_and_a_unit_carries_no_more_than_its_own() -> None
 
 def test_projection_is_selection() -> None:
     source = source_of(data.from_arrow(pa.table({"a": [1, 2], "b": [3, 4], "c": ["x", "y"]})))
-    projected = source.projected(["c", "a"])
+    projected = source.project_columns(["c", "a"])
     assert projected is not None
     found = [row for unit in projected.units() for block in unit.read() for row in block.rows()]
     assert found == [{"c": "x", "a": 1}, {"c": "y", "a": 2}]
-    assert source.projected(["a", "b", "c"]) is None
-    assert source.projected(["nowhere"]) is None
+    assert source.project_columns(["a", "b", "c"]) is None
+    assert source.project_columns(["nowhere"]) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 17, 1000])

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data import scratch
-from paceline.data.scratch import concatenated
+from paceline.data.scratch import concatenate_arrays
 
 LARGE = 300_000
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(scratch, "_scratch", scratch._Scratch())
+    monkeypatch.setattr(scratch, "_scratch", scratch._ScratchMemory())
 
 
 def halves(value: float) -> list[np.ndarray]:
@@ -25,21 +25,21 @@ def halves(value: float) -> list[np.ndarray]:
 @pytest.mark.parametrize("dtypes", [("f4", "f4"), ("u1", "u1"), ("M8[ns]", "M8[ns]"), (object, object), ("i4", "f4")])
 def test_it_is_what_numpy_gives(dtypes):
     arrays = [np.zeros((200_000, 3), dtypes[0]), np.ones((300_000, 3), dtypes[1])]
-    assert (concatenated(arrays) == np.concatenate(arrays)).all()
-    assert concatenated(arrays).dtype == np.concatenate(arrays).dtype
+    assert (concatenate_arrays(arrays) == np.concatenate(arrays)).all()
+    assert concatenate_arrays(arrays).dtype == np.concatenate(arrays).dtype
 
 
 def test_memory_is_used_again_once_the_last_view_is_gone():
-    first = concatenated(halves(1))
+    first = concatenate_arrays(halves(1))
     address, view = first.ctypes.data, first[10:20]
     del first
     gc.collect()
-    second = concatenated(halves(3))
+    second = concatenate_arrays(halves(3))
     assert second.ctypes.data != address
     assert view.tolist() == [1] * 10
     del view
     gc.collect()
-    assert concatenated(halves(5)).ctypes.data == address
+    assert concatenate_arrays(halves(5)).ctypes.data == address
 
 
 @settings(max_examples=20, deadline=None)
@@ -47,7 +47,7 @@ def test_memory_is_used_again_once_the_last_view_is_gone():
 def test_what_is_kept_stays_what_it_is(which):
     kept: dict[int, np.ndarray] = {}
     for value, place in enumerate(which):
-        kept[place] = concatenated(halves(value))
+        kept[place] = concatenate_arrays(halves(value))
         kept[place][0] = -value
         for array in kept.values():
             assert array[-1] == array[1] + 1
@@ -56,7 +56,7 @@ def test_what_is_kept_stays_what_it_is(which):
 
 def test_no_more_than_so_much_is_held_for_later(monkeypatch):
     monkeypatch.setattr(scratch, "_MOST_KEPT", 10 << 20)
-    arrays = [concatenated(halves(value)) for value in range(8)]
+    arrays = [concatenate_arrays(halves(value)) for value in range(8)]
     del arrays
     gc.collect()
     assert 0 < scratch._scratch._num_free <= 10 << 20

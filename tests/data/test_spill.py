@@ -18,11 +18,11 @@ from rows_of import reading, rows
 from paceline.data.barriers import Materialize, RandomShuffle
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import packed, spill
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec import packed_blocks, spill
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
 from paceline.data.plan import Map
-from paceline.data.transform import Scope, Transform
+from paceline.data.transform import Transform, TransformScope
 
 
 def numbers(count: int = 1000, units: int = 10) -> list[Block]:
@@ -52,7 +52,7 @@ def test_rows_beyond_the_limit_are_in_files(
         data_context.execution_options.resource_limits.object_store_memory = 8000
     gc.collect()  # What earlier tests opened is not counted.
     before = open_files()
-    units = resolved(Materialize(reading(numbers())), 0, InlineExecutor())
+    units = resolve_barrier(Materialize(reading(numbers())), 0, InlineExecutor())
     in_memory = [piece.path.startswith("/proc/") for unit in units for piece in unit.pieces]
     assert in_memory.count(True) == num_in_memory
     assert num_spilled(tmp_path) == 10 - num_in_memory
@@ -64,11 +64,11 @@ def test_rows_beyond_the_limit_are_in_files(
 
 
 def test_an_allowance_counts_for_all_units_together(tmp_path: Path) -> None:
-    stores, held = spill.opened(8, 5000, str(tmp_path))
+    stores, held = spill.open_spill(8, 5000, str(tmp_path))
     kept: list[bool] = []
 
     def write(place: int) -> None:
-        with stores.writer(place) as writer:
+        with stores.open_writer(place) as writer:
             for _ in range(10):
                 kept.append(writer.write(Block({"x": np.zeros(25)})).path == stores.memory)
 
@@ -86,7 +86,7 @@ WRITERS = """
 import os, sys
 import numpy as np
 from paceline.data.block import Block
-from paceline.data.exec import packed
+from paceline.data.exec import packed_blocks
 
 count, step, writing = 4000, 1 << 20, []
 ready, start = os.pipe()
@@ -96,13 +96,13 @@ with open(sys.argv[1], "w+b") as file:
             os.close(start)
             os.read(ready, 1)
             for place in range(first, count, 2):
-                packed.written(file.fileno(), place * step, Block({"x": np.full(3, place)}))
+                packed_blocks.write_packed(file.fileno(), place * step, Block({"x": np.full(3, place)}))
             os._exit(0)
         writing.append(pid)
     os.close(start)
     os.close(ready)
     assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
-    found = [packed.read(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
+    found = [packed_blocks.read_packed(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
 assert found == [[place] * 3 for place in range(count)]
 """
 
@@ -113,9 +113,9 @@ def test_processes_that_write_at_once_leave_each_other_whole(run_script, tmp_pat
 
 
 def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
-    stores, held = spill.opened(2, 1000, str(tmp_path))
+    stores, held = spill.open_spill(2, 1000, str(tmp_path))
     for attempt in range(3):
-        with stores.writer(1) as writer:
+        with stores.open_writer(1) as writer:
             first = writer.write(Block({"x": np.full(100, attempt)}))
             second = writer.write(Block({"x": np.full(100, attempt)}))
         assert (first.path == stores.memory, second.path == stores.memory) == (True, False)
@@ -128,7 +128,7 @@ def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
 class Failing(Transform):
     name = "failing"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             if block.column("id")[0] >= 500:
                 raise RuntimeError("the user's")
@@ -149,7 +149,7 @@ def test_a_failure_on_the_way_leaves_nothing(data_context: DataContext, tmp_path
 
 def test_rows_outlive_copies_of_their_unit_and_the_unit_itself(data_context: DataContext) -> None:
     block = Block({"x": np.arange(100_000), "s": ["text"] * 100_000})
-    units = resolved(Materialize(reading([block])), 0, InlineExecutor())
+    units = resolve_barrier(Materialize(reading([block])), 0, InlineExecutor())
     copies = cloudpickle.loads(cloudpickle.dumps(units))
     del copies
     gc.collect()
@@ -165,8 +165,8 @@ import os, signal, sys
 import numpy as np
 from paceline.data.block import Block
 from paceline.data.exec import spill
-stores, held = spill.opened(1, 0, sys.argv[1])
-with stores.writer(0) as writer:
+stores, held = spill.open_spill(1, 0, sys.argv[1])
+with stores.open_writer(0) as writer:
     piece = writer.write(Block({"x": np.arange(1000)}))
 print("written", flush=True)
 if sys.argv[2] == "stay":
@@ -193,7 +193,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert living.stdout is not None
     assert living.stdout.readline() == b"written\n"
     assert num_spilled(root) == 1  # the dead one's went, this one's came
-    _, held = spill.opened(1, 0, str(root))
+    _, held = spill.open_spill(1, 0, str(root))
     assert num_spilled(root) == 1
     living.communicate(b"")
     assert living.returncode == 0
@@ -209,16 +209,16 @@ def test_a_fork_removes_nothing(tmp_path: Path) -> None:
 def test_other_directories_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "paceline-spill-new").mkdir()  # of a process that has not come to lock it
-    spill.sweep(tmp_path)
+    spill.remove_stale_spills(tmp_path)
     assert files(tmp_path) == ["mine", "paceline-spill-new"]
     os.utime(tmp_path / "paceline-spill-new", (0, 0))
-    spill.sweep(tmp_path)
+    spill.remove_stale_spills(tmp_path)
     assert files(tmp_path) == ["mine"]
 
 
 def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None:
-    stores, held = spill.opened(1, 0, str(tmp_path))
-    with stores.writer(0) as writer:
+    stores, held = spill.open_spill(1, 0, str(tmp_path))
+    with stores.open_writer(0) as writer:
         piece = writer.write(Block({"x": np.arange(1000)}))
         os.close(writer._file)
         writer._file = os.open(stores.path(0), os.O_RDONLY)
@@ -234,13 +234,13 @@ def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None
 def test_a_block_lies_aligned_and_is_not_copied(tmp_path: Path, num_rows: int) -> None:
     columns = {f"column {number}": np.arange(num_rows, dtype=kind) for number, kind in enumerate("bhilfdQ")}
     with (tmp_path / "rows").open("w+b") as file:
-        length = packed.written(file.fileno(), 0, Block(columns))
-        assert length % packed.ALIGNMENT == 0
-        back = packed.read(file.fileno(), 0, length)
+        length = packed_blocks.write_packed(file.fileno(), 0, Block(columns))
+        assert length % packed_blocks.ALIGNMENT == 0
+        back = packed_blocks.read_packed(file.fileno(), 0, length)
     assert back.num_rows == num_rows
     for name, values in columns.items():
         assert np.array_equal(back.column(name), values)
         assert back.column(name).dtype == values.dtype
         if num_rows == 100_000:
-            assert back.column(name).ctypes.data % packed.ALIGNMENT == 0
+            assert back.column(name).ctypes.data % packed_blocks.ALIGNMENT == 0
             assert not back.column(name).flags.owndata

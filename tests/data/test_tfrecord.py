@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from read_back import block, pipeline
 
 from paceline.data.block import Block
-from paceline.data.crc32c import computed, crc32c, masked
+from paceline.data.crc32c import compute_in_numpy, crc32c, mask_checksum
 from paceline.data.read_media import read_tfrecords
 from paceline.data.sources import tfrecords
-from paceline.data.sources.examples import Decoder
-from paceline.data.tfexample import MalformedExampleError, decoded, examples
-from paceline.data.tfrecord import CorruptRecordError, Inflated, framed, records
+from paceline.data.sources.tf_examples import ExampleDecoder
+from paceline.data.tfexample import MalformedExampleError, decode_example, encode_examples
+from paceline.data.tfrecord import CorruptRecordError, InflatingReader, frame_record, read_records
 
 KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}
 """From RFC 3720 and the catalogue of checksums."""
@@ -27,9 +27,9 @@ KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 
 
 @pytest.mark.parametrize(("data", "checksum"), KNOWN.items())
 def test_checksums_are_those_of_the_standard(data: bytes, checksum: int) -> None:
-    assert computed([data]) == [crc32c(data)] == [checksum]
-    assert computed([data, b"123456789"]) == [checksum, 0xE3069283]
-    assert (masked(0), masked(0xFFFFFFFF)) == (0xA282EAD8, 0xA282EAD7)
+    assert compute_in_numpy([data]) == [crc32c(data)] == [checksum]
+    assert compute_in_numpy([data, b"123456789"]) == [checksum, 0xE3069283]
+    assert (mask_checksum(0), mask_checksum(0xFFFFFFFF)) == (0xA282EAD8, 0xA282EAD7)
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,33 +44,33 @@ def test_our_own_checksums_agree_with_one_bit_at_a_time(datas: list[bytes], end:
         return state ^ 0xFFFFFFFF
 
     datas = [data + end for data in datas]
-    assert computed(datas) == [slowly(data) for data in datas]
+    assert compute_in_numpy(datas) == [slowly(data) for data in datas]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=2000), max_size=8), st.sampled_from(["plain", "gzip", "zlib", "members"]))
 def test_what_was_framed_is_read(datas: list[bytes], how: str) -> None:
-    file = b"".join(map(framed, datas))
+    file = b"".join(map(frame_record, datas))
     written = {
         "plain": io.BytesIO(file),
-        "gzip": Inflated(io.BytesIO(gzip.compress(file))),
-        "zlib": Inflated(io.BytesIO(zlib.compress(file))),
-        "members": Inflated(io.BytesIO(b"".join(gzip.compress(framed(data)) for data in datas))),
+        "gzip": InflatingReader(io.BytesIO(gzip.compress(file))),
+        "zlib": InflatingReader(io.BytesIO(zlib.compress(file))),
+        "members": InflatingReader(io.BytesIO(b"".join(gzip.compress(frame_record(data)) for data in datas))),
     }
-    assert list(records(written[how])) == datas
+    assert list(read_records(written[how])) == datas
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
 def test_a_flipped_bit_is_found_in_its_record(datas: list[bytes], data: st.DataObject) -> None:
-    frames = [framed(record) for record in datas]
+    frames = [frame_record(record) for record in datas]
     number = data.draw(st.integers(0, len(frames) - 1))
     byte = data.draw(st.integers(0, len(frames[number]) - 1))
     altered = bytearray(frames[number])
     altered[byte] ^= 1 << data.draw(st.integers(0, 7))
     file = b"".join([*frames[:number], bytes(altered), *frames[number + 1 :]])
     with pytest.raises(CorruptRecordError) as caught:
-        list(records(io.BytesIO(file)))
+        list(read_records(io.BytesIO(file)))
     assert caught.value.record == number
     assert caught.value.offset == sum(map(len, frames[:number]))
 
@@ -78,15 +78,15 @@ def test_a_flipped_bit_is_found_in_its_record(datas: list[bytes], data: st.DataO
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=3), st.data())
 def test_a_file_that_was_cut_off_is_found_unless_between_records(datas: list[bytes], data: st.DataObject) -> None:
-    frames = [framed(record) for record in datas]
+    frames = [frame_record(record) for record in datas]
     file = b"".join(frames)
     whole = np.cumsum([0, *map(len, frames)]).tolist()
     end = data.draw(st.integers(0, len(file)))
     if end in whole:
-        assert list(records(io.BytesIO(file[:end]))) == datas[: whole.index(end)]
+        assert list(read_records(io.BytesIO(file[:end]))) == datas[: whole.index(end)]
     else:
         with pytest.raises(CorruptRecordError, match="cut off"):
-            list(records(io.BytesIO(file[:end])))
+            list(read_records(io.BytesIO(file[:end])))
 
 
 def plain(values: Any) -> list[Any]:
@@ -104,17 +104,17 @@ ROW = st.fixed_dictionaries({}, optional={"a": INTS, "b": FLOATS, "c": BYTES, "�
 def test_rows_become_examples_and_rows_again(rows: list[dict[str, Any]]) -> None:
     kinds = {"a": pa.int64(), "b": pa.float32(), "c": pa.binary(), "ünï": pa.int64()}
     table = pa.table({name: pa.array([row.get(name) for row in rows], pa.list_(kind)) for name, kind in kinds.items()})
-    datas = list(examples(Block.from_arrow(table)))
-    assert [{name: plain(values) for name, values in decoded(data).items()} for data in datas] == rows
+    datas = list(encode_examples(Block.from_arrow(table)))
+    assert [{name: plain(values) for name, values in decode_example(data).items()} for data in datas] == rows
     check_together(datas)
 
 
 def check_together(datas: list[bytes]) -> None:
     """Records decoded many at a time are what each is by itself."""
-    for name, feature in Decoder().decode(datas).items():
+    for name, feature in ExampleDecoder().decode(datas).items():
         values, begin = plain(feature.values), 0
         for data, count in zip(datas, feature.counts.tolist(), strict=True):
-            alone = decoded(data)
+            alone = decode_example(data)
             assert (name in alone) == (count >= 0)
             if count >= 0:
                 assert values[begin : begin + count] == plain(alone[name])
@@ -132,7 +132,7 @@ def test_records_that_look_alike_are_read_together_as_each_alone(seed: int, num_
         "ids": random.integers(-3, 1 << 40, (num_rows, 3)),
         "text": [bytes(random.integers(0, 256, random.integers(0, 3), dtype=np.uint8)) for _ in range(num_rows)],
     }
-    check_together(list(examples(Block(alike))))
+    check_together(list(encode_examples(Block(alike))))
     wide, long = random.integers(0, 2, (2, num_rows))
     of_one_length = {
         "a": random.integers(0, 100) + 200 * wide,
@@ -140,7 +140,7 @@ def test_records_that_look_alike_are_read_together_as_each_alone(seed: int, num_
         "c": [b"x" * (1 + each) for each in long],
         "d": [b"y" * (2 - each) for each in long],
     }
-    datas = list(examples(Block(of_one_length)))
+    datas = list(encode_examples(Block(of_one_length)))
     assert len({len(data) for data in datas}) == 1
     check_together(datas)
 
@@ -153,11 +153,11 @@ def test_numbers_that_are_not_packed_are_read() -> None:
     )
     features = b"".join(b"\x0a" + bytes([len(part)]) + part for part in entry)
     data = b"\x0a" + bytes([len(features)]) + features
-    assert {name: plain(values) for name, values in decoded(data).items()} == {"f": [1.5, -2.0], "i": [5, 128]}
+    assert {name: plain(values) for name, values in decode_example(data).items()} == {"f": [1.5, -2.0], "i": [5, 128]}
     check_together([data] * 5)
 
 
-(GOOD,) = examples(Block({"a": np.array([[1, 300, -1]]), "b": np.ones((1, 2), np.float32), "c": [b"xyz"]}))
+(GOOD,) = encode_examples(Block({"a": np.array([[1, 300, -1]]), "b": np.ones((1, 2), np.float32), "c": [b"xyz"]}))
 DAMAGED = st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)).map(
     lambda change: GOOD[: change[0]] + bytes([change[1]]) + GOOD[change[0] + 1 :]
 )
@@ -167,12 +167,12 @@ DAMAGED = st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)).map(
 @given(st.binary(max_size=60) | DAMAGED)
 def test_any_bytes_are_an_example_or_a_clear_error(data: bytes) -> None:
     try:
-        alone = decoded(data)
+        alone = decode_example(data)
     except MalformedExampleError:
         with pytest.raises(MalformedExampleError):
-            Decoder().decode([data] * 5)
+            ExampleDecoder().decode([data] * 5)
     else:
-        assert sorted(Decoder().decode([data] * 5)) == sorted(alone)
+        assert sorted(ExampleDecoder().decode([data] * 5)) == sorted(alone)
         check_together([data] * 5)
 
 
@@ -187,7 +187,7 @@ def test_any_bytes_are_an_example_or_a_clear_error(data: bytes) -> None:
 )
 def test_what_no_feature_can_hold_is_refused_by_column(column: Any, message: str) -> None:
     with pytest.raises((TypeError, OverflowError), match=message):
-        list(examples(Block({"x": column})))
+        list(encode_examples(Block({"x": column})))
 
 
 def test_every_plain_type_of_column_has_a_feature() -> None:
@@ -200,14 +200,15 @@ def test_every_plain_type_of_column_has_a_feature() -> None:
         "r": [np.array([1.0]), np.array([1.0, 2.0])],
     }
     first, second = (
-        {name: plain(values) for name, values in decoded(data).items()} for data in examples(Block(columns))
+        {name: plain(values) for name, values in decode_example(data).items()}
+        for data in encode_examples(Block(columns))
     )
     assert first == {"b": [1], "d": [1.5], "u": [1], "t": [b"a"], "l": [1, 2], "r": [1.0]}
     assert second == {"b": [0], "d": [2.5], "u": [255], "l": [], "r": [1.0, 2.0]}
 
 
 def content(columns: Any) -> bytes:
-    return b"".join(map(framed, examples(Block(columns))))
+    return b"".join(map(frame_record, encode_examples(Block(columns))))
 
 
 def test_features_of_one_value_are_values_and_others_lists(tmp_path: Path) -> None:
@@ -289,9 +290,9 @@ def test_values_are_cast_to_the_types_of_the_schema_or_refused(tmp_path: Path) -
 def test_only_the_requested_columns_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(content({"x": np.arange(2), "y": np.arange(2)}))
     source = read_tfrecords(tmp_path, include_paths=True)._plan.source  # type: ignore[attr-defined]
-    (unit,) = source.projected(["y"]).units()
+    (unit,) = source.project_columns(["y"]).units()
     assert [list(one.columns) for one in unit.read()] == [["y"]]
-    (unit,) = source.projected(["path"]).units()
+    (unit,) = source.project_columns(["path"]).units()
     assert [one.num_rows for one in unit.read()] == [2]
     with pytest.raises(KeyError, match=r"no column 'z'; there are: 'x', 'y'"):
         block(read_tfrecords(tmp_path).select_columns(["z"]), optimize=True)

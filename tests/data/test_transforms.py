@@ -15,8 +15,8 @@ from listed import listed, numbers
 
 from paceline.data.context import DataContext
 from paceline.data.dataset import Dataset
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import lowered_for
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.lowering import lower_epoch
 from paceline.data.expressions import col, lit
 from paceline.data.pool import ActorPoolStrategy, TaskPoolStrategy
 
@@ -212,7 +212,7 @@ def test_a_class_is_made_once_for_each_use_in_a_process_and_keeps_its_state() ->
     calls = [
         row["call"]
         for each in (cloudpickle.loads(cloudpickle.dumps(plan)), plan)
-        for delivered in executor.run(lowered_for(each, 0, executor))
+        for delivered in executor.run(lower_epoch(each, 0, executor))
         for row in delivered.block.rows()
     ]
     assert calls == [12, 12, 14, 14, 16, 16, 101, 18, 18, 20, 20, 22, 22, 102]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from listed import listed, numbers
 
 from paceline.data.dataset import Dataset
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import lowered_for
-from paceline.data.transform import Skipped
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.lowering import lower_epoch
+from paceline.data.transform import SkippedRows
 
 HERE = Path(__file__)
 
@@ -114,7 +114,7 @@ def test_a_class_that_cannot_be_made_is_named() -> None:
     plan = numbers([3]).map(Broken)._plan
     executor = InlineExecutor()
     with pytest.raises(ZeroDivisionError, match="no model") as raised:
-        list(executor.run(lowered_for(plan, 0, executor)))
+        list(executor.run(lower_epoch(plan, 0, executor)))
     (note,) = raised.value.__notes__
     assert note.startswith("in map(Broken), when an object of Broken was made\n")
     assert f":{line_of('made')} in __init__" in note
@@ -144,9 +144,9 @@ def test_what_a_function_may_not_return_is_refused_with_its_name(dataset: Datase
         dataset.take_all()
 
 
-def run(dataset: Dataset) -> tuple[list[dict[str, Any]], list[Skipped]]:
+def run(dataset: Dataset) -> tuple[list[dict[str, Any]], list[SkippedRows]]:
     executor = InlineExecutor()
-    blocks = [delivered.block for delivered in executor.run(lowered_for(dataset._plan, 0, executor))]
+    blocks = [delivered.block for delivered in executor.run(lower_epoch(dataset._plan, 0, executor))]
     return [row for block in blocks for row in block.rows()], executor.scope.skipped
 
 

@@ -24,7 +24,7 @@ from rows_in_units import dataset_of
 
 from paceline.data.block import Block
 from paceline.data.sinks import local, staging
-from paceline.data.sinks.staging import free_numbers, numbered
+from paceline.data.sinks.staging import next_free_numbers, number_files
 from paceline.data.write import SaveMode, write_csv, write_json, write_parquet
 
 
@@ -160,7 +160,7 @@ def test_another_writer_who_is_first_loses_nothing(tmp_path: Path, mode: str, se
 def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
-    move, taken = local._moved, []
+    move, taken = local._move_file, []
 
     def late(source: Path, target: Path) -> None:
         if not taken and target.name == "part-000002.parquet":
@@ -168,7 +168,7 @@ def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, mo
             pq.write_table(Block(_rows(100)).to_arrow(), target)
         move(source, target)
 
-    monkeypatch.setattr(local, "_moved", late)
+    monkeypatch.setattr(local, "_move_file", late)
     write_parquet(dataset_of([_rows(1)], [_rows(2)]), out)
     assert _read(out) == {
         "part-000000.parquet": [0],
@@ -194,7 +194,7 @@ def test_a_failure_while_files_are_added_takes_back_those_that_were(
 ) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
-    move = local._moved
+    move = local._move_file
 
     def full(source: Path, target: Path) -> None:
         if target.name == "part-000002.parquet":
@@ -202,7 +202,7 @@ def test_a_failure_while_files_are_added_takes_back_those_that_were(
         move(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_moved", full)
+        patch.setattr(local, "_move_file", full)
         with pytest.raises(OSError, match="No space"):
             write_parquet(dataset_of([_rows(1)], [_rows(2)]), out)
     assert _everything(tmp_path) == ["out", "out/part-000000.parquet"]
@@ -231,13 +231,13 @@ def blocks():
         kill_driver()
 
 if when == "first move":
-    move = local._moved
+    move = local._move_file
     def first_move(source, target):
         move(source, target)
         kill_driver()
-    local._moved = first_move
+    local._move_file = first_move
 if when == "exchange":
-    local._exchanged = lambda one, other: False
+    local._swap_directories = lambda one, other: False
     rename = Path.rename
     def half(source, target):
         answer = rename(source, target)
@@ -313,10 +313,10 @@ def test_what_a_writer_killed_in_the_last_moment_had_changed_is_taken_back_by_th
 def test_the_staging_of_others_is_left_alone_unless_it_is_old(tmp_path: Path) -> None:
     out, notes = tmp_path / "out", tmp_path / ".out.writing-notes"
     notes.mkdir()
-    with local.LocalPlace(out).staging(overwrite=False) as living:
+    with local.LocalSinkTarget(out).open_staging(overwrite=False) as living:
         write_parquet(dataset_of([_rows(8)]), out)
         assert living.exists()
-    for age_s in (0.0, staging.ABANDONED_S + 60):
+    for age_s in (0.0, staging.ABANDONED_AFTER_S + 60):
         remote = tmp_path / f".out.writing-{'0' * 16}-1-1-abcdef"  # of another machine
         (remote / "files").mkdir(parents=True, exist_ok=True)
         changed = remote.stat().st_mtime - age_s
@@ -332,7 +332,7 @@ def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(
 ) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(7)]), out)
-    monkeypatch.setattr(local.LocalPlace, "_is_free_beside", lambda self: False)
+    monkeypatch.setattr(local.LocalSinkTarget, "_can_stage_beside", lambda self: False)
     seen: list[str] = []
 
     def looking() -> Iterator[Block]:
@@ -400,15 +400,17 @@ def test_an_empty_dataset_makes_an_empty_directory(tmp_path: Path, units: Any) -
 
 
 def test_numbers_of_files_grow_wider_so_that_their_order_stays() -> None:
-    names = numbered([("", ".png")] * 3, {"": 999_999})
+    names = number_files([("", ".png")] * 3, {"": 999_999})
     assert names == ["part-0999999.png", "part-1000000.png", "part-1000001.png"]
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["", "a=1", "a=1/b=2"]), max_size=20), st.lists(st.sampled_from(["", "a=1"])))
 def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[str]) -> None:
-    there = numbered([(directory, ".csv.gz") for directory in old], {})
-    more = numbered([(directory, ".csv.gz") for directory in new], free_numbers([*there, "notes.txt", "part-x.csv"]))
+    there = number_files([(directory, ".csv.gz") for directory in old], {})
+    more = number_files(
+        [(directory, ".csv.gz") for directory in new], next_free_numbers([*there, "notes.txt", "part-x.csv"])
+    )
     assert len({*there, *more}) == len(there) + len(more)
     for directory in set(new):
         mine = [name for name in [*there, *more] if name.rpartition("/")[0] == directory]

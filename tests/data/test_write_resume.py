@@ -17,7 +17,7 @@ from rows_in_units import dataset_of
 import paceline.data
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
-from paceline.data.sinks import progress
+from paceline.data.sinks import write_progress
 from paceline.data.write import write_csv, write_json, write_parquet
 
 NUM_UNITS = 5
@@ -183,7 +183,7 @@ if __name__ == "__main__":
 
 def test_killed_in_the_middle_it_goes_on_and_each_row_is_there_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    journal = tmp_path / ".out.resuming" / progress._DONE
+    journal = tmp_path / ".out.resuming" / write_progress._DONE
     with subprocess.Popen([sys.executable, "script.py", "is killed"], cwd=tmp_path) as driver:
         deadline = time.monotonic() + 100
         while not journal.exists() or journal.read_bytes().count(b"\n") < 7:

@@ -17,8 +17,8 @@ from pyarrow.fs import S3FileSystem
 from rows_in_units import dataset_of
 
 from paceline._core.errors import StorageError
-from paceline._storage.address import store_at
-from paceline._storage.retrying import RetryingStore
+from paceline._storage.address import open_store_at
+from paceline._storage.retrying_store import RetryingStore
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.write import write_images, write_json, write_parquet
@@ -45,10 +45,10 @@ def _rows(*numbers: int) -> dict[str, Any]:
 
 
 def _read(uri: str, filesystem: Any = None) -> dict[str, list[int]]:
-    store = store_at(uri, filesystem)
+    store = open_store_at(uri, filesystem)
     return {
         entry.key: pq.read_table(pa.BufferReader(store.read(entry.key))).column("x").to_pylist()
-        for entry in store.entries()
+        for entry in store.list_entries()
     }
 
 
@@ -128,7 +128,7 @@ def test_any_filesystem_of_fsspec_will_do() -> None:
 def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place: str, staged: Path) -> None:
     left = (
         "import sys; from pathlib import Path; from paceline.data.sinks import bucket, staging; "
-        "Path(sys.argv[1], staging.new_name(bucket._PREFIX)).mkdir()"
+        "Path(sys.argv[1], staging.new_staging_name(bucket._PREFIX)).mkdir()"
     )
     subprocess.run([sys.executable, "-c", left, str(staged)], check=True, timeout=100)
     assert len(os.listdir(staged)) == 1

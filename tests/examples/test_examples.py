@@ -29,7 +29,7 @@ def test_every_example_is_run_by_a_test_and_is_in_the_table_of_examples():
 def test_the_demo_reaches_the_accuracy_it_states(run, tmp_path):
     code, printed = run("demo.py")
     assert code == 0, printed
-    assert "6000 pictures of 8 shapes, to be told apart with an accuracy of 95%" in printed
+    assert "6000 images, 8 classes, target accuracy 95%" in printed
     assert "[rank 0] epoch 5 of 5: " in printed
     (accuracy,) = [line.split()[1] for line in printed.splitlines() if line.startswith("accuracy ")]
     assert float(accuracy.rstrip("%")) >= 95

@@ -30,9 +30,9 @@ from msgspec import inspect
 import paceline
 from paceline._control import events
 from paceline._core import system
-from paceline._core.codec import sealed, unsealed
+from paceline._core.codec import seal_line, unseal_line
 from paceline._storage.commit import Manifest
-from paceline._storage.lease import Holder
+from paceline._storage.lease import LeaseHolder
 from paceline.tune.drive import events as search_events
 
 HERE = Path(__file__).parent
@@ -80,8 +80,8 @@ def write_every_kind(directory: Path) -> None:
     directory.mkdir()
     for name, union in (("run.jsonl", events.Event), ("search.jsonl", search_events.Event)):
         kinds = inspect.type_info(union).types
-        (directory / name).write_bytes(b"".join(sealed(msgspec.json.encode(sample(kind))) for kind in kinds))
-    for name, kind in (("manifest.json", Manifest), ("lease.json", Holder)):
+        (directory / name).write_bytes(b"".join(seal_line(msgspec.json.encode(sample(kind))) for kind in kinds))
+    for name, kind in (("manifest.json", Manifest), ("lease.json", LeaseHolder)):
         (directory / name).write_text(json.dumps(sample(inspect.type_info(kind)), indent=1) + "\n")
 
 
@@ -158,8 +158,10 @@ def make_neutral(work: Path, place: Path) -> None:
 
 def neutral(data: bytes, replaced: dict[str, str], *, lines: bool) -> bytes:
     if lines:
-        payloads = [unsealed(line) for line in data.splitlines(keepends=True)]
-        return b"".join(sealed(neutral(payload, replaced, lines=False)) for payload in payloads if payload is not None)
+        payloads = [unseal_line(line) for line in data.splitlines(keepends=True)]
+        return b"".join(
+            seal_line(neutral(payload, replaced, lines=False)) for payload in payloads if payload is not None
+        )
     for old, new in replaced.items():
         data = data.replace(old.encode(), new.encode())
     return data

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from paceline._control import events
-from paceline._control.journal import decoded
+from paceline._control.journal import decode_line
 from paceline._core.codec import valid_prefix
-from paceline._storage.commit import decoded_manifest
-from paceline._storage.lease import Holder
+from paceline._storage.commit import decode_manifest
+from paceline._storage.lease import LeaseHolder
 from paceline.data.preprocessor import Preprocessor
 from paceline.train import Checkpoint, Result, TrainingFailedError
 from paceline.tune import ResultGrid, Tuner
 from paceline.tune.drive import events as search_events
-from paceline.tune.drive.book import OF_SEARCHES
+from paceline.tune.drive.search_storage import SEARCH_CODEC
 
 
 def run_command(paceline, *arguments):
@@ -52,16 +52,16 @@ def test_every_field_of_every_line_manifest_and_lease_is_known(golden):
         assert len(lines) == path.read_bytes().count(b"\n") > 0
         of_search = path.stem == "search" or path.parent.name == "search"
         for line in lines:
-            event = OF_SEARCHES.decode(line) if of_search else decoded(line, "it")
-            after = search_events.encode(event) if of_search else events.encode(event)
+            event = SEARCH_CODEC.decode(line) if of_search else decode_line(line, "it")
+            after = search_events.encode(event) if of_search else events.encode_event(event)
             assert list(lost(json.loads(line), json.loads(after), str(path))) == []
     for path in [golden / "kinds" / "manifest.json", *golden.rglob(".manifest.json")]:
         before = json.loads(path.read_bytes())
-        manifest = as_json(decoded_manifest(path.read_bytes(), str(path)))
+        manifest = as_json(decode_manifest(path.read_bytes(), str(path)))
         assert list(lost(before, {"crc32": before.get("crc32"), **manifest})) == []
     for path in [golden / "kinds" / "lease.json", *golden.rglob(".lease/*.json")]:
         data = path.read_bytes()
-        assert list(lost(json.loads(data), as_json(msgspec.json.decode(data, type=Holder)))) == []
+        assert list(lost(json.loads(data), as_json(msgspec.json.decode(data, type=LeaseHolder)))) == []
 
 
 def as_json(value):

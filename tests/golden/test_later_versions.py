@@ -6,9 +6,9 @@ import golden_runs
 import msgspec
 import pytest
 
-from paceline._core.codec import sealed, unsealed
+from paceline._core.codec import seal_line, unseal_line
 from paceline._core.errors import PacelineError, StorageError
-from paceline._storage.commit import MANIFEST_VERSION, decoded_manifest, encoded_manifest
+from paceline._storage.commit import MANIFEST_VERSION, decode_manifest, encode_manifest
 from paceline.train import Checkpoint, Result
 from paceline.tune import ResultGrid, Tuner
 
@@ -17,11 +17,11 @@ NEWER = 99
 
 def rewritten(path, change):
     """A journal with its first lines of drivers changed."""
-    lines = [json.loads(unsealed(line)) for line in path.read_bytes().splitlines(keepends=True)]
+    lines = [json.loads(unseal_line(line)) for line in path.read_bytes().splitlines(keepends=True)]
     for line in lines:
-        if line["type"] in ("DriverStarted", "SearchStarted"):
+        if line["type"] in ("driver_started", "search_started"):
             change(line)
-    path.write_bytes(b"".join(sealed(msgspec.json.encode(line)) for line in lines))
+    path.write_bytes(b"".join(seal_line(msgspec.json.encode(line)) for line in lines))
 
 
 def refusals(golden, paceline, run):
@@ -77,8 +77,8 @@ def test_a_journal_of_a_later_version_is_refused_with_both_versions(golden, pace
 @pytest.mark.parametrize("otherwise", [False, True], ids=["of-the-same-form", "of-another-form"])
 def test_a_manifest_of_a_later_version_is_refused_and_its_checkpoint_stays(golden, paceline, otherwise):
     path = golden / "interrupted" / "checkpoint_000002" / ".manifest.json"
-    newer = msgspec.structs.replace(decoded_manifest(path.read_bytes(), "it"), version=NEWER)
-    path.write_bytes(encoded_manifest(newer) if not otherwise else json.dumps({"version": NEWER, "all": []}).encode())
+    newer = msgspec.structs.replace(decode_manifest(path.read_bytes(), "it"), version=NEWER)
+    path.write_bytes(encode_manifest(newer) if not otherwise else json.dumps({"version": NEWER, "all": []}).encode())
     before = sorted((golden / "interrupted" / "checkpoint_000002").rglob("*"))
     for refusal in refusals(golden, paceline, "interrupted"):
         assert str(path) in refusal
@@ -100,6 +100,6 @@ def test_a_state_of_a_later_version_is_refused_with_both_versions(golden):
 def test_a_report_of_another_form_is_refused_with_its_file(golden):
     """Files of reports have no version of their own: they are read only after the journal, whose first line has one."""
     path = golden / "interrupted" / "reports" / "attempt_1" / "rank_1.jsonl"
-    path.write_bytes(path.read_bytes() + sealed(b'{"type":"ReportedOtherwise","attempt":1}'))
+    path.write_bytes(path.read_bytes() + seal_line(b'{"type":"ReportedOtherwise","attempt":1}'))
     with pytest.raises(StorageError, match=r"rank_1\.jsonl: a line is not understood by this version"):
         Result.from_path(golden / "interrupted")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.codec import MAX_FRAME, FrameReader, frame, sealed, unsealed, valid_prefix
+from paceline._core.codec import MAX_FRAME, FrameReader, encode_frame, seal_line, unseal_line, valid_prefix
 
 payloads = st.lists(st.binary(max_size=40), max_size=8)
 lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\r")), max_size=5)
@@ -17,8 +17,8 @@ lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\
 @settings(deadline=None)
 @given(payloads, st.lists(st.integers(0, 400), max_size=20))
 def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(map(frame, sent))
-    ends = list(accumulate(len(frame(payload)) for payload in sent))
+    stream = b"".join(map(encode_frame, sent))
+    ends = list(accumulate(len(encode_frame(payload)) for payload in sent))
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     reader = FrameReader()
     got: list[bytes] = []
@@ -34,19 +34,19 @@ def test_a_length_over_the_limit_is_refused_before_anything_is_gathered() -> Non
 
 @given(st.binary(max_size=60).filter(lambda data: b"\n" not in data))
 def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_refused(payload: bytes) -> None:
-    line = sealed(payload)
+    line = seal_line(payload)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert unsealed(line) == payload
+    assert unseal_line(line) == payload
     with pytest.raises(AssertionError, match="newline"):
-        sealed(payload + b"\n")
+        seal_line(payload + b"\n")
 
 
 @settings(deadline=None)
 @given(lines)
 def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[bytes]) -> None:
-    data = b"".join(map(sealed, sent))
-    ends = [sum(map(len, map(sealed, sent[:count]))) for count in range(len(sent) + 1)]
+    data = b"".join(map(seal_line, sent))
+    ends = [sum(map(len, map(seal_line, sent[:count]))) for count in range(len(sent) + 1)]
     for offset in range(len(data) + 1):
         num_whole = sum(end <= offset for end in ends) - 1
         assert list(valid_prefix(data[:offset])) == sent[:num_whole]
@@ -55,10 +55,10 @@ def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[byt
 @settings(deadline=None, max_examples=50)
 @given(lines, st.integers(1, 255))
 def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: list[bytes], mask: int) -> None:
-    data = b"".join(map(sealed, sent))
+    data = b"".join(map(seal_line, sent))
     end = 0
     for number, payload in enumerate(sent):
-        start, end = end, end + len(sealed(payload))
+        start, end = end, end + len(seal_line(payload))
         for offset in range(start, end):
             altered = data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :]
             found = list(valid_prefix(altered))
@@ -70,6 +70,6 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: 
 @given(lines, st.binary(max_size=30))
 def test_what_follows_a_damaged_line_is_not_read(sent: list[bytes], damage: bytes) -> None:
     torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"
-    before, after = b"".join(map(sealed, sent)), sealed(b"after")
+    before, after = b"".join(map(seal_line, sent)), seal_line(b"after")
     if zlib.crc32(torn[9:-1]):
         assert list(valid_prefix(before + torn + after)) == sent

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline._core.plain import looked_up, plain, unplain
+from paceline._core.plain_values import from_plain, get_metric, to_plain
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = text.filter(lambda key: key != "$number")
@@ -51,14 +51,14 @@ def test_any_value_comes_back_from_json_that_others_read_too(value: Any) -> None
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    wire = msgspec.json.encode(plain(value))
-    assert same(unplain(msgspec.json.decode(wire)), value)
-    assert same(unplain(json.loads(wire, parse_constant=refuse)), value)
+    wire = msgspec.json.encode(to_plain(value))
+    assert same(from_plain(msgspec.json.decode(wire)), value)
+    assert same(from_plain(json.loads(wire, parse_constant=refuse)), value)
 
 
 @given(st.lists(st.one_of(numbers, text), max_size=4))
 def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
-    assert same(unplain(plain(tuple(items))), items)
+    assert same(from_plain(to_plain(tuple(items))), items)
 
 
 @given(
@@ -72,7 +72,7 @@ def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], c
         value = {at: value} if isinstance(at, str) else [0] * at + [value]
         path = f"[{at!r}]{path}"
     with pytest.raises(TypeError) as refusal:
-        plain(value)
+        to_plain(value)
     assert str(refusal.value).startswith(f"metrics{path} is a")
 
 
@@ -90,7 +90,7 @@ def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], c
 )
 def test_what_could_not_come_back_is_refused_by_its_path(value: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error) as refusal:
-        plain({"eval": value})
+        to_plain({"eval": value})
     assert str(refusal.value).startswith(told)
     assert "\\ud" not in told or "hint: " in str(refusal.value)
 
@@ -111,7 +111,7 @@ def test_what_could_not_come_back_is_refused_by_its_path(value: Any, error: type
     ids=lambda value: f"{type(value).__name__}",
 )
 def test_scalars_of_numpy_become_numbers(value: Any, number: Any) -> None:
-    assert same(unplain(msgspec.json.decode(msgspec.json.encode(plain({"x": value})))), {"x": number})
+    assert same(from_plain(msgspec.json.decode(msgspec.json.encode(to_plain({"x": value})))), {"x": number})
 
 
 def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
@@ -124,15 +124,15 @@ def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
         "nan": torch.tensor(float("nan")),
     }
     expected = {"loss": 1.5, "half": 0.5, "count": 7, "done": True, "nan": math.nan}
-    assert same(unplain(plain(metrics)), expected)
+    assert same(from_plain(to_plain(metrics)), expected)
     with pytest.raises(ValueError, match=r"^metrics\['acc'\] is a Tensor of shape \(2, 3\)"):
-        plain({"acc": torch.zeros(2, 3)})
+        to_plain({"acc": torch.zeros(2, 3)})
 
 
 @pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0)])
 def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any) -> None:
     with pytest.raises(ValueError) as refusal:
-        plain({"eval": [1, {"acc": value}]})
+        to_plain({"eval": [1, {"acc": value}]})
     first, _, hint = str(refusal.value).partition("\n\n")
     assert first.startswith("metrics['eval'][1]['acc'] is a")
     assert str(tuple(value.shape)) in first
@@ -146,26 +146,26 @@ def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys
     class Name(str):
         pass
 
-    assert same(plain([Level.HIGH, Name("a")]), [3, "a"])
-    assert plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
+    assert same(to_plain([Level.HIGH, Name("a")]), [3, "a"])
+    assert to_plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
 
 
 def test_a_metric_is_found_by_its_name_or_by_its_path() -> None:
     metrics = {"eval": {"loss": 1, "a/b": 2}, "eval/loss": 3, "x": {"y": {"z": 4}}}
-    assert looked_up(metrics, "eval/loss") == 3
-    assert looked_up(metrics, "eval/a/b") == 2
-    assert looked_up(metrics, "x/y/z") == 4
-    assert looked_up(metrics, "x/y/none") is None
-    assert looked_up(metrics, "eval/loss/deeper") is None
-    assert looked_up([1], "x") is None
+    assert get_metric(metrics, "eval/loss") == 3
+    assert get_metric(metrics, "eval/a/b") == 2
+    assert get_metric(metrics, "x/y/z") == 4
+    assert get_metric(metrics, "x/y/none") is None
+    assert get_metric(metrics, "eval/loss/deeper") is None
+    assert get_metric([1], "x") is None
 
 
 @pytest.mark.parametrize("digits", [4300, 4301, 10_000])
 def test_an_integer_of_any_length_comes_back(digits: int) -> None:
     value = {"n": [10**digits - 1, 1 - 10**digits]}
-    assert unplain(msgspec.json.decode(msgspec.json.encode(plain(value)))) == value
+    assert from_plain(msgspec.json.decode(msgspec.json.encode(to_plain(value)))) == value
 
 
 @pytest.mark.parametrize("text", ["junk", "", "0xzz", "9" * 5000])
 def test_a_number_that_nobody_wrote_stays_what_it_is(text: str) -> None:
-    assert unplain({"$number": text}) == {"$number": text}
+    assert from_plain({"$number": text}) == {"$number": text}

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._control.run import Progress
+from paceline._control.run import RankProgress
 
 SIZES = st.one_of(st.integers(1, 70), st.integers(1000, 1100), st.just(32 * 32 * 3 + 5))
 """Of one, two and three levels."""
@@ -12,25 +12,25 @@ SIZES = st.one_of(st.integers(1, 70), st.integers(1000, 1100), st.just(32 * 32 *
 @settings(deadline=None, max_examples=150)
 @given(SIZES, st.integers(0, 5), st.data())
 def test_progress_is_a_list_that_knows_its_least(size: int, first: int, data: st.DataObject) -> None:
-    plain, progress = [first] * size, Progress.of(size, first)
+    plain, progress = [first] * size, RankProgress.start_at(size, first)
     moves = st.lists(st.tuples(st.integers(0, size - 1), st.integers(1, 3)), max_size=40)
     for rank, by in data.draw(moves):
         plain[rank] += by
-        progress = progress.advanced(rank, plain[rank])
+        progress = progress.advance(rank, plain[rank])
         assert progress[rank] == plain[rank]
-        assert progress.least == min(plain)
+        assert progress.minimum == min(plain)
     assert [progress[at] for at in range(size)] == plain
 
 
 @settings(deadline=None, max_examples=20)
 @given(SIZES, st.randoms(use_true_random=False))
 def test_the_least_moves_with_the_last_rank_of_each_round(size: int, random) -> None:
-    progress = Progress.of(size, 0)
+    progress = RankProgress.start_at(size, 0)
     for seq in (1, 2):
         ranks = list(range(size))
         random.shuffle(ranks)
         for rank in ranks:
-            assert progress.least == seq - 1
-            progress = progress.advanced(rank, seq)
-        assert progress.least == seq
-    assert progress == Progress.of(size, 2), "it does not matter by which way it came there"
+            assert progress.minimum == seq - 1
+            progress = progress.advance(rank, seq)
+        assert progress.minimum == seq
+    assert progress == RankProgress.start_at(size, 2), "it does not matter by which way it came there"

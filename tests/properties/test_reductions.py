@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 from paceline._control import events
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import DriverStarted, Event, WorkersStopped
-from paceline._control.gathering import Gathering, Report, reports_of, that_count
+from paceline._control.report_aggregator import ReportAggregator, RunReport, drop_superseded_reports, iter_reports
 from paceline._control.run import Restoring, Run, Running, Stopping
 from paceline._control.step import step
-from paceline._core.plain import plain, unplain
-from paceline._core.reductions import Mark, Reduced, apart, reduced
-from paceline._engine.messages import CheckpointStaged, Failure, Reported, Staged, WorkerFailed, WorkerReturned
+from paceline._core.plain_values import from_plain, to_plain
+from paceline._core.reductions import ReducedMetric, ReductionMark, reduce_metrics, split_reductions
+from paceline._engine.messages import (
+    CheckpointStaged,
+    Reported,
+    StagedFiles,
+    WorkerFailed,
+    WorkerFailure,
+    WorkerReturned,
+)
 
 HOWS = ("mean", "sum", "max", "min")
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.integers(-5, 5), st.floats(-10, 10))
@@ -65,32 +72,36 @@ def test_a_reduction_is_what_arithmetic_says(how, given_):
     if how == "mean":
         # A nan without weight takes no part.
         values = [0 if not weight else value for value, weight in given_]
-    reports = [({"x": value}, (Mark(("x",), how, weight),)) for value, weight in zip(values, weights, strict=True)]
-    found = reduced(reports)["x"]
+    reports = [
+        ({"x": value}, (ReductionMark(("x",), how, weight),)) for value, weight in zip(values, weights, strict=True)
+    ]
+    found = reduce_metrics(reports)["x"]
     assert close(found, together(how, values, weights))
     if how in ("sum", "max", "min"):
-        assert close(reduced(reports[::-1])["x"], found), "not even the order of ranks matters"
+        assert close(reduce_metrics(reports[::-1])["x"], found), "not even the order of ranks matters"
 
 
 @pytest.mark.parametrize("how", ["sum", "mean"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_beyond_the_range_of_a_float_the_answer_is_infinite(how, sign):
-    reports = [({"x": value}, (Mark(("x",), how, 1),)) for value in (sign * 10**400, 0.5)]
-    assert reduced(reports)["x"] == sign * math.inf
+    reports = [({"x": value}, (ReductionMark(("x",), how, 1),)) for value in (sign * 10**400, 0.5)]
+    assert reduce_metrics(reports)["x"] == sign * math.inf
 
 
 def test_cancelling_values_lose_no_digit():
     values = [1e16, 1.0, -1e16, 1.0]
-    marks = (Mark(("x",), "sum"),)
-    assert reduced([({"x": value}, marks) for value in values]) == {"x": 2.0}
-    marks = (Mark(("x",), "mean"),)
-    assert reduced([({"x": value}, marks) for value in values]) == {"x": 0.5}
-    assert reduced([({"x": value}, marks) for value in (1.7e308, 1.7e308)]) == {"x": 1.7e308}
+    marks = (ReductionMark(("x",), "sum"),)
+    assert reduce_metrics([({"x": value}, marks) for value in values]) == {"x": 2.0}
+    marks = (ReductionMark(("x",), "mean"),)
+    assert reduce_metrics([({"x": value}, marks) for value in values]) == {"x": 0.5}
+    assert reduce_metrics([({"x": value}, marks) for value in (1.7e308, 1.7e308)]) == {"x": 1.7e308}
 
 
 def test_a_worker_of_weight_0_takes_no_part_and_with_none_left_it_is_nan():
     def mean(*pairs):
-        return reduced([({"x": value}, (Mark(("x",), "mean", weight),)) for value, weight in pairs])["x"]
+        return reduce_metrics([({"x": value}, (ReductionMark(("x",), "mean", weight),)) for value, weight in pairs])[
+            "x"
+        ]
 
     assert mean((2.0, 3), (math.nan, 0)) == 2.0
     assert math.isnan(mean((2.0, 0)))
@@ -107,11 +118,11 @@ metrics = st.recursive(
 
 @given(base=metrics, path=names, how=st.sampled_from(HOWS), value=st.integers(-5, 5))
 def test_what_is_marked_anywhere_is_found_and_put_back_there(base, path, how, value):
-    marked, own = put(base, path, Reduced(how, value)), put(base, path, value)
-    found, marks = apart(marked)
+    marked, own = put(base, path, ReducedMetric(how, value)), put(base, path, value)
+    found, marks = split_reductions(marked)
     assert found == own
-    assert marks == (Mark(path, how),)
-    whole = reduced([(own, marks), (put({}, path, value + 1), marks)])
+    assert marks == (ReductionMark(path, how),)
+    whole = reduce_metrics([(own, marks), (put({}, path, value + 1), marks)])
     both = [value, value + 1]
     expected = {"mean": value + 0.5, "sum": sum(both), "max": max(both), "min": min(both)}[how]
     assert whole == put(base, path, expected)
@@ -127,15 +138,15 @@ def put(tree, path, value):
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], {"a": 1}, object()])
 def test_what_is_no_number_is_refused_where_it_is_marked(value):
     with pytest.raises(TypeError, match=r"train\.mean\(.*number"):
-        Reduced("mean", value)
+        ReducedMetric("mean", value)
     with pytest.raises(TypeError, match=r"metrics\['x'\] has train.mean\(1\) in a list"):
-        apart({"x": [{"y": Reduced("mean", 1)}]})
+        split_reductions({"x": [{"y": ReducedMetric("mean", 1)}]})
 
 
 @pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 2**64])
 def test_a_weight_is_a_finite_number_of_0_or_more(weight):
     with pytest.raises(ValueError, match=r"weight=.* is not a finite number of 0 or more"):
-        Reduced("mean", 1.0, weight)
+        ReducedMetric("mean", 1.0, weight)
 
 
 # The reports of ranks in any order, against a model that has them all in a table
@@ -149,8 +160,8 @@ class World:
         self.run = Run()
         self.journal: list[bytes] = []
         self.told: list[tuple[int, int, dict]] = []
-        self.gathering = Gathering()
-        self.reports: list[Report] = []
+        self.gathering = ReportAggregator()
+        self.reports: list[RunReport] = []
         self.table: dict[tuple[int, int], dict[int, Reported]] = {}
         """What each rank has reported, by attempt and number."""
 
@@ -159,12 +170,12 @@ class World:
         if after is self.run and not commands:
             return
         self.run = after
-        self.journal.append(events.encode(event))
-        self.reports += self.gathering.hear(event, after)
+        self.journal.append(events.encode_event(event))
+        self.reports += self.gathering.add_event(event, after)
         for command in commands:
             if isinstance(command, CommitCheckpoint):
                 record = command.record
-                self.told.append((record.attempt, record.seq, unplain(msgspec.json.decode(record.metrics))))
+                self.told.append((record.attempt, record.seq, from_plain(msgspec.json.decode(record.metrics))))
                 self.hear(events.Committed(record))
         if isinstance(self.run.phase, Restoring):
             self.hear(events.CheckpointVerified(self.run.attempt, self.run.latest.seq))
@@ -184,7 +195,7 @@ class World:
         while left:
             rank = draw(st.sampled_from(sorted(left)), "rank")
             if ends_early and draw(st.integers(0, 15), "dies") == 0:
-                self.hear(WorkerFailed(number, rank, Failure(rank, "killed", "killed by SIGKILL")))
+                self.hear(WorkerFailed(number, rank, WorkerFailure(rank, "killed", "killed by SIGKILL")))
                 self.hear(WorkersStopped(number))
                 return
             if left[rank] == totals[rank]:
@@ -205,18 +216,18 @@ class World:
             path, how = {"x": (("x",), "mean"), "n": (("n",), "sum"), "deep": (("deep", "worst"), "max")}[name]
             value = self.draw(st.sampled_from([0.5, 1, -3, math.nan, 2**65]), "value")
             own = put(own, path, value)
-            marks.append(Mark(path, how, 2 if how == "mean" and rank % 2 else None))
+            marks.append(ReductionMark(path, how, 2 if how == "mean" and rank % 2 else None))
         name = f"checkpoint_{seq:06d}" if saves else None
-        raw = msgspec.Raw(msgspec.json.encode(plain(own)))
+        raw = msgspec.Raw(msgspec.json.encode(to_plain(own)))
         event = Reported(number, rank, seq, raw, 0.0, "train.py:1", name, reduce=tuple(marks))
         self.table.setdefault((number, seq), {})[rank] = event
         self.hear(event)
         if saves:
-            self.hear(CheckpointStaged(number, seq, Staged(rank, ())))
+            self.hear(CheckpointStaged(number, seq, StagedFiles(rank, ())))
 
     def expected(self, attempt: int, seq: int) -> dict:
         made = self.table[attempt, seq]
-        own = {rank: unplain(msgspec.json.decode(event.metrics)) for rank, event in made.items()}
+        own = {rank: from_plain(msgspec.json.decode(event.metrics)) for rank, event in made.items()}
         whole = own[0]
         if not made[0].reduce:
             return whole
@@ -252,16 +263,16 @@ def test_reports_in_any_order_come_to_what_a_table_of_them_says(data):
             world.attempt(data.draw(st.integers(0, 6), "reports"), ends_early=True)
             if data.draw(st.booleans(), "the driver is lost"):
                 break
-    world.reports += world.gathering.rest()
+    world.reports += world.gathering.flush()
 
     assert all(same(metrics, world.expected(attempt, seq)) for attempt, seq, metrics in world.told)
-    counting = that_count(world.reports)
+    counting = drop_superseded_reports(world.reports)
     seqs = [report.seq for report in counting]
     assert seqs == sorted(set(seqs)), "each number once, in order"
     assert all(same(report.metrics, world.expected(report.attempt, report.seq)) for report in counting)
 
-    told = [events.decode(line) for line in world.journal]
-    read = that_count(reports_of(told))
+    told = [events.decode_event(line) for line in world.journal]
+    read = drop_superseded_reports(iter_reports(told))
     assert [(r.attempt, r.seq) for r in read] == [(r.attempt, r.seq) for r in counting], "a reader finds the same"
     assert all(same(one.metrics, other.metrics) for one, other in zip(read, counting, strict=True))
     replayed = Run()
@@ -270,27 +281,27 @@ def test_reports_in_any_order_come_to_what_a_table_of_them_says(data):
     assert replayed == world.run, "and so does the next driver"
     live = world.run.phase.running if isinstance(world.run.phase, Stopping) else world.run.phase
     if isinstance(live, Running):
-        assert all(seq > live.progress.least for seq in live.reducing), "nothing is kept that all ranks have made"
+        assert all(seq > live.progress.minimum for seq in live.reducing), "nothing is kept that all ranks have made"
 
 
 def test_a_line_without_reductions_is_as_it_was_and_older_lines_are_read():
     plain_report = Reported(1, 0, 2, msgspec.Raw(b'{"loss":1}'), 0.5, "train.py:3")
-    assert b"reduce" not in events.encode(plain_report)
+    assert b"reduce" not in events.encode_event(plain_report)
     old = (
-        b'{"type":"Reported","attempt":1,"rank":0,"seq":2,"metrics":{"loss":1},"at":0.5,"where":"train.py:3",'
+        b'{"type":"reported","attempt":1,"rank":0,"seq":2,"metrics":{"loss":1},"at":0.5,"where":"train.py:3",'
         b'"checkpoint":null,"validation":null,"data":[]}'
     )
-    assert events.decode(old) == plain_report
-    marked = msgspec.structs.replace(plain_report, reduce=(Mark(("a", "b"), "mean", 3),))
-    assert events.decode(events.encode(marked)) == marked
+    assert events.decode_event(old) == plain_report
+    marked = msgspec.structs.replace(plain_report, reduce=(ReductionMark(("a", "b"), "mean", 3),))
+    assert events.decode_event(events.encode_event(marked)) == marked
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the other way"])
 def test_ranks_that_reduce_one_metric_in_different_ways_are_told_with_both_call_sites(order):
     raw = msgspec.Raw(b'{"x":1}')
     said = [
-        Reported(1, 0, 1, raw, 0.0, "train.py:7", reduce=(Mark(("x",), "mean"),)),
-        Reported(1, 1, 1, raw, 0.0, "train.py:8", reduce=(Mark(("y",), "min"), Mark(("x",), "sum"))),
+        Reported(1, 0, 1, raw, 0.0, "train.py:7", reduce=(ReductionMark(("x",), "mean"),)),
+        Reported(1, 1, 1, raw, 0.0, "train.py:8", reduce=(ReductionMark(("y",), "min"), ReductionMark(("x",), "sum"))),
     ]
     run, _ = step(Run(), DriverStarted(2, 5))
     for at in order:

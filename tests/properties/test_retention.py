@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.plain import plain, unplain
+from paceline._core.plain_values import from_plain, to_plain
 from paceline._engine.messages import CheckpointRecord
-from paceline._storage.retention import kept, ranked
+from paceline._storage.retention import rank_checkpoints, select_kept
 
 ABSENT = "absent"
 
@@ -22,7 +22,7 @@ scores = st.one_of(
 
 def record(seq: int, score: object) -> CheckpointRecord:
     metrics = {} if score == ABSENT else {"eval": {"score": score}}
-    return CheckpointRecord(seq, f"checkpoint_{seq:06d}", 1, msgspec.Raw(msgspec.json.encode(plain(metrics))))
+    return CheckpointRecord(seq, f"checkpoint_{seq:06d}", 1, msgspec.Raw(msgspec.json.encode(to_plain(metrics))))
 
 
 @st.composite
@@ -35,7 +35,7 @@ orders = st.sampled_from(["max", "min"])
 
 
 def read_score(one: CheckpointRecord) -> float | None:
-    score = unplain(msgspec.json.decode(one.metrics)).get("eval", {}).get("score")
+    score = from_plain(msgspec.json.decode(one.metrics)).get("eval", {}).get("score")
     return score if type(score) in (int, float) and score == score else None
 
 
@@ -51,7 +51,7 @@ def is_better(one: CheckpointRecord, other: CheckpointRecord, order: str) -> boo
 @settings(max_examples=200, deadline=None)
 @given(runs(), st.integers(1, 6), orders)
 def test_the_best_stay_and_the_newest_always(records: list[CheckpointRecord], number: int, order: str) -> None:
-    stays = kept(records, number, "eval/score", order)
+    stays = select_kept(records, number, "eval/score", order)
     if not records:
         assert stays == ()
         return
@@ -70,15 +70,15 @@ def test_the_best_stay_and_the_newest_always(records: list[CheckpointRecord], nu
 def test_what_stays_keeps_its_order_and_choosing_again_changes_nothing(
     records: list[CheckpointRecord], number: int | None, attribute: str | None, order: str
 ) -> None:
-    stays = kept(records, number, attribute, order)
+    stays = select_kept(records, number, attribute, order)
     assert list(stays) == [one for one in records if one in stays]
-    assert kept(stays, number, attribute, order) == stays
+    assert select_kept(stays, number, attribute, order) == stays
 
 
 @given(runs(), st.integers(1, 6))
 def test_without_a_score_the_newest_stay_and_without_a_number_all(records: list[CheckpointRecord], number: int) -> None:
-    assert kept(records, number) == tuple(records[-number:])
-    assert kept(records, None, "eval/score") == tuple(records)
+    assert select_kept(records, number) == tuple(records[-number:])
+    assert select_kept(records, None, "eval/score") == tuple(records)
 
 
 @given(runs(), st.integers(1, 6), orders, st.sets(st.integers(0, 8)))
@@ -89,14 +89,14 @@ def test_those_whose_score_is_to_come_stay_beside_those_that_would_have_stayed(
         msgspec.structs.replace(one, status="PENDING_VALIDATION" if one.seq in waiting else "VALIDATED")
         for one in records
     ]
-    stays = {one.seq for one in kept(marked, number, "eval/score", order)}
+    stays = {one.seq for one in select_kept(marked, number, "eval/score", order)}
     pending = {one.seq for one in marked if one.seq in waiting}
-    assert stays == {one.seq for one in kept(records, number, "eval/score", order)} | pending
+    assert stays == {one.seq for one in select_kept(records, number, "eval/score", order)} | pending
 
 
 @given(runs(), orders)
 def test_ranking_goes_from_worst_to_best(records: list[CheckpointRecord], order: str) -> None:
-    standing = ranked(records, "eval/score", order)
+    standing = rank_checkpoints(records, "eval/score", order)
     assert sorted(one.seq for one in standing) == [one.seq for one in records]
     for worse, better in pairwise(standing):
         assert is_better(better, worse, order)
@@ -104,14 +104,14 @@ def test_ranking_goes_from_worst_to_best(records: list[CheckpointRecord], order:
 
 def test_an_integer_above_every_float_is_compared_exactly() -> None:
     records = [record(1, 10**400), record(2, 10**400 + 1), record(3, 1e308), record(4, 0)]
-    assert [one.seq for one in ranked(records, "eval/score", "max")] == [4, 3, 1, 2]
-    assert [one.seq for one in kept(records, 1, "eval/score", "max")] == [2, 4]
+    assert [one.seq for one in rank_checkpoints(records, "eval/score", "max")] == [4, 3, 1, 2]
+    assert [one.seq for one in select_kept(records, 1, "eval/score", "max")] == [2, 4]
 
 
 @given(runs(), st.integers(1, 6), st.sampled_from([None, "eval/score"]), orders, st.sets(st.integers(1, 50)))
 def test_those_that_are_pinned_stay_beside_the_others(
     records: list[CheckpointRecord], number: int, attribute: str | None, order: str, pinned: set[int]
 ) -> None:
-    stays = kept(records, number, attribute, order, pinned)
-    without = kept(records, number, attribute, order)
+    stays = select_kept(records, number, attribute, order, pinned)
+    without = select_kept(records, number, attribute, order)
     assert list(stays) == [one for one in records if one in without or one.seq in pinned]

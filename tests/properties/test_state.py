@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from paceline._storage.state import Arena, read_state, snapshot, write_state
+from paceline._storage.state import SnapshotMemory, read_state, take_snapshot, write_state
 
 CHARACTERS = st.characters() | st.characters(categories=["Cs"])
 STRINGS = st.text(CHARACTERS, max_size=8) | st.sampled_from(["$dict", "$leaf", "$", "", "nan"])
@@ -139,12 +139,12 @@ def test_any_state_comes_back_as_it_was(state: Any) -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(STATES, min_size=2, max_size=4))
 def test_what_an_arena_held_before_does_not_show(states: list[Any]) -> None:
-    arena = Arena()
+    arena = SnapshotMemory()
     with tempfile.TemporaryDirectory() as directory:
         for state in states:
-            entries = snapshot(state, arena).write(Path(directory))
+            entries = take_snapshot(state, arena).write(Path(directory))
             assert facts(read_state(Path(directory))) == facts(state)
-            assert snapshot(state, Arena()).write(Path(directory)) == entries
+            assert take_snapshot(state, SnapshotMemory()).write(Path(directory)) == entries
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")

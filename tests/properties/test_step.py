@@ -50,26 +50,33 @@ from paceline._control.events import (
     ValidationEnded,
     WorkersStopped,
 )
-from paceline._control.policy import ENGINE_FAILURES_IN_PLACE
+from paceline._control.retry_policy import MAX_ENGINE_FAILURES_WITHOUT_REPORT
 from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
-from paceline._control.step import ECHO_GRACE_S, SAVE_MARGIN, STOP_GRACE_S, deadline, resize_due, step
+from paceline._control.step import (
+    SAVE_TIME_FACTOR,
+    SECONDARY_FAILURE_GRACE_S,
+    STOP_GRACE_S,
+    next_deadline,
+    next_resize,
+    step,
+)
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
-    Failure,
     FailureKind,
     FileEntry,
-    PreemptionTold,
+    PreemptionNoticeReceived,
     Reported,
-    Staged,
+    StagedFiles,
     StagingFailed,
     ValidationTask,
     WorkerFailed,
+    WorkerFailure,
     WorkerHeld,
     WorkerReady,
     WorkerReturned,
 )
-from paceline._storage.retention import kept
+from paceline._storage.retention import select_kept
 
 PHASES = {
     kind.__name__.lower(): kind for kind in (Unopened, Restoring, Waiting, Running, Stopping, Validating, Finished)
@@ -116,14 +123,14 @@ class Life:
         self.first = resume.seq if resume else 0
         self.num_ready = 0
         self.reports: list[list[Reported]] = [[] for _ in range(size)]
-        self.parts: dict[tuple[int, int], Staged] = {}
+        self.parts: dict[tuple[int, int], StagedFiles] = {}
         self.asked: list[int] = []
         self.refused: set[int] = set()
         self.unanswered: set[int] = set()
         self.returned: dict[int, WorkerReturned] = {}
         self.limits: list[float] = []
         """Moments after which nobody is waited for any more."""
-        self.notices: list[tuple[PreemptionTold, float]] = []
+        self.notices: list[tuple[PreemptionNoticeReceived, float]] = []
         """And when each was heard."""
         self.announced_at: dict[int, float] = {}
         self.long_enough = False
@@ -133,7 +140,7 @@ class Life:
         self.held: dict[int, int] = {}
         self.stop_at: int | None = None
         self.ending: str | None = None
-        self.failures: list[Failure | Mismatch] = []
+        self.failures: list[WorkerFailure | Mismatch] = []
         self.stopped = False
 
     def count(self, rank: int) -> int:
@@ -149,7 +156,7 @@ class Life:
             return None
         ranks = {rank for notice, _ in self.notices for rank in notice.ranks}
         ends = min(heard_at + notice.grace_s for notice, heard_at in self.notices)
-        return Preemption(tuple(sorted(ranks)), ends, whole=any(notice.whole for notice, _ in self.notices))
+        return Preemption(tuple(sorted(ranks)), ends, whole=any(notice.includes_driver for notice, _ in self.notices))
 
     def waiting(self) -> list[int]:
         """The announced checkpoints that are not asked for yet."""
@@ -177,9 +184,9 @@ class Life:
                 return Mismatch(self.announced(seq), short)
         return None
 
-    def cause(self) -> Failure | None:
+    def cause(self) -> WorkerFailure | None:
         """The first failure in time that is no echo; None for a mismatch."""
-        own = [failure for failure in self.failures if isinstance(failure, Failure)]
+        own = [failure for failure in self.failures if isinstance(failure, WorkerFailure)]
         if len(own) < len(self.failures):
             return None
         causes = [failure for failure in own if not failure.collateral] or own
@@ -259,7 +266,7 @@ class Model:
     def _after_the_training(self, event: Event) -> list[Command]:
         if isinstance(event, StopRequested):
             self.stop_wanted = True
-        elif isinstance(event, PreemptionTold) and event.whole:
+        elif isinstance(event, PreemptionNoticeReceived) and event.includes_driver:
             self.driver_goes = True
         else:
             return []
@@ -345,11 +352,11 @@ class Model:
                 self.stop_wanted = True
                 self.life.failures = []
                 return self._end("interrupted")
-            case PreemptionTold(whole=True):
+            case PreemptionNoticeReceived(includes_driver=True):
                 self.driver_goes = True
                 self.life.failures = []
                 return self._end("preempted")
-            case PreemptionTold():
+            case PreemptionNoticeReceived():
                 return []
         raise AssertionError(f"{event} with no workers there, {self.stage}")
 
@@ -384,7 +391,7 @@ class Model:
                 return self._failed(failure, now)
             case StopRequested(now=at_once):
                 return self._stop_requested(at_once)
-            case PreemptionTold():
+            case PreemptionNoticeReceived():
                 return self._preempted(event)
             case ResizeDue() if running:
                 life.long_enough = True
@@ -398,7 +405,7 @@ class Model:
                 life.stopped = True
         return []
 
-    def _failed(self, failure: Failure, now: float) -> list[Command]:
+    def _failed(self, failure: WorkerFailure, now: float) -> list[Command]:
         life = self.life
         if self.stage == "running" or life.ending == "failed":
             life.failures.append(failure)
@@ -407,12 +414,12 @@ class Model:
         if not failure.collateral or len(life.failures) + len(life.returned) == life.size:
             return self._stop("failed")
         # An echo: the death behind it is waited for, not for long.
-        life.limits.append(now + ECHO_GRACE_S)
+        life.limits.append(now + SECONDARY_FAILURE_GRACE_S)
         return []
 
-    def _preempted(self, notice: PreemptionTold) -> list[Command]:
+    def _preempted(self, notice: PreemptionNoticeReceived) -> list[Command]:
         life = self.life
-        self.driver_goes |= notice.whole
+        self.driver_goes |= notice.includes_driver
         if self.stage != "running":
             return []
         life.notices.append((notice, self.now))
@@ -468,7 +475,7 @@ class Model:
         life.stop_at = 1 + max(life.held[rank] for rank in at_work)
         if told is None:
             return [StopWorkersAt(life.attempt, life.stop_at)]
-        in_time = self.last_save_s is None or self.now + SAVE_MARGIN * self.last_save_s < told.deadline
+        in_time = self.last_save_s is None or self.now + SAVE_TIME_FACTOR * self.last_save_s < told.deadline
         if not life.asks:
             return [StopWorkersAt(life.attempt, life.stop_at, in_time)]
         life.stop_at += 1  # All see the notice in one step, and none before it.
@@ -497,7 +504,7 @@ class Model:
 
     def _retained(self, records: list[CheckpointRecord]) -> list[CheckpointRecord]:
         rules, pins = self.driver.retention, {record.seq for record in records if self.is_pinned(record)}
-        return list(kept(records, rules.num_to_keep, rules.score_attribute, rules.score_order, pins))
+        return list(select_kept(records, rules.num_to_keep, rules.score_attribute, rules.score_order, pins))
 
     def _settled(self) -> list[Command]:
         life = self.life
@@ -548,7 +555,7 @@ class Model:
             return ""
         if cause.kind == "engine":
             self.engine_failures_since_a_report += 1
-            if self.engine_failures_since_a_report == ENGINE_FAILURES_IN_PLACE:
+            if self.engine_failures_since_a_report == MAX_ENGINE_FAILURES_WITHOUT_REPORT:
                 return "without a report in between"
         budget = {"engine": "engine failures", "preempted": "preemptions"}.get(cause.kind, "failures")
         return "" if self._spend(budget) else BUDGETS[budget]
@@ -608,7 +615,7 @@ class Model:
         spent = (run.num_failures, run.num_preemptions, run.num_engine_failures)
         assert spent == tuple(self.spent.values()), "another budget was charged"
         if self.stage != "finished":
-            assert run.num_engine_failures_in_place == self.engine_failures_since_a_report
+            assert run.num_engine_failures_without_report == self.engine_failures_since_a_report
         if isinstance(run.phase, Running | Stopping):
             live = run.phase if isinstance(run.phase, Running) else run.phase.running
             assert run.size == life.size
@@ -627,9 +634,9 @@ class Model:
             under_way = self.validating
             assert run.validating == (None if under_way is None else (under_way.seq, under_way.attempt))
         running = self.stage == "running"
-        assert deadline(run) == (min(life.limits, default=None) if running else None)
+        assert next_deadline(run) == (min(life.limits, default=None) if running else None)
         may_come_to_grow = running and not life.long_enough and self._has_room()
-        assert resize_due(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
+        assert next_resize(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
         if isinstance(run.phase, Stopping | Finished):
             assert run.phase.ending == (life.ending if self.stage == "stopping" else self.ending)
             self._check_failures(run.phase.failures)
@@ -639,7 +646,7 @@ class Model:
             assert bool(self.reason) == bool(run.phase.reason)
             assert self.ending != "resized", "a run ends because there is room"
 
-    def _check_failures(self, failures: tuple[Failure, ...]) -> None:
+    def _check_failures(self, failures: tuple[WorkerFailure, ...]) -> None:
         assert len(failures) == len(self.life.failures)
         for failure, expected in zip(failures, self.life.failures, strict=True):
             if not isinstance(expected, Mismatch):
@@ -699,7 +706,7 @@ class Workers:
         self.seen[rank, count] = seen
 
     def tell(self, rank: int, grace_s: float, whole: bool) -> None:
-        self.wires[rank].append(PreemptionTold(self.attempt, grace_s, (rank,), whole))
+        self.wires[rank].append(PreemptionNoticeReceived(self.attempt, grace_s, (rank,), whole))
 
     def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str, validates: bool) -> None:
         self.counts[rank] += 1
@@ -717,7 +724,7 @@ class Workers:
         if mode is not None:
             # A rank may announce a checkpoint that it has no file for.
             files = tuple(FileEntry(f"{rank}-{n}.bin", 10 * seq + n, f"{n}") for n in range((rank + seq) % 3))
-            staged = Staged(rank, files, in_place=mode == "in place")
+            staged = StagedFiles(rank, files, in_place=mode == "in place")
             self.uploads[rank].append(CheckpointStaged(self.attempt, seq, staged))
         if mode == "sync":
             self.in_sync[rank] = seq
@@ -748,7 +755,7 @@ class Workers:
             WorkerReturned(self.attempt, rank, count, where, stopped=count == self.stop_at, pickled=b"\x80object")
         )
 
-    def die(self, rank: int, failure: Failure) -> None:
+    def die(self, rank: int, failure: WorkerFailure) -> None:
         self.at_work.remove(rank)
         self.in_sync.pop(rank, None)
         self.uploads[rank].clear()
@@ -820,7 +827,7 @@ drivers = st.builds(
     pinned=st.sampled_from([(), (), (1, 2), (3,), tuple(range(1, 9))]),
 )
 failures = st.builds(
-    Failure,
+    WorkerFailure,
     rank=st.just(0),
     kind=st.sampled_from(["user", "user", "killed", "exited", "storage", "engine", "engine", "preempted"]),
     message=st.just("RuntimeError: no"),
@@ -878,7 +885,7 @@ class RunMachine(RuleBasedStateMachine):
         commands = self.take(event)
         assert not self.model.is_owed_a_validation(), "a validation is forgotten"
         if self.run is not before or commands:
-            self.journal.append((events.encode(event), self.now))
+            self.journal.append((events.encode_event(event), self.now))
         if isinstance(event, Reported | CheckpointStaged):
             self.heard.append(event)
         for command in commands:
@@ -1013,7 +1020,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, failure=failures)
-    def one_dies(self, pick: int, failure: Failure) -> None:
+    def one_dies(self, pick: int, failure: WorkerFailure) -> None:
         self.trouble_comes()
         ranks = sorted(self.workers.at_work)
         rank = ranks[pick % len(ranks)]
@@ -1024,7 +1031,7 @@ class RunMachine(RuleBasedStateMachine):
     def one_dies_again_and_again(self, pick: int, kind: FailureKind, times: int) -> None:
         for _ in range(times):
             if self.workers.at_work:
-                self.one_dies(pick, Failure(0, kind, f"again, at {self.now}", at=2.0))
+                self.one_dies(pick, WorkerFailure(0, kind, f"again, at {self.now}", at=2.0))
                 self.all_are_heard(first=0)
             if self.workers.may_be_gone():
                 self.workers_are_gone()
@@ -1062,18 +1069,18 @@ class RunMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.run.attempt > 1)
     @rule(age=st.integers(1, 3), seq=st.integers(1, 6), rank=st.integers(0, 2), failure=failures)
-    def an_older_attempt_speaks(self, age: int, seq: int, rank: int, failure: Failure) -> None:
+    def an_older_attempt_speaks(self, age: int, seq: int, rank: int, failure: WorkerFailure) -> None:
         attempt = max(0, self.run.attempt - age)
         raw = msgspec.Raw(b"{}")
         for event in (
             WorkerReady(attempt, rank, 1),
             Reported(attempt, rank, seq, raw, 0.0, "old.py:1", "old"),
-            CheckpointStaged(attempt, seq, Staged(rank, ())),
+            CheckpointStaged(attempt, seq, StagedFiles(rank, ())),
             StagingFailed(attempt, rank, seq, "old"),
             Committed(CheckpointRecord(seq, "old", attempt, raw)),
             CommitFailed(attempt, seq, "old"),
             WorkerHeld(attempt, rank, seq),
-            PreemptionTold(attempt, 0.0, (rank,)),
+            PreemptionNoticeReceived(attempt, 0.0, (rank,)),
             CapacityChanged(attempt, 0),
             ResizeDue(attempt),
             WorkerReturned(attempt, rank, seq),
@@ -1242,7 +1249,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(grace_s=graces, whole=st.booleans())
     def the_driver_is_told_of_an_end(self, grace_s: float, whole: bool) -> None:
         self.trouble_comes()
-        self.send(PreemptionTold(self.run.attempt, grace_s, whole=whole))
+        self.send(PreemptionNoticeReceived(self.run.attempt, grace_s, includes_driver=whole))
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
     @rule(first=picks, grace_s=graces, whole=st.booleans(), mode=modes)
@@ -1264,29 +1271,29 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, num_places=places, kind=st.sampled_from(["killed", "engine", "preempted"]))
     def one_is_lost_with_its_place(self, pick: int, num_places: int, kind: FailureKind) -> None:
-        self.one_dies(pick, Failure(0, kind, "gone", at=2.0))
+        self.one_dies(pick, WorkerFailure(0, kind, "gone", at=2.0))
         self.room_changes(num_places)
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.run.size < self.run.sizes[-1])
     @rule(soon=st.booleans())
     def there_is_room_again(self, soon: bool) -> None:
         self.room_changes(self.run.sizes[-1])
-        if soon and resize_due(self.run) is not None:
+        if soon and next_resize(self.run) is not None:
             self.more_workers_may_join()
             self.all_goes_well(("async",) * 4, ("0",) * 4)
             self.storage_catches_up()
 
-    @precondition(lambda self: resize_due(self.run) is not None)
+    @precondition(lambda self: next_resize(self.run) is not None)
     @rule()
     def more_workers_may_join(self) -> None:
-        self.now = max(self.now, resize_due(self.run) or 0.0)
+        self.now = max(self.now, next_resize(self.run) or 0.0)
         self.send(ResizeDue(self.run.attempt))
 
-    @precondition(lambda self: deadline(self.run) is not None or isinstance(self.run.phase, Stopping | Validating))
+    @precondition(lambda self: next_deadline(self.run) is not None or isinstance(self.run.phase, Stopping | Validating))
     @rule()
     def the_deadline_passes(self) -> None:
         """In time, or when the workers are already being ended, or gone."""
-        self.now = max(self.now, deadline(self.run) or 0.0)
+        self.now = max(self.now, next_deadline(self.run) or 0.0)
         self.send(DeadlinePassed(self.run.attempt))
 
     # What a lost driver leaves
@@ -1317,7 +1324,7 @@ class RunMachine(RuleBasedStateMachine):
             self.replay(len(self.journal))
             self.recover(well=True)
         self.send(next_driver)
-        if isinstance(self.run.phase, Finished) and not self.run.unvalidated:
+        if isinstance(self.run.phase, Finished) and not self.run.pending_validations:
             self.open(next_driver)  # It was complete and nothing more can happen to it: another run.
 
     def replay(self, length: int) -> None:
@@ -1328,7 +1335,7 @@ class RunMachine(RuleBasedStateMachine):
         now = self.now
         for line, heard_at in self.journal:
             self.now = heard_at
-            for command in self.take(events.decode(line)):
+            for command in self.take(events.decode_event(line)):
                 if isinstance(command, CommitCheckpoint):
                     self.asked[command.record.seq] = command
         self.now = now
@@ -1338,7 +1345,7 @@ class RunMachine(RuleBasedStateMachine):
         before = self.run
         commands = self.take(event)
         if self.run is not before:
-            self.journal.append((events.encode(event), self.now))
+            self.journal.append((events.encode_event(event), self.now))
         self.asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
 
     def recover(self, well: bool) -> None:
@@ -1352,7 +1359,7 @@ class RunMachine(RuleBasedStateMachine):
                 self.commit(record)
         told = set()
         for line, _ in self.journal:
-            match events.decode(line):
+            match events.decode_event(line):
                 case Committed(record=record):
                     told.add((record.seq, record.attempt))
                 case CheckpointsFound(records=records):
@@ -1403,7 +1410,7 @@ class RunMachine(RuleBasedStateMachine):
                 self.report(behind[0], None, "0")
             elif workers.free():
                 workers.leave(workers.free()[last])
-            elif deadline(self.run) is not None:
+            elif next_deadline(self.run) is not None:
                 self.the_deadline_passes()
 
 
@@ -1427,7 +1434,7 @@ def without_times(journal: list[tuple[bytes, float]], last: Event) -> tuple[Run,
     """Where the journal and one more event lead when nobody remembers when things happened."""
     run = Run()
     for line, _ in journal:
-        run, _ = step(run, events.decode(line))
+        run, _ = step(run, events.decode_event(line))
     return step(run, last)
 
 

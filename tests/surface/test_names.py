@@ -1,7 +1,4 @@
-"""Names that a newcomer can guess: functions are verbs or nouns, and a class name means one thing.
-
-The numbers are ratchets: lower them when names get better, never raise them.
-"""
+"""Names that a newcomer can guess: functions are verbs or nouns, and a class name means one thing."""
 
 import ast
 import re
@@ -25,10 +22,33 @@ withdrawn woken won worn written overwritten
 NOT_PARTICIPLES = frozenset(["embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"])
 """Verbs and nouns that only look like participles."""
 
-MAX_PARTICIPLE_FUNCTIONS = 977
-MAX_REPEATED_CLASS_NAMES = 91
-RETIRED_MODULE_NAMES: frozenset[str] = frozenset()
-"""Words that no module may be called any more."""
+PUBLIC_PARTICIPLES = frozenset(["applied", "completed", "continued", "fired", "unfired"])
+"""Methods that users call or override, and so keep their names."""
+
+PUBLIC_TWINS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+CheckpointConfig FailureConfig Result RunConfig ScalingConfig ReportCallback TuneReportCallback
+TuneReportCheckpointCallback PacelineDDPStrategy PacelineDeepSpeedStrategy PacelineFSDPStrategy
+PacelineLightningEnvironment
+""",
+    )
+)
+"""Classes that users import by one name from several packages, as in Ray."""
+
+RETIRED_MODULE_NAMES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+acts ahead asked asking aside beside book carried carry chosen clerk crew declared depot described desk escort
+explained fired gathering given guest held judged lasting look made means near orders others parcel playing portable
+presence printed quiet reception room seen shell shown sightings spending standing story supply telling trouble
+unheard vitals watched words
+""",
+    )
+)
+"""Private words of earlier days: no module is called so any more."""
 
 
 def is_bare_participle(name: str) -> bool:
@@ -42,14 +62,16 @@ def parse_package() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def test_few_functions_are_named_by_a_bare_participle():
+def test_no_function_is_named_by_a_bare_participle():
     named = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}"
         for path, tree in parse_package().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_bare_participle(node.name)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and is_bare_participle(node.name)
+        and node.name not in PUBLIC_PARTICIPLES
     ]
-    assert len(named) <= MAX_PARTICIPLE_FUNCTIONS, "\n".join(named)
+    assert named == [], "name it by a verb or a noun"
 
 
 def test_a_class_name_is_defined_once():
@@ -58,10 +80,10 @@ def test_a_class_name_is_defined_once():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
-    repeated = {name: where for name, where in places.items() if len(where) > 1}
-    assert len(repeated) <= MAX_REPEATED_CLASS_NAMES, repeated
+    repeated = {name: where for name, where in places.items() if len(where) > 1 and name not in PUBLIC_TWINS}
+    assert repeated == {}
 
 
 def test_no_module_has_a_retired_name():
     names = Counter(part for path in PACKAGE.rglob("*.py") for part in path.relative_to(PACKAGE).with_suffix("").parts)
-    assert not RETIRED_MODULE_NAMES & names.keys()
+    assert RETIRED_MODULE_NAMES & names.keys() == set()

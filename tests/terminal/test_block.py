@@ -8,20 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from told_run import Told
 
-from paceline._view.model import Spent, Worker
-from paceline.train.block import block, in_one_line, plain, shares, width_of
-from paceline.train.notebook import as_html
-from paceline.train.seen import TRACE, Metric, Seen, Watching
+from paceline._view.model import TimeBreakdown, Worker
+from paceline.train.notebook import render_html
+from paceline.train.run_snapshot import MAX_TRACE, MetricSnapshot, ProgressTracker, RunSnapshot
+from paceline.train.snapshot_rendering import (
+    compute_time_shares,
+    display_width,
+    format_progress_line,
+    render_block,
+    to_plain_text,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def watched(config=None, **told):
-    watching = Watching("resnet", config, began=1000.0)
+    watching = ProgressTracker("resnet", config, began=1000.0)
 
     def tell(event, run, at):
-        watching.told(event, run)
-        watching.heard(event, run, at)
+        watching.collect_reports(event, run)
+        watching.update_state(event, run, at)
 
     return watching, Told(tell, **told)
 
@@ -34,7 +40,7 @@ def two_minutes(size=2, gpus=1):
     for epoch in range(12):
         told.at += 10
         told.reported(epoch + 1, epoch=epoch, loss=1 / (epoch + 1), eval={"accuracy": epoch / 12})
-        watching.look(told.run, told.at)
+        watching.take_snapshot(told.run, told.at)
     told.committed(12, 1_400_000_000)
     told.measured(110.0, setup_s=4.0, data_s=20.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
     told.at += 10
@@ -43,16 +49,16 @@ def two_minutes(size=2, gpus=1):
 
 
 def texts(lines):
-    return [plain(line).rstrip() for line in lines]
+    return [to_plain_text(line).rstrip() for line in lines]
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_run_half_way_through(width):
     watching, told = two_minutes()
-    lines = texts(block(watching.look(told.run, told.at), width, 24))
-    assert max(map(width_of, lines)) <= width
+    lines = texts(render_block(watching.take_snapshot(told.run, told.at), width, 24))
+    assert max(map(display_width, lines)) <= width
     assert "".join(f"{line}\n" for line in lines) == (GOLDEN / f"block_{width}.txt").read_text()
-    assert in_one_line(watching.look(told.run, told.at)) == (
+    assert format_progress_line(watching.take_snapshot(told.run, told.at)) == (
         "report 12 after 2:15, 10 s an epoch, 50 %, 1:50 left: epoch=11, loss=0.08333, "
         "eval/accuracy=0.9167; checkpoint_000012 10 s ago; "
         "data 18 %, compute 63 %, report 1 %, checkpoint 4 %, starting 14 %"
@@ -62,9 +68,9 @@ def test_a_run_half_way_through(width):
 def test_before_anything_is_reported_it_says_what_it_waits_for():
     watching, told = watched()
     told.at += 30
-    assert in_one_line(watching.look(told.run, told.at)) == "no report yet after 30 s, starting"
+    assert format_progress_line(watching.take_snapshot(told.run, told.at)) == "no report yet after 30 s, starting"
     told.ready(0)
-    assert texts(block(watching.look(told.run, told.at), 80, 24)) == [
+    assert texts(render_block(watching.take_snapshot(told.run, told.at), 80, 24)) == [
         "run resnet  starting  30 s",
         "  rank  state",
         "     0  running",
@@ -75,14 +81,14 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():
     watching, told = two_minutes(size=64)
     told.hangs(40, "rank 40 has stood at train.py:41 for 45 s")
-    lines = texts(block(watching.look(told.run, told.at), 100, 24))
+    lines = texts(render_block(watching.take_snapshot(told.run, told.at), 100, 24))
     assert len(lines) < 24
     assert "  hang  rank 40 has stood at train.py:41 for 45 s" in lines
     assert any(line.startswith("    40  hangs    cuda:0   41 GB  30 GB of 80 GB") for line in lines)
     assert lines[-1] == "  and 56 more workers: 56 running, 8.0 GB to 64 GB each"
     told.moves(40)
     told.measured(125.0, gpus=1, stages=[told.limited("map(decode)")])
-    lines = texts(block(watching.look(told.run, told.at), 120, 24))
+    lines = texts(render_block(watching.take_snapshot(told.run, told.at), 120, 24))
     assert not any("hang" in line for line in lines)
     assert "waits for train: map(decode)" in "\n".join(lines)
 
@@ -95,7 +101,7 @@ def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them
     told.measured(9.0, setup_s=1.0)
     told.reported(1, loss=1.0)
     told.failed(1)
-    seen = watching.look(told.run, told.at)
+    seen = watching.take_snapshot(told.run, told.at)
     assert [(worker.rank, worker.state, worker.failure) for worker in seen.workers] == [
         (0, "running", None),
         (1, "failed", "ValueError: shapes do not fit"),
@@ -105,10 +111,10 @@ def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them
     told.ready()
     told.at += 20
     told.measured(20.0)
-    seen = watching.look(told.run, told.at)
+    seen = watching.take_snapshot(told.run, told.at)
     assert seen.attempt == 2
-    assert texts(block(seen, 80, 24))[0] == "run resnet  attempt 2  running  40 s"
-    assert seen.spent == Spent(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
+    assert texts(render_block(seen, 80, 24))[0] == "run resnet  attempt 2  running  40 s"
+    assert seen.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
 
 
 def test_what_a_run_says_is_never_markup_and_never_a_code():
@@ -117,10 +123,10 @@ def test_what_a_run_says_is_never_markup_and_never_a_code():
     told.ready()
     told.reported(1, **{name: "\x1b]0;title\x07", "b": 1.0})
     told.hangs(0, f"rank 0 stands in {name}")
-    seen = replace(watching.look(told.run, told.at), name=name, limited_by=name)
-    lines = block(seen, 60, 24)
-    assert "\x1b" not in "".join(texts(lines)) + in_one_line(seen)
-    html = as_html(lines)
+    seen = replace(watching.take_snapshot(told.run, told.at), name=name, limited_by=name)
+    lines = render_block(seen, 60, 24)
+    assert "\x1b" not in "".join(texts(lines)) + format_progress_line(seen)
+    html = render_html(lines)
     assert "<script>" not in html
     assert "&lt;script&gt;\\x1b[2J&lt;/script&gt;" in html
 
@@ -132,21 +138,21 @@ def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():
         told.at += 0.001
         told.reported(seq, step=seq, loss=float(seq))
         if seq % 1000 == 0:
-            watching.look(told.run, told.at)
-    seen = watching.look(told.run, told.at)
-    assert seen.metrics[1] == Metric("loss", 10_000.0, tuple(float(seq) for seq in range(1000, 10_001, 1000)))
+            watching.take_snapshot(told.run, told.at)
+    seen = watching.take_snapshot(told.run, told.at)
+    assert seen.metrics[1] == MetricSnapshot("loss", 10_000.0, tuple(float(seq) for seq in range(1000, 10_001, 1000)))
     assert seen.pacing.steps_per_s == pytest.approx(1000, rel=0.02)
-    assert len(watching._traces["loss"]) <= TRACE
+    assert len(watching._traces["loss"]) <= MAX_TRACE
     for seq in range(10_001, 10_500):  # A metric that changes its name each time does not fill the memory either.
         told.reported(seq, **{f"loss_{seq}": 1.0})
-        watching.look(told.run, told.at)
-    assert len(watching._traces) <= TRACE
+        watching.take_snapshot(told.run, told.at)
+    assert len(watching._traces) <= MAX_TRACE
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=6, max_size=6))
 def test_shares_of_the_time_sum_to_all_of_it(amounts):
     names = ("data_s", "compute_s", "report_s", "checkpoint_s", "starting_s", "between_s")
-    found = shares(Spent(**dict(zip(names, amounts, strict=True))))
+    found = compute_time_shares(TimeBreakdown(**dict(zip(names, amounts, strict=True))))
     assert sum(share for _, share in found) == (100 if sum(amounts) > 0 else 0)
     assert all(share >= 0 for _, share in found)
 
@@ -168,7 +174,7 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         Worker(rank=rank, state=state, device=text, host=f"{text}{rank}", rss_bytes=10**rank, cpu=0.5, failure=text)
         for rank in range(num_workers)
     )
-    seen = Seen(
+    seen = RunSnapshot(
         name=text,
         state="running",
         attempt=2,
@@ -176,12 +182,12 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         elapsed_s=4e5,
         num_reports=10**9,
         workers=workers,
-        metrics=tuple(Metric(name, value, (1.0, None, 2.0)) for name, value in metrics.items()),
-        spent=Spent(wall_s=1.0, compute_s=1.0),
+        metrics=tuple(MetricSnapshot(name, value, (1.0, None, 2.0)) for name, value in metrics.items()),
+        spent=TimeBreakdown(wall_s=1.0, compute_s=1.0),
         hang=text * 9,
     )
-    lines = block(seen, width, height)
-    assert all(width_of(plain(line)) <= max(width, 20) for line in lines)
+    lines = render_block(seen, width, height)
+    assert all(display_width(to_plain_text(line)) <= max(width, 20) for line in lines)
     if width >= 40:
         assert len(lines) <= max(height, 20)
-    assert "\x1b" not in "".join(map(plain, lines)) + in_one_line(seen)
+    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(seen)

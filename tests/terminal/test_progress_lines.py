@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from told_run import Told
 
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.train.terminal import Terminal
 
 
@@ -18,8 +18,8 @@ class PrintedRun(Told):
         self.now = 0.0
         self.out = io.StringIO()
         options = {"config": {}, "progress_s": 30.0, "clock": lambda: self.now}
-        self.terminal = Terminal(Layout(Path("resnet")), verbosity, 30, self.out, **options)
-        super().__init__(lambda event, run, at: self.terminal.saw(event, run), at=time.time(), size=1)
+        self.terminal = Terminal(RunLayout(Path("resnet")), verbosity, 30, self.out, **options)
+        super().__init__(lambda event, run, at: self.terminal.on_event(event, run), at=time.time(), size=1)
         self.ready()
 
     def wait(self, seconds):
@@ -73,7 +73,7 @@ def test_how_much_is_said_is_as_documented(verbosity, begins):
 
 
 def test_lines_go_to_where_standard_error_is_when_they_are_said(tmp_path, capsys, monkeypatch):
-    terminal = Terminal(Layout(tmp_path), 1, 30)
+    terminal = Terminal(RunLayout(tmp_path), 1, 30)
     elsewhere = io.StringIO()
     monkeypatch.setattr("sys.stderr", elsewhere)
     terminal.say("here")

@@ -6,15 +6,15 @@ import signal
 
 import pytest
 
-from paceline.train.live import Redrawn
-from paceline.train.region import can_be_drawn_on, is_same
+from paceline.train.live_terminal import RedrawTimer
+from paceline.train.terminal_region import can_draw_on, is_same_terminal
 from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
 
 BEGIN = """
 import logging, os, signal, sys, threading, time
 logging.basicConfig(format="logged %(message)s")
-from paceline.train.region import Region, can_be_drawn_on
-region = Region(sys.stderr, colour=False)
+from paceline.train.terminal_region import TerminalRegion, can_draw_on
+region = TerminalRegion(sys.stderr, colour=False)
 
 def lines(*texts):
     return [((text, "bold"),) for text in texts]
@@ -68,7 +68,7 @@ def test_all_that_is_printed_stays_however_it_ends(how, tmp_path):
 def test_lines_of_threads_stay_whole_while_regions_come_and_go(tmp_path):
     """A thread may still hold the stream that stood in for standard output while a region was there."""
     script = """
-from paceline.train.region import its_end
+from paceline.train.terminal_region import TERMINAL_LOCK
 
 def prints(number):
     stream = sys.stdout
@@ -76,7 +76,7 @@ def prints(number):
         if i % 2:
             stream.write(f"thread {number} line {i}\\n")
         else:
-            with its_end:
+            with TERMINAL_LOCK:
                 print(f"thread {number} line {i}")
 
 region.draw(lines("block"))
@@ -86,7 +86,7 @@ for thread in threads:
 while any(thread.is_alive() for thread in threads):
     region.draw(lines("block", str(time.monotonic())))
     region.close()
-    region = Region(sys.stderr, colour=False)
+    region = TerminalRegion(sys.stderr, colour=False)
 region.close()
 """
     ended, lines = lines_after(script, tmp_path)
@@ -100,11 +100,11 @@ region.close()
 def test_what_another_run_is_about_to_say_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
     script = """
 from pathlib import Path
-from paceline._storage.layout import Layout
-from paceline.train.live import LiveTerminal
+from paceline._storage.run_layout import RunLayout
+from paceline.train.live_terminal import LiveTerminal
 
-other = LiveTerminal(Layout(Path("runs/other")), 1, 60.0)
-output = other._sink()
+other = LiveTerminal(RunLayout(Path("runs/other")), 1, 60.0)
+output = other._worker_output()
 assert region.draw(lines("block 1", "block 2"))
 output.write("[rank 0] printed\\n")
 other.say("begins")
@@ -119,10 +119,10 @@ output.write("[rank 0] more\\n")
 
 def test_a_second_region_is_not_drawn_while_there_is_one(tmp_path):
     script = """
-other = Region(sys.stderr, colour=False)
+other = TerminalRegion(sys.stderr, colour=False)
 assert region.draw(lines("first"))
 assert not other.draw(lines("second"))
-assert not can_be_drawn_on(sys.stderr, "xterm"), "what is put above a region is no place for another"
+assert not can_draw_on(sys.stderr, "xterm"), "what is put above a region is no place for another"
 region.close()
 assert not region.draw(lines("closed"))
 assert other.draw(lines("second"))
@@ -170,29 +170,29 @@ region.close()
 
 def test_what_is_no_terminal_is_not_drawn_on(tmp_path):
     with (tmp_path / "file").open("w") as file:
-        assert not can_be_drawn_on(file, "xterm")
-    assert not can_be_drawn_on(file, "xterm"), "closed"
+        assert not can_draw_on(file, "xterm")
+    assert not can_draw_on(file, "xterm"), "closed"
     ours, its = os.openpty()
     with os.fdopen(ours), os.fdopen(its, "w", encoding="utf-8") as terminal:
-        assert not can_be_drawn_on(terminal, "xterm"), "it does not say how large it is"
+        assert not can_draw_on(terminal, "xterm"), "it does not say how large it is"
         resize(its, 80, 24)
-        assert can_be_drawn_on(terminal, "xterm")
-        assert is_same(terminal, terminal)
-        assert not can_be_drawn_on(terminal, "dumb")
-        assert not can_be_drawn_on(terminal, None)
+        assert can_draw_on(terminal, "xterm")
+        assert is_same_terminal(terminal, terminal)
+        assert not can_draw_on(terminal, "dumb")
+        assert not can_draw_on(terminal, None)
         other, at_its_end = os.openpty()
         resize(at_its_end, 80, 24)
         with os.fdopen(other), os.fdopen(at_its_end, "w", encoding="latin-1") as another:
-            assert not any(is_same(stream, terminal) for stream in (another, None, io.StringIO()))
-            assert not can_be_drawn_on(another, "xterm"), "it has no blocks to draw with"
+            assert not any(is_same_terminal(stream, terminal) for stream in (another, None, io.StringIO()))
+            assert not can_draw_on(another, "xterm"), "it has no blocks to draw with"
 
 
 def test_a_block_is_drawn_four_times_a_second_at_most_and_takes_a_hundredth_of_the_time():
     for takes_s, drawn in ((0.0, 40), (0.001, 40), (0.01, 10), (0.1, 1)):
-        redrawn, now, times = Redrawn(0.0), 0.0, 0
+        redrawn, now, times = RedrawTimer(0.0), 0.0, 0
         while now < 10:
             if redrawn.is_due(now):
-                redrawn.drawn(now, now + takes_s)
+                redrawn.mark_drawn(now, now + takes_s)
                 now += takes_s
                 times += 1
             now += 0.01

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._view.sparks import BLOCKS, GAP, sparkline
+from paceline._view.sparklines import BLOCKS, GAP, sparkline
 
 values = st.lists(st.one_of(st.none(), st.floats(), st.integers(-(10**20), 10**20)), max_size=50)
 

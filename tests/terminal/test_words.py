@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._view import words
+from paceline._view import formatting
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from paceline._view import words
     ],
 )
 def test_a_duration_is_told_by_its_two_largest_parts(seconds, told):
-    assert words.duration(seconds) == told
+    assert formatting.duration(seconds) == told
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_a_longer_duration_never_reads_as_a_shorter_one(one, other):
     low, high = sorted((one, other))
-    assert _seconds(words.duration(low)) <= _seconds(words.duration(high))
+    assert _seconds(formatting.duration(low)) <= _seconds(formatting.duration(high))
 
 
 def _seconds(text):
@@ -53,7 +53,7 @@ def _seconds(text):
     ],
 )
 def test_a_size_has_two_or_three_digits(num_bytes, told):
-    assert words.size(num_bytes) == told
+    assert formatting.size(num_bytes) == told
 
 
 @pytest.mark.parametrize(
@@ -69,33 +69,35 @@ def test_a_size_has_two_or_three_digits(num_bytes, told):
     ],
 )
 def test_a_number_has_four_digits_and_an_integer_all_of_them(value, told):
-    assert words.number(value) == told
+    assert formatting.number(value) == told
 
 
 def test_what_is_slow_is_told_by_how_long_it_takes():
     rates = {1234.5: "1234 steps/s", 12.34: "12 steps/s", 0.5: "0.5 steps/s", 0.133: "7.5 s a step", 0: "0 steps/s"}
-    assert {per_s: words.rate(per_s, "step") for per_s in rates} == rates
-    assert words.rate(0.01, "epoch") == "1:40 an epoch"
+    assert {per_s: formatting.rate(per_s, "step") for per_s in rates} == rates
+    assert formatting.rate(0.01, "epoch") == "1:40 an epoch"
 
 
 def test_ages_counts_values_and_dates():
-    assert (words.age(0.2), words.age(65)) == ("just now", "1:05 ago")
-    assert (words.counted(1, "worker"), words.counted(0, "worker")) == ("1 worker", "0 workers")
-    assert words.values({"loss": 0.25, "name": "x" * 50, "of": [1, 2]}) == f"loss=0.25, name={'x' * 39}…, of=[1, 2]"
+    assert (formatting.age(0.2), formatting.age(65)) == ("just now", "1:05 ago")
+    assert (formatting.format_count(1, "worker"), formatting.format_count(0, "worker")) == ("1 worker", "0 workers")
+    assert (
+        formatting.values({"loss": 0.25, "name": "x" * 50, "of": [1, 2]}) == f"loss=0.25, name={'x' * 39}…, of=[1, 2]"
+    )
     noon = 1_750_000_000.0
-    assert len(words.when(noon, now=noon)) == len("12:00:00")
-    assert words.when(noon, now=noon + 86400 * 3).startswith("2025-06-1")
-    assert words.when(1e300) == "?"
+    assert len(formatting.when(noon, now=noon)) == len("12:00:00")
+    assert formatting.when(noon, now=noon + 86400 * 3).startswith("2025-06-1")
+    assert formatting.when(1e300) == "?"
 
 
 @given(st.text())
 def test_no_text_does_anything_to_a_terminal(text):
-    shown = words.harmless(text)
+    shown = formatting.escape_unprintable(text)
     assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     shown.encode()
 
 
 def test_what_is_harmless_stays_as_it_is():
-    assert words.harmless("schön  ▁ 数 loss") == "schön ▁ 数 loss"
-    assert words.harmless("a\x1b[2Jb\nc") == "a\\x1b[2Jb c"
-    assert words.harmless("\u202eabc") == "\\u202eabc"
+    assert formatting.escape_unprintable("schön  ▁ 数 loss") == "schön ▁ 数 loss"
+    assert formatting.escape_unprintable("a\x1b[2Jb\nc") == "a\\x1b[2Jb c"
+    assert formatting.escape_unprintable("\u202eabc") == "\\u202eabc"

@@ -7,10 +7,10 @@ import msgspec
 from paceline._control.events import (
     Committed,
     DriverStarted,
-    HangPassed,
+    HangCleared,
     HangSuspected,
-    Measured,
     StageUse,
+    UsageMeasured,
     WorkerFailed,
     WorkerReady,
     WorkerReturned,
@@ -18,8 +18,8 @@ from paceline._control.events import (
 )
 from paceline._control.run import Run
 from paceline._control.step import step
-from paceline._core.plain import plain
-from paceline._engine.messages import CheckpointRecord, Failure, GpuUse, RankUse, Reported
+from paceline._core.plain_values import to_plain
+from paceline._engine.messages import CheckpointRecord, GpuUsage, RankUsage, Reported, WorkerFailure
 
 
 class Told:
@@ -42,7 +42,7 @@ class Told:
             self.happens(WorkerReady(self.run.attempt, rank, 100 + rank))
 
     def reported(self, seq, rank=0, **metrics):
-        raw = msgspec.Raw(json.dumps(plain(metrics)).encode())
+        raw = msgspec.Raw(json.dumps(to_plain(metrics)).encode())
         self.happens(Reported(self.run.attempt, rank, seq, raw, self.at, "train.py:41"))
 
     def committed(self, seq, num_bytes=1000):
@@ -52,11 +52,11 @@ class Told:
     def measured(self, wall_s, *, stages=(), gpus=0, **seconds):
         """By every rank alike; each uses a core and a half."""
         uses = tuple(
-            RankUse(
+            RankUsage(
                 rank,
                 cpu_s=1.5 * wall_s,
                 rss_bytes=(rank + 1) * 10**9,
-                gpus=tuple(GpuUse(index, 30 * 10**9, 80 * 10**9, 0.9) for index in range(gpus)),
+                gpus=tuple(GpuUsage(index, 30 * 10**9, 80 * 10**9, 0.9) for index in range(gpus)),
                 wall_s=wall_s,
                 host=f"node-{rank // 4}",
                 device=f"cuda:{rank % 4}" if gpus else "cpu",
@@ -64,19 +64,19 @@ class Told:
             )
             for rank in range(self.run.size)
         )
-        self.happens(Measured(self.run.attempt, self.at, uses, tuple(stages), bool(stages)))
+        self.happens(UsageMeasured(self.run.attempt, self.at, uses, tuple(stages), bool(stages)))
 
     def limited(self, name):
         return StageUse("train", name, limits=True)
 
     def hangs(self, rank, message):
-        self.happens(HangSuspected(self.run.attempt, Failure(rank, "hang", message)))
+        self.happens(HangSuspected(self.run.attempt, WorkerFailure(rank, "hang", message)))
 
     def moves(self, rank):
-        self.happens(HangPassed(self.run.attempt, rank, 5.0))
+        self.happens(HangCleared(self.run.attempt, rank, 5.0))
 
     def failed(self, rank, message="ValueError: shapes do not fit"):
-        self.happens(WorkerFailed(self.run.attempt, rank, Failure(rank, "user", message)))
+        self.happens(WorkerFailed(self.run.attempt, rank, WorkerFailure(rank, "user", message)))
 
     def returned(self, rank, num_reports):
         self.happens(WorkerReturned(self.run.attempt, rank, num_reports))

@@ -8,31 +8,31 @@ import msgspec
 
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
-from paceline._control.recover import history_of
-from paceline._engine.base import Group, WorkerSpec
+from paceline._control.recovery import load_history
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import (
-    Begin,
     CheckpointCommitted,
     CheckpointRefused,
     CheckpointStaged,
-    Exit,
+    ExitWorker,
     Hold,
     Joined,
     Release,
     Reported,
-    Staged,
+    StagedFiles,
     StopAt,
     WorkerHeld,
+    WorkerInit,
     WorkerReady,
     WorkerReturned,
 )
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles, hash_file
-from paceline._storage.home import Home
-from paceline._storage.layout import Layout, checkpoint_name
+from paceline._storage.run_layout import RunLayout, checkpoint_name
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import DiskRunStore
 from paceline.testing import DriverLost, FakeClock, FakeEngine
-from paceline.testing.faults.plant import faulty_seams
-from paceline.train.drive import Seams, opened
+from paceline.testing.faults.plant import build_faulty_environment
+from paceline.train.run_driver import RunEnvironment, open_run
 
 STEPS = 7
 LAST_CHECKPOINT = 6
@@ -55,7 +55,7 @@ class PatientClock(FakeClock):
 
 def worker(begin):
     """Joins, reports with a checkpoint in every second report, waits for its commit, stops where it is told to."""
-    layout = Layout(Path(begin.run_path))
+    layout = RunLayout(Path(begin.run_path))
     attempt, rank = begin.attempt, begin.rank
     state = {"held": False, "stop": None, "committed": set(), "released": set(), "exit": False}
     seq = begin.first_seq
@@ -73,7 +73,7 @@ def worker(begin):
                 state["stop"] = at
             case Release(number=number):
                 state["released"].add(number)
-            case Exit():
+            case ExitWorker():
                 state["exit"] = True
         return None
 
@@ -96,7 +96,7 @@ def worker(begin):
             target = layout.staged_rank(attempt, seq, rank) / f"rank_{rank}"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(f"{seq} of {rank}")
-            yield CheckpointStaged(attempt, seq, Staged(rank, (hash_file(target, target.name),)))
+            yield CheckpointStaged(attempt, seq, StagedFiles(rank, (hash_file(target, target.name),)))
             yield from until(lambda seq=seq: seq in state["committed"])
         answer = take((yield None))
         if answer is not None:
@@ -117,15 +117,17 @@ def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=N
         clock.limit = limit
         engine = FakeEngine(worker, clock)
         engines.append(engine)
-        seams = faulty_seams(faults, Seams(engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path)
+        seams = build_faulty_environment(
+            faults, RunEnvironment(make_engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path
+        )
         # No power is cut here: what was written is there for the next driver.
-        home = Home.of_path(str(path))
+        home = RunLocation.from_path(str(path))
         with (
             patch("os.fsync"),
             contextlib.suppress(DriverLost),
-            opened(home, seams, say=lambda text: None) as (found, depot),
+            open_run(home, seams, say=lambda text: None) as (found, depot),
         ):
-            with contextlib.closing(seams.around(seams.engine(None))) as faulty:
+            with contextlib.closing(seams.wrap_engine(seams.make_engine(None))) as faulty:
                 controller = Controller(
                     found.run,
                     journal=found.journal,
@@ -150,7 +152,7 @@ class _Stopper:
     def __init__(self, after):
         self.left = after
 
-    def saw(self, event, run):
+    def on_event(self, event, run):
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
@@ -163,7 +165,7 @@ class _Stopper:
 def rows(path, rank):
     """The reports of a rank that count."""
     found, attempt = [], 0
-    for event in history_of(DiskDepot(LocalFiles(), Layout(path)))[1]:
+    for event in load_history(DiskRunStore(LocalFiles(), RunLayout(path)))[1]:
         if isinstance(event, Reported) and event.rank == rank:
             if event.attempt > attempt:
                 attempt = event.attempt
@@ -180,7 +182,7 @@ def _group(path, command, run):
     resume, size = command.resume, command.size
     first = resume.seq if resume else 0
     begins = [
-        Begin("run", str(path), command.attempt, rank, size, rank, size, 0, first, 1, resume=resume)
+        WorkerInit("run", str(path), command.attempt, rank, size, rank, size, 0, first, 1, resume=resume)
         for rank in range(size)
     ]
-    return Group(command.attempt, tuple(WorkerSpec(begin, path / "log") for begin in begins), b"")
+    return WorkerGroupSpec(command.attempt, tuple(WorkerSpec(begin, path / "log") for begin in begins), b"")

@@ -14,8 +14,8 @@ import pytest
 from paceline import train
 from paceline._control import journal
 from paceline._control.events import CheckpointBroken, WorkerFailed
-from paceline._control.policy import first_failure
-from paceline._storage.layout import Layout
+from paceline._control.retry_policy import first_failure
+from paceline._storage.run_layout import RunLayout
 from paceline.testing import At, Faults
 from paceline.train import (
     Checkpoint,
@@ -57,7 +57,11 @@ def trainer(path, steps=6, mode="SYNC", max_failures=3):
 
 
 def failures(path):
-    return [event.failure for event in journal.read(Layout(path / "run").journal) if isinstance(event, WorkerFailed)]
+    return [
+        event.failure
+        for event in journal.read_events(RunLayout(path / "run").journal)
+        if isinstance(event, WorkerFailed)
+    ]
 
 
 def test_a_value_is_not_changed_by_its_methods_and_pickles():
@@ -144,7 +148,7 @@ def test_slow_writes_and_one_that_stalls_hold_up_their_reports_and_no_more(tmp_p
 def test_a_corrupted_checkpoint_is_noticed_and_the_one_before_used(tmp_path):
     faults = Faults(seed=1).corrupt("state.bin", how="truncate", after=4).kill(0, at=("step", 5))
     result = faults.applied_to(trainer(tmp_path)).fit()
-    broken = [e for e in journal.read(Layout(tmp_path / "run").journal) if isinstance(e, CheckpointBroken)]
+    broken = [e for e in journal.read_events(RunLayout(tmp_path / "run").journal) if isinstance(e, CheckpointBroken)]
     assert [event.seq for event in broken] == [4]
     assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4, 5, 6]
 
@@ -209,7 +213,7 @@ Faults().hang(0, at=("step", 3), how={how!r}).applied_to(
 ).fit()
 """
     assert run_script(script).returncode == -signal.SIGKILL
-    reported = journal.read(Layout(tmp_path / "runs" / "run").journal)
+    reported = journal.read_events(RunLayout(tmp_path / "runs" / "run").journal)
     assert sum(type(event).__name__ == "Reported" for event in reported) <= 2
 
 

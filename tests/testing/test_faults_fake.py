@@ -7,8 +7,8 @@ import pytest
 from paceline._control import journal
 from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
 from paceline._control.run import Finished
-from paceline._engine.base import Needs
-from paceline._storage.layout import Layout
+from paceline._engine.base import WorkerResources
+from paceline._storage.run_layout import RunLayout
 from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
 from paceline.testing.faults.engine import FaultyEngine
 from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
@@ -35,7 +35,7 @@ def test_faults_strike_once_and_the_run_goes_on_from_the_last_whole_checkpoint(t
     assert [[group.workers[0].begin.first_seq for group in engine.groups] for engine in engines] == first_seqs
     assert len(faults.fired(tmp_path)) == len(faults.all)
     assert (tmp_path / "faults.jsonl").exists() == bool(faults.all)
-    broken = [e.seq for e in journal.read(Layout(tmp_path).journal) if isinstance(e, CheckpointBroken)]
+    broken = [e.seq for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, CheckpointBroken)]
     assert broken == ([2] if first_seqs == [[0, 0]] else [])
     for rank in (0, 1):
         assert rows(tmp_path, rank) == expected(rank)
@@ -51,7 +51,7 @@ def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
     assert run.phase == Finished("complete")
     assert faults.unfired(tmp_path) == []
     assert len(engines[0].groups) == 1 + len(faults.all)
-    failed = [event for event in journal.read(Layout(tmp_path).journal) if isinstance(event, WorkerFailed)]
+    failed = [event for event in journal.read_events(RunLayout(tmp_path).journal) if isinstance(event, WorkerFailed)]
     assert [(event.rank, event.failure.kind) for event in failed][-1] == (rank, "killed")
     for other in (0, 1):
         assert rows(tmp_path, other) == expected(other)
@@ -85,7 +85,7 @@ def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
 
 def test_a_worker_out_of_memory_is_told_as_such(tmp_path):
     drive(tmp_path, Faults().oom(0, at=("step", 2)))
-    kinds = [e.failure.kind for e in journal.read(Layout(tmp_path).journal) if isinstance(e, WorkerFailed)]
+    kinds = [e.failure.kind for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, WorkerFailed)]
     assert kinds == ["memory"]
 
 
@@ -117,9 +117,9 @@ def test_capacity_is_lost_and_regained_at_its_moments(tmp_path):
     engine = FaultyEngine(FakeEngine(worker), faults, faults.memory(tmp_path), FakeClock(), lose=lambda: None)
     room = []
     for seq in (0, 2, 4):
-        engine.passed("commit", seq)
+        engine.enter_phase("commit", seq)
         engine.wait(0)
-        room.append(engine.capacity(Needs(), 1, 4))
+        room.append(engine.capacity(WorkerResources(), 1, 4))
     assert room == [4, 1, 3]
 
 
@@ -131,7 +131,9 @@ def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path
     assert faults.unfired(tmp_path) == []
     assert run.phase.ending == "complete"
     assert [
-        event.seq for event in journal.read(Layout(tmp_path).journal) if type(event).__name__ == "CommitFailed"
+        event.seq
+        for event in journal.read_events(RunLayout(tmp_path).journal)
+        if type(event).__name__ == "CommitFailed"
     ] == [4]
     assert run.latest.seq == LAST_CHECKPOINT
 
@@ -184,5 +186,5 @@ def test_a_message_held_back_holds_back_what_follows_it_and_no_other_rank(tmp_pa
     faults = Faults().delay("Reported", rank=1, number=1, delay_s=50, times=1)
     run, _ = drive(tmp_path, faults)
     assert run.phase.ending == "complete"
-    said = [(e.rank, e.seq) for e in journal.read(Layout(tmp_path).journal) if isinstance(e, Reported)]
+    said = [(e.rank, e.seq) for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, Reported)]
     assert said[:3] == [(0, 1), (0, 2), (1, 1)]

@@ -25,7 +25,7 @@ def _fit(
         **options,
     )
     if seams is not None:
-        trainer._seams = seams
+        trainer._run_environment = seams
     return trainer.fit()
 
 

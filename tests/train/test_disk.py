@@ -14,7 +14,7 @@ import pytest
 from paceline import train
 from paceline._storage import commit, files
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.train import (
     Checkpoint,
     CheckpointConfig,
@@ -82,7 +82,7 @@ def test_a_state_or_directory_too_large_for_the_disk_is_refused_and_the_run_may_
             except StorageError as error:
                 errors.append(str(error))
             # A rank may still fill the disk with what will not fit, and the next save of the other is a small one.
-            train.session._context("test").uploader.wait()
+            train.session._require_context("test").uploader.wait()
             train.collective.barrier()
         train.get_all_reported_checkpoints()
         return errors, train.get_checkpoint().to_dict()["i"]
@@ -217,7 +217,7 @@ def test_a_failing_disk_under_the_journals_sync_ends_the_run_with_its_name(fit, 
 @pytest.mark.parametrize("mode", list(CheckpointUploadMode)[:2], ids=lambda mode: mode.value)
 def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit, mode, first):
     def function():
-        context = train.session._context("test")
+        context = train.session._require_context("test")
         rank = train.get_context().get_world_rank()
         healthy = context.uploader._files
         errors = []
@@ -228,7 +228,7 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
                 with context._changed:
                     assert context._changed.wait_for(lambda: 2 in context._refused, timeout=60)
             if i == 1 and rank == 1 and first == "the others":
-                while context.layout.reports(1, 0).read_bytes().count(b"CheckpointStaged") < 2:
+                while context.layout.reports(1, 0).read_bytes().count(b'"type":"checkpoint_staged"') < 2:
                     time.sleep(0.01)
             try:
                 train.report({"i": i}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
@@ -256,7 +256,7 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
 
 def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_rank_is_left_waiting(fit):
     def function():
-        context = train.session._context("test")
+        context = train.session._require_context("test")
         rank = train.get_context().get_world_rank()
         if rank == 1:
             train.report({"i": 0})
@@ -279,7 +279,7 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
 def test_the_rank_whose_disk_is_full_is_the_cause_and_not_the_one_that_waited_for_it(fit):
     def function():
         if train.get_context().get_world_rank() == 1:
-            train.session._context("test").uploader._files = Failing()
+            train.session._require_context("test").uploader._files = Failing()
         train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
 
     for attempt in range(2):
@@ -318,7 +318,7 @@ def failed_run(fit_in, tmp_path_factory):
 def damaged(failed_run, tmp_path):
     """A copy of that run, to be damaged."""
     shutil.copytree(failed_run, tmp_path / "run")
-    return Layout(tmp_path / "run")
+    return RunLayout(tmp_path / "run")
 
 
 def flip_first_bit(path):
@@ -355,7 +355,7 @@ def test_a_damaged_file_in_the_newest_checkpoint_costs_that_checkpoint_only_and_
         assert "was committed and is gone, or its manifest is" in said
     else:
         assert "cannot be trusted and is passed over" in said
-        assert (damaged.broken / "checkpoint_000004").exists(), "kept for a person to look at"
+        assert (damaged.quarantine / "checkpoint_000004").exists(), "kept for a person to look at"
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4]
     assert saved(result) == 4
 
@@ -367,7 +367,7 @@ def test_every_bit_of_a_manifest_counts(damaged):
     unnoticed = []
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        if commit.problem_with(path.parent) is None:
+        if commit.find_problem(path.parent) is None:
             unnoticed.append(at)
     tail = whole.rindex(b'"crc32"')
     assert all(at > tail for at in unnoticed), "what it says was altered and nobody noticed"
@@ -388,7 +388,7 @@ def test_with_every_checkpoint_broken_the_run_begins_anew_or_from_what_it_was_gi
     assert said.count("cannot be trusted and is passed over") == 3
     assert "no checkpoint of the run is left" in said
     assert (str(given) in said) is with_initial
-    assert len(list(damaged.broken.iterdir())) == 3
+    assert len(list(damaged.quarantine.iterdir())) == 3
 
 
 def places(whole):

@@ -71,7 +71,7 @@ fit(function, 1)
 
     # So far it is the reader that looks into the worker's own file. The next driver writes them down.
     assert run_script(script).returncode == 0
-    lines = journal.read(tmp_path / "runs" / "run" / "journal.jsonl")
+    lines = journal.read_events(tmp_path / "runs" / "run" / "journal.jsonl")
     assert [event.seq for event in lines if isinstance(event, Reported)] == list(range(1, 501))
 
 
@@ -82,7 +82,7 @@ def test_ctrl_c_once_stops_at_the_next_report_and_the_run_continues_there(run_sc
     assert "run the script again with the same name to continue" in ended.stderr
     assert "value None" in ended.stdout
     root = tmp_path / "runs" / "run"
-    ranks = [event.rank for event in journal.read(root / "journal.jsonl") if isinstance(event, Reported)]
+    ranks = [event.rank for event in journal.read_events(root / "journal.jsonl") if isinstance(event, Reported)]
     assert ranks.count(0) == ranks.count(1), "all ranks stopped at the same report"
 
     reached = Result.from_path(root).checkpoint.to_dict()["i"]
@@ -183,12 +183,12 @@ import sys
 from pathlib import Path
 from paceline._core.clock import SystemClock
 from paceline._core.errors import RunHeldError
-from paceline._storage.lease import taken
-from paceline._storage.slots import DiskSlot
+from paceline._storage.lease import acquire_lease
+from paceline._storage.lease_stores import DiskLeaseStore
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        lease = taken(DiskSlot(Path(line.strip())), ttl_s=30, clock=SystemClock(), say=print)
+        lease = acquire_lease(DiskLeaseStore(Path(line.strip())), ttl_s=30, clock=SystemClock(), say=print)
         print("won", flush=True)
     except RunHeldError:
         print("refused", flush=True)

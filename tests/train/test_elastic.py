@@ -5,24 +5,24 @@ import os
 import pytest
 
 from paceline import train
-from paceline._engine.base import Needs
-from paceline._engine.local.devices import Machine, capacity
+from paceline._engine.base import WorkerResources
+from paceline._engine.local.devices import Machine, compute_local_capacity
 from paceline.train import Result, ScalingConfig
 
 
 @pytest.mark.parametrize(
     ("machine", "needs", "bounds", "room"),
     [
-        (Machine(4, ()), Needs(1), (1, 8), 4),
-        (Machine(4, ()), Needs(2), (1, 8), 2),
-        (Machine(1, ()), Needs(1), (2, 8), 2),
-        (Machine(8, ("0", "1")), Needs(0, 0.5), (1, 8), 4),
-        (Machine(8, ("0",)), Needs(0, 1), (2, 4), 1),
-        (Machine(8, ()), Needs(0, 1), (1, 4), 0),
+        (Machine(4, ()), WorkerResources(1), (1, 8), 4),
+        (Machine(4, ()), WorkerResources(2), (1, 8), 2),
+        (Machine(1, ()), WorkerResources(1), (2, 8), 2),
+        (Machine(8, ("0", "1")), WorkerResources(0, 0.5), (1, 8), 4),
+        (Machine(8, ("0",)), WorkerResources(0, 1), (2, 4), 1),
+        (Machine(8, ()), WorkerResources(0, 1), (1, 4), 0),
     ],
 )
 def test_room_is_what_cores_and_gpus_allow(machine, needs, bounds, room):
-    assert capacity(machine, needs, *bounds) == room
+    assert compute_local_capacity(machine, needs, *bounds) == room
 
 
 two_cores = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def function(config):
                 os.kill(os.getpid(), signal.SIGKILL)
             if config["resize"] and step == 31 and size == 1:
                 os.sched_setaffinity(config["driver"], config["cores"])
-                while '"type":"ResizeDue"' not in Path("runs/resized/journal.jsonl").read_text():
+                while '"type":"resize_due"' not in Path("runs/resized/journal.jsonl").read_text():
                     time.sleep(0.01)
             if step == 60:
                 break

@@ -125,7 +125,7 @@ def fail(fit, tmp_path):
     def fail(function):
         with pytest.raises(WorkerGroupError) as caught:
             fit(lambda: function(), 1)
-        events = journal.read(tmp_path / "run" / "journal.jsonl")
+        events = journal.read_events(tmp_path / "run" / "journal.jsonl")
         failures = [event.failure for event in events if isinstance(event, WorkerFailed)]
         return caught.value, failures[-1], (tmp_path / "run/logs/attempt_1/rank_0.log").read_text()
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._engine.local.launch import shared_zygote
+from paceline._engine.local.launchers import shared_zygote
 from paceline.train import Checkpoint, ReportMismatchError, WorkerGroupError
 from paceline.train.torch import TorchTrainer
 from processes import still_running

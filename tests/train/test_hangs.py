@@ -17,7 +17,7 @@ import pytest
 from paceline import train
 from paceline._storage.files import LocalFiles
 from paceline.train import Checkpoint, FailureConfig, UserCallback, WorkerGroupError
-from paceline.train.drive import Seams
+from paceline.train.run_driver import RunEnvironment
 
 FOR_EVER_S = 1000
 
@@ -126,7 +126,7 @@ def test_an_upload_that_storage_does_not_take_is_told_with_the_path(hang, tmp_pa
 
 def suspected(path):
     """Whether a hang is in the journal of the run, which has the source of this file too."""
-    return b'"type":"HangSuspected"' in (path / "run" / "journal.jsonl").read_bytes()
+    return b'"type":"hang_suspected"' in (path / "run" / "journal.jsonl").read_bytes()
 
 
 def until_told(path):
@@ -160,7 +160,7 @@ def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(f
         train.report({"i": 1})
         train.report({"i": 2}, checkpoint=Checkpoint.from_dict({"i": 2}))
 
-    result = fit(function, timeout_s=0.5, action="fail", seams=Seams(files=Slow()))
+    result = fit(function, timeout_s=0.5, action="fail", seams=RunEnvironment(files=Slow()))
     said = capsys.readouterr().err
     assert re.search(
         rf"the checkpoint of report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", said

@@ -14,7 +14,7 @@ import pytest
 
 from paceline import train
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.train import (
     Checkpoint,
     CheckpointConfig,
@@ -23,10 +23,10 @@ from paceline.train import (
     RunHeldError,
     ScalingConfig,
     StorageError,
-    carried,
     preflight,
+    unpicklable,
 )
-from paceline.train.drive import Seams, opened
+from paceline.train.run_driver import RunEnvironment, open_run
 
 
 class Model:
@@ -40,7 +40,7 @@ def trainer_in(place, function=lambda: None, *, name="run", seams=None, config=N
         function, train_loop_config=config, scaling_config=ScalingConfig(scaling), run_config=run
     )
     if seams is not None:
-        trainer._seams = seams
+        trainer._run_environment = seams
     return trainer
 
 
@@ -100,7 +100,7 @@ def a_link_to_nowhere(place, _):
 
 def a_run_that_is_held(place, stack):
     trainer = trainer_in(place)
-    stack.enter_context(opened(trainer.run_config.home, Seams(), print))
+    stack.enter_context(open_run(trainer.run_config.home, RunEnvironment(), print))
     return trainer
 
 
@@ -197,12 +197,12 @@ PLANTED = [
     ),
     (a_run_that_is_held, RunHeldError, rf"is being written by process {os.getpid()}"),
     (
-        lambda place, _: trainer_in(place / "new", seams=Seams(files=Full())),
+        lambda place, _: trainer_in(place / "new", seams=RunEnvironment(files=Full())),
         StorageError,
         r"/new/run: No space left on device\n\nhint: set RunConfig\(storage_path=\.\.\.\) to a place with room",
     ),
     (
-        lambda place, _: trainer_in(place / "new", seams=Seams(files=Forgetful())),
+        lambda place, _: trainer_in(place / "new", seams=RunEnvironment(files=Forgetful())),
         StorageError,
         r"/new/run did not give back what was written to it.*\n\nhint: .*storage_path",
     ),
@@ -240,7 +240,7 @@ def test_a_refusal_keeps_what_somebody_else_put_there(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(StorageError, match="No space left"):
-        trainer_in(tmp_path, seams=Seams(files=Full())).fit()
+        trainer_in(tmp_path, seams=RunEnvironment(files=Full())).fit()
     assert tree(tmp_path) == {"run": None, "run/notes.txt": b"mine"}
 
 
@@ -266,7 +266,7 @@ def test_a_complete_run_needs_no_room(tmp_path):
 
 @pytest.mark.parametrize(("num_to_keep", "num_kept", "number"), [(None, 9, 2), (3, 0, 4), (3, 1, 3), (3, 7, 1)])
 def test_a_new_checkpoint_needs_room_beside_the_old_ones(num_to_keep, num_kept, number):
-    assert preflight.num_to_come(num_to_keep, num_kept) == number
+    assert preflight.num_coming_checkpoints(num_to_keep, num_kept) == number
 
 
 def test_a_run_in_any_language_passes(tmp_path):
@@ -282,7 +282,7 @@ def test_the_storage_is_tried_and_no_trace_of_that_is_left(tmp_path):
             tried.append(path.name)
             super().write(path, data)
 
-    trainer_in(tmp_path, seams=Seams(files=Watching())).fit()
+    trainer_in(tmp_path, seams=RunEnvironment(files=Watching())).fit()
     assert tried == [".preflight"]
     assert not (tmp_path / "run" / ".preflight").exists()
 
@@ -291,7 +291,7 @@ def test_what_lies_too_deep_is_told_short():
     value = threading.Lock()
     for _ in range(50):
         value = [value]
-    found = carried.culprit({"value": value})
+    found = unpicklable.find_unpicklable({"value": value})
     assert found is not None
     assert found.path.count("->") == 13
     assert "... 38 more ... -> [0] (_thread.lock)" in found.path
@@ -302,20 +302,20 @@ def test_the_search_gives_up_on_a_large_heap(monkeypatch):
         def __reduce__(self):
             return list, ((object() for _ in ()),)  # A generator that no attribute leads to.
 
-    monkeypatch.setattr(carried, "_MAX_SEEN", 1000)
-    assert carried.culprit({"value": [Tricky(), *([i] for i in range(2000))]}).path == (
+    monkeypatch.setattr(unpicklable, "_MAX_VISITED", 1000)
+    assert unpicklable.find_unpicklable({"value": [Tricky(), *([i] for i in range(2000))]}).path == (
         "value -> something in it (generator)"
     )
-    found = carried.culprit({"value": [*([i] for i in range(2000)), threading.Lock()]})
+    found = unpicklable.find_unpicklable({"value": [*([i] for i in range(2000)), threading.Lock()]})
     assert found.path == "value -> something in it (_thread.lock)", "the limit is reached before it is found"
-    assert carried.culprit({"function": print, "config": {"x": [1, Model]}, "backend": None}) is None
+    assert unpicklable.find_unpicklable({"function": print, "config": {"x": [1, Model]}, "backend": None}) is None
 
 
 def test_a_driver_that_comes_second_by_a_hair_does_not_remove_the_lease_of_the_first(tmp_path):
-    layout = Layout(tmp_path / "run")
+    layout = RunLayout(tmp_path / "run")
 
     def lose():
-        with preflight.undone_if_refused(layout):
+        with preflight.clean_up_on_refusal(layout):
             layout.lease.mkdir(parents=True)
             (layout.lease / "000001.json").write_text("the first driver's, taken since we looked")
             raise RunHeldError

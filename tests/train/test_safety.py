@@ -21,19 +21,19 @@ from paceline._control.events import (
     Retention,
     WorkerFailed,
     WorkerReturned,
-    encode,
+    encode_event,
 )
 from paceline._control.journal import JournalVersionError
-from paceline._control.recover import recovered
+from paceline._control.recovery import recover_run
 from paceline._core.clock import SystemClock
-from paceline._core.codec import sealed
-from paceline._engine.messages import CheckpointRecord, Failure
+from paceline._core.codec import seal_line
+from paceline._engine.messages import CheckpointRecord, WorkerFailure
 from paceline._storage import commit
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import Layout, names_checkpoint
-from paceline._storage.lease import taken
-from paceline._storage.slots import DiskSlot
+from paceline._storage.lease import acquire_lease
+from paceline._storage.lease_stores import DiskLeaseStore
+from paceline._storage.run_layout import RunLayout, is_checkpoint_name
+from paceline._storage.run_store import DiskRunStore
 from paceline.train import (
     Checkpoint,
     CheckpointConfig,
@@ -68,7 +68,7 @@ def failed_run(fit_in, tmp_path_factory):
 def run(failed_run, tmp_path):
     """A copy of a run that failed after three checkpoints, to be tampered with."""
     shutil.copytree(failed_run, tmp_path / "run")
-    return Layout(tmp_path / "run")
+    return RunLayout(tmp_path / "run")
 
 
 class Payload:
@@ -92,9 +92,9 @@ def readers(layout):
         return reader
 
     def recover():
-        lease = taken(DiskSlot(layout.lease), ttl_s=30.0, clock=SystemClock(), say=lambda text: None)
+        lease = acquire_lease(DiskLeaseStore(layout.lease), ttl_s=30.0, clock=SystemClock(), say=lambda text: None)
         try:
-            recovered(DiskDepot(LocalFiles(), layout), 0.0).journal.close()
+            recover_run(DiskRunStore(LocalFiles(), layout), 0.0).journal.close()
         finally:
             lease.close()
 
@@ -125,7 +125,7 @@ def open_with_every_reader(layout):
 
 def append_events(layout, *events):
     with layout.journal.open("ab") as file:
-        file.writelines(sealed(encode(event)) for event in events)
+        file.writelines(seal_line(encode_event(event)) for event in events)
 
 
 def files_of(layout):
@@ -135,13 +135,13 @@ def files_of(layout):
 @pytest.mark.slow
 def test_a_pickle_in_the_place_of_any_file_runs_nothing(failed_run, tmp_path):
     mark = tmp_path / "owned"
-    victims = [path.relative_to(failed_run) for path in files_of(Layout(failed_run))]
+    victims = [path.relative_to(failed_run) for path in files_of(RunLayout(failed_run))]
     names = {path.name for path in victims}
     assert {"journal.jsonl", "rank_0.jsonl", "rank_0.log", "000001.json"} < names
     assert {"state.json", "state.bin", ".manifest.json", ".metadata.json"} < names
     payload = pickle.dumps(Payload(mark))
     for number, victim in enumerate([*victims, None]):
-        layout = Layout(tmp_path / f"copy-{number}" / "run")
+        layout = RunLayout(tmp_path / f"copy-{number}" / "run")
         shutil.copytree(failed_run, layout.root)
         for path in files_of(layout) if victim is None else [layout.root / victim]:
             path.write_bytes(payload)
@@ -157,7 +157,7 @@ def test_documents_that_are_in_order_and_carry_pickles_run_nothing(run, tmp_path
     mark = tmp_path / "owned"
     payload = pickle.dumps(Payload(mark))
     returned = WorkerReturned(2, 0, 1, pickled=payload)
-    failed = WorkerFailed(2, 0, Failure(0, "user", "ValueError: no"), pickled=payload)
+    failed = WorkerFailed(2, 0, WorkerFailure(0, "user", "ValueError: no"), pickled=payload)
     append_events(run, DriverStarted(1, 0), CheckpointVerified(2, 3), returned, failed)
     for directory in run.root.glob("checkpoint_*"):
         (directory / "state.bin").write_bytes(payload + bytes(-len(payload) % 64))
@@ -171,7 +171,7 @@ def test_documents_that_are_in_order_and_carry_pickles_run_nothing(run, tmp_path
         reseal(directory)
         (directory / ".metadata.json").write_text(json.dumps({"__reduce__": ["os.system", f"touch {mark}"]}))
         commit.read_manifest(directory)
-        assert commit.problem_with(directory) is None, "the document is in order"
+        assert commit.find_problem(directory) is None, "the document is in order"
         with pytest.raises(ValueError, match="say allow_pickle=True if you trust"):
             Checkpoint(directory).to_dict()
     open_with_every_reader(run)
@@ -182,7 +182,7 @@ def reseal(directory):
     """Write the manifest that a commit of these files would have."""
     manifest = commit.read_manifest(directory)
     (directory / commit.MANIFEST).unlink()
-    entries = commit.sealed_in_place(LocalFiles(), directory)
+    entries = commit.stage_in_place(LocalFiles(), directory)
     commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries))
 
 
@@ -202,16 +202,16 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     before = sorted(tmp_path.rglob("*"))
-    layout = Layout(root)
-    assert not any(map(names_checkpoint, [name, "/", "/etc", "../../../../.."]))
-    assert all(map(names_checkpoint, ["best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"]))
+    layout = RunLayout(root)
+    assert not any(map(is_checkpoint_name, [name, "/", "/etc", "../../../../.."]))
+    assert all(map(is_checkpoint_name, ["best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"]))
     with pytest.raises(StorageError, match="is not the name of a checkpoint"):
         layout.checkpoint(name)
     record = CheckpointRecord(1, name, 1, msgspec.Raw(b"{}"))
     for act in (
-        lambda: commit.delete(LocalFiles(), layout, record),
-        lambda: commit.set_aside(LocalFiles(), layout, name),
-        lambda: commit.commit(LocalFiles(), layout, record, [], world_size=1, created_at=0),
+        lambda: commit.delete_checkpoint(LocalFiles(), layout, record),
+        lambda: commit.quarantine_checkpoint(LocalFiles(), layout, name),
+        lambda: commit.commit_checkpoint(LocalFiles(), layout, record, [], world_size=1, created_at=0),
     ):
         with pytest.raises(StorageError, match="is not the name of a checkpoint"):
             act()
@@ -249,8 +249,8 @@ def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_
     run.checkpoint("checkpoint_000003").symlink_to(outside)
     manifest = commit.read_manifest(outside)
     with pytest.raises(StorageError, match="is a link to elsewhere"):
-        commit.delete(LocalFiles(), run, manifest.record)
-    assert [found.record.name for found in commit.manifests(run)] == ["checkpoint_000001", "checkpoint_000002"]
+        commit.delete_checkpoint(LocalFiles(), run, manifest.record)
+    assert [found.record.name for found in commit.iter_manifests(run)] == ["checkpoint_000001", "checkpoint_000002"]
     before = sorted(outside.iterdir())
     with pytest.raises(WorkerGroupError, match="checkpoint_000003 stands in the way: it is no checkpoint") as caught:
         fit(function, 1, checkpoint_config=CheckpointConfig(num_to_keep=1))
@@ -299,7 +299,7 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, f
         result = fit(function)
         with (root / "journal.jsonl").open("ab") as file:
             file.write(b"torn")
-        recovered(DiskDepot(LocalFiles(), Layout(root)), 0.0).journal.close()
+        recover_run(DiskRunStore(LocalFiles(), RunLayout(root)), 0.0).journal.close()
     finally:
         os.umask(before)
     assert result.return_value == [], "while it ran"
@@ -319,9 +319,9 @@ def exposed(root):
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 BOMBS = {
-    "deep metrics": b'{"type":"Reported","attempt":1,"rank":0,"seq":9,"metrics":{"x":%b},"at":0.0,"where":""}' % DEEP,
-    "a huge integer": b'{"type":"WorkersStopped","attempt":%b}' % (b"9" * 100_000),
-    "a huge number of reports": b'{"type":"WorkerReturned","attempt":1,"rank":0,"num_reports":1e400}',
+    "deep metrics": b'{"type":"reported","attempt":1,"rank":0,"seq":9,"metrics":{"x":%b},"at":0.0,"where":""}' % DEEP,
+    "a huge integer": b'{"type":"workers_stopped","attempt":%b}' % (b"9" * 100_000),
+    "a huge number of reports": b'{"type":"worker_returned","attempt":1,"rank":0,"num_reports":1e400}',
     "not an object": DEEP,
 }
 
@@ -335,11 +335,11 @@ def test_a_document_made_to_hurt_is_refused_in_words(run, bomb, where):
     match where:
         case "journal":
             with run.journal.open("ab") as file:
-                file.write(sealed(BOMBS[bomb]))
+                file.write(seal_line(BOMBS[bomb]))
         case "report":
             append_events(run, DriverStarted(1, 0))
             run.reports(2, 0).parent.mkdir()
-            run.reports(2, 0).write_bytes(sealed(BOMBS[bomb]))
+            run.reports(2, 0).write_bytes(seal_line(BOMBS[bomb]))
         case "manifest":
             body = BOMBS[bomb].removesuffix(b"}")
             (checkpoint / ".manifest.json").write_bytes(body + b',\n "crc32": "%08x"\n}' % zlib.crc32(body))

@@ -14,7 +14,7 @@ from training_scripts import HEAD
 
 from faulty_proxy import FaultyProxy
 from paceline import train
-from paceline._storage.address import store_at
+from paceline._storage.address import open_store_at
 from paceline._storage.store import Store
 from paceline.train import (
     Checkpoint,
@@ -29,7 +29,7 @@ from paceline.train import (
     TrainingFailedError,
     ValidationConfig,
 )
-from paceline.train.drive import Seams, opened
+from paceline.train.run_driver import RunEnvironment, open_run
 from servers import AZURITE_KEY, BUCKET, Server, azure_path, s3_variables
 
 SCRIPT = f"""{HEAD}
@@ -94,7 +94,7 @@ def _fit(path: str, function: Callable = SAVE_THREE, name: str = "alpha", worker
 
 
 def _keys(store: Store, below: str = "") -> list[str]:
-    return [entry.key for entry in store.entries(below)]
+    return [entry.key for entry in store.list_entries(below)]
 
 
 def _manifests(store: Store) -> list[str]:
@@ -124,7 +124,7 @@ def test_a_run_goes_on_from_the_store_after_its_driver_was_killed(
 
 def test_what_a_dead_attempt_left_is_in_no_checkpoint_and_goes_when_the_run_is_opened(s3_path: str):
     _fit(s3_path, _save(2))
-    store = store_at(f"{s3_path}/alpha")
+    store = open_store_at(f"{s3_path}/alpha")
     store.write("attempt_1/checkpoint_000003/.rank_1/left.bin", b"x")
     store.write("attempt_7/checkpoint_000009/left.bin", b"x")
     _fit(s3_path, _save(2))
@@ -143,7 +143,7 @@ def test_a_finished_run_reads_the_same_anywhere_and_a_bit_flip_in_it_is_found(s3
     # A run elsewhere may begin from a checkpoint in a store.
     resumed = fit(lambda: train.get_checkpoint().to_dict(), 1, resume_from_checkpoint=there.checkpoint)
     assert resumed.return_value == {"step": 2}
-    store, key = store_at(f"{s3_path}/alpha"), "attempt_1/checkpoint_000003/state.json"
+    store, key = open_store_at(f"{s3_path}/alpha"), "attempt_1/checkpoint_000003/state.json"
     data = bytearray(store.read(key))
     data[5] ^= 1
     store.write(key, bytes(data))
@@ -165,7 +165,7 @@ def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowes
             train.report({}, checkpoint=Checkpoint.from_directory(directory), checkpoint_dir_name=name)
 
     result = _fit(s3_path, function, checkpoint_config=CheckpointConfig(num_to_keep=2))
-    store = store_at(f"{s3_path}/alpha")
+    store = open_store_at(f"{s3_path}/alpha")
     newest = ["attempt_1/000004/last/.manifest.json", "attempt_1/checkpoint_000002/.manifest.json"]
     assert _manifests(store) == newest, "of one name, the newest"
     assert not [key for key in _keys(store) if "checkpoint_000001" in key or "000003" in key]
@@ -178,7 +178,7 @@ def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowes
 @pytest.mark.parametrize("harm", [pytest.param("missing", marks=pytest.mark.slow), "cut"])
 def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(s3_path: str, harm: str):
     _fit(s3_path, _save(3))
-    store = store_at(f"{s3_path}/alpha")
+    store = open_store_at(f"{s3_path}/alpha")
     key = "attempt_1/checkpoint_000003/state.json"
     store.delete(key) if harm == "missing" else store.write(key, b"{")
 
@@ -196,7 +196,7 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(s3_path: st
 
 
 def test_a_second_driver_is_told_who_holds_the_run(s3_path: str):
-    with opened(RunConfig(name="alpha", storage_path=s3_path).home, Seams(), print):
+    with open_run(RunConfig(name="alpha", storage_path=s3_path).home, RunEnvironment(), print):
         with pytest.raises(RunHeldError, match=f"is being written by process {os.getpid()}"):
             _fit(s3_path)
     assert _fit(s3_path).checkpoint.to_dict() == {"step": 2}

@@ -11,45 +11,45 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline._control import journal, vitals
-from paceline._control.events import Described, Measured
-from paceline._engine.messages import RankUse
+from paceline._control import journal, usage_collector
+from paceline._control.events import RunDescribed, UsageMeasured
+from paceline._engine.messages import RankUsage
 from paceline.train import Checkpoint, TrainingFailedError, ValidationConfig
-from paceline.train.described import _code
-from paceline.train.repository import repository_of
+from paceline.train.git_state import read_git_state
+from paceline.train.run_metadata import _describe_code
 
 
-def measured(path) -> list[Measured]:
+def measured(path) -> list[UsageMeasured]:
     """All measurements of the run; what holds of every one of them is looked at here."""
-    found = [event for event in journal.read(path / "run" / "journal.jsonl") if isinstance(event, Measured)]
+    found = [event for event in journal.read_events(path / "run" / "journal.jsonl") if isinstance(event, UsageMeasured)]
     for use in (use for each in found for use in each.ranks):
         assert spent(use) <= use.wall_s
         assert min(use.setup_s, use.data_s, use.report_s, use.checkpoint_s, use.cpu_s) >= 0
     return found
 
 
-def spent(use: RankUse) -> float:
+def spent(use: RankUsage) -> float:
     return use.setup_s + use.data_s + use.report_s + use.checkpoint_s
 
 
 def described(path) -> list[dict]:
-    events = journal.read(path / "run" / "journal.jsonl")
-    return [json.loads(bytes(event.about)) for event in events if isinstance(event, Described)]
+    events = journal.read_events(path / "run" / "journal.jsonl")
+    return [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
 
 
 def await_measurements(number):
     """In a worker: wait until the journal of its run has so many more measurements."""
     path = Path(train.get_context().get_trial_dir()) / "journal.jsonl"
-    before = path.read_text().count('"type":"Measured"')
-    while path.read_text().count('"type":"Measured"') < before + number:
+    before = path.read_text().count('"type":"usage_measured"')
+    while path.read_text().count('"type":"usage_measured"') < before + number:
         time.sleep(0.01)
 
 
 @pytest.fixture
 def often(monkeypatch):
     """Ranks are asked every few moments."""
-    monkeypatch.setattr(vitals, "EVERY_S", 0.05)
-    monkeypatch.setattr(vitals, "PER_RANK_S", 0.0)
+    monkeypatch.setattr(usage_collector, "EVERY_S", 0.05)
+    monkeypatch.setattr(usage_collector, "PER_RANK_S", 0.0)
 
 
 def test_every_rank_is_measured_while_it_runs_and_at_its_end_unless_it_was_killed(tmp_path, fit, often):
@@ -140,7 +140,7 @@ def test_a_run_is_described_with_what_it_was_given_and_without_secrets(tmp_path,
     )
     assert any(Path(__file__).read_text() == text for text in code["sources"].values())
     assert "hunter2" not in json.dumps({**about, "code": {**code, "sources": {}}})
-    assert _code(git, 100)["sources"] == {}, "files that are too large are left out"
+    assert _describe_code(git, 100)["sources"] == {}, "files that are too large are left out"
 
 
 def git(path, *arguments):
@@ -150,25 +150,25 @@ def git(path, *arguments):
 
 
 def test_commit_branch_and_changes_are_those_that_git_tells(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.train.repository._KEPT_S", 0.0)
+    monkeypatch.setattr("paceline.train.git_state._CACHE_S", 0.0)
     monkeypatch.delenv("GIT_DIR", raising=False)
     monkeypatch.delenv("GIT_WORK_TREE", raising=False)
     root = tmp_path / "code"
     (root / "deep").mkdir(parents=True)
     git(root, "init", "-b", "trunk")
-    assert repository_of(root) == {"commit": "", "branch": "trunk", "dirty": False}
+    assert read_git_state(root) == {"commit": "", "branch": "trunk", "dirty": False}
     (root / "deep" / "train.py").write_text("1")
     git(root, "add", ".")
     git(root, "commit", "-m", "first")
     commit = git(root, "rev-parse", "HEAD")
-    assert repository_of(root / "deep") == {"commit": commit, "branch": "trunk", "dirty": False}
+    assert read_git_state(root / "deep") == {"commit": commit, "branch": "trunk", "dirty": False}
     (root / "deep" / "train.py").write_text("2")
-    assert repository_of(root) == {"commit": commit, "branch": "trunk", "dirty": True}
+    assert read_git_state(root) == {"commit": commit, "branch": "trunk", "dirty": True}
     git(root, "pack-refs", "--all")
-    assert repository_of(root)["commit"] == commit
+    assert read_git_state(root)["commit"] == commit
     git(root, "worktree", "add", "-b", "other/one", str(tmp_path / "beside"))
-    assert repository_of(tmp_path / "beside") == {"commit": commit, "branch": "other/one", "dirty": False}
+    assert read_git_state(tmp_path / "beside") == {"commit": commit, "branch": "other/one", "dirty": False}
     git(tmp_path / "beside", "checkout", "--detach")
-    assert repository_of(tmp_path / "beside") == {"commit": commit, "branch": None, "dirty": False}
+    assert read_git_state(tmp_path / "beside") == {"commit": commit, "branch": None, "dirty": False}
     (tmp_path / ".git").write_text("gitdir: nowhere")
-    assert repository_of(tmp_path) is None, "it is broken"
+    assert read_git_state(tmp_path) is None, "it is broken"

@@ -8,16 +8,16 @@ from paceline._control.events import (
     CommitFailed,
     Committed,
     DriverStarted,
-    Failure,
-    HangPassed,
+    HangCleared,
     HangSuspected,
     Reported,
     Retention,
+    WorkerFailure,
 )
 from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._engine.messages import CheckpointRecord
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.train.terminal import LogTail, Terminal
 
 
@@ -34,7 +34,7 @@ def after(*events, now=0.0):
 
 def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_site(tmp_path):
     out = io.StringIO()
-    terminal = Terminal(Layout(tmp_path), verbosity=1, notice_s=30, out=out)
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, out=out)
     run = after(reported(0, 1), reported(0, 2, "checkpoint_000002"), reported(1, 1), now=100.0)
     for now in (110.0, 129.0):
         terminal.tick(run, now)
@@ -45,14 +45,14 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
         "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
         "rank 1 has made 1, rank 2 has made 0. Every rank has to call report() equally often\n"
     )
-    terminal = Terminal(Layout(tmp_path), verbosity=1, notice_s=30, out=out)
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, out=out)
     terminal.tick(after(*(reported(rank, 1, "checkpoint_000001") for rank in range(3))), 31.0)
     assert "has waited 31 s for its files to be stored" in out.getvalue()
 
 
 def test_a_commit_that_failed_is_told(tmp_path):
     out = io.StringIO()
-    Terminal(Layout(tmp_path), 1, 30, out).saw(CommitFailed(1, 4, "OSError: disk full"), after())
+    Terminal(RunLayout(tmp_path), 1, 30, out).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
     assert out.getvalue() == "paceline: the checkpoint of report 4 could not be committed: OSError: disk full\n"
 
 
@@ -60,26 +60,26 @@ def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path
     log = tmp_path / "log"
     tail = LogTail(log, "[rank 0] ")
     out = io.StringIO()
-    tail.pass_on(out)
+    tail.forward_lines(out)
     text = "one\ntwo halves\nschön\n 10%\r 50%\r100%\nlast words".encode()
     for length in (10, 19, len(text)):  # The second is in the middle of a character.
         log.write_bytes(text[:length])
-        tail.pass_on(out)
+        tail.forward_lines(out)
         assert out.getvalue().endswith("\n")
-    tail.pass_on(out, final=True)
+    tail.forward_lines(out, final=True)
     assert out.getvalue().splitlines() == [
         f"[rank 0] {line}" for line in ("one", "two halves", "schön", "100%", "last words")
     ]
 
 
 def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
-    failure = Failure(1, "hang", "rank 1 has stood at train.py:41 for 45 s")
+    failure = WorkerFailure(1, "hang", "rank 1 has stood at train.py:41 for 45 s")
     for verbosity in (0, 1):
         out = io.StringIO()
-        terminal = Terminal(Layout(tmp_path), verbosity, 30, out)
-        terminal.saw(HangSuspected(1, failure), after())
-        terminal.saw(HangSuspected(1, failure, "restart"), after())
-        terminal.saw(HangPassed(1, 1, 61.2), after())
+        terminal = Terminal(RunLayout(tmp_path), verbosity, 30, out)
+        terminal.on_event(HangSuspected(1, failure), after())
+        terminal.on_event(HangSuspected(1, failure, "restart"), after())
+        terminal.on_event(HangCleared(1, 1, 61.2), after())
         stacks = tmp_path / "logs" / "attempt_1" / "stacks.txt"
         assert out.getvalue().splitlines() == [
             f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}",
@@ -95,14 +95,14 @@ def committed(seq, metrics, status="COMMITTED"):
 
 def test_a_score_that_no_checkpoint_has_is_told_once(tmp_path):
     out = io.StringIO()
-    terminal = Terminal(Layout(tmp_path), 1, 30, out)
+    terminal = Terminal(RunLayout(tmp_path), 1, 30, out)
     run = msgspec.structs.replace(after(), retention=Retention(1, "eval/acuracy", "max"))
-    terminal.saw(committed(1, b'{"eval":{"accuracy":0.5}}', "PENDING_VALIDATION"), run)
+    terminal.on_event(committed(1, b'{"eval":{"accuracy":0.5}}', "PENDING_VALIDATION"), run)
     assert out.getvalue() == "", "its validation may bring it"
-    terminal.saw(committed(1, b'{"eval":{"acuracy":{"$number":"nan"}}}'), run)
+    terminal.on_event(committed(1, b'{"eval":{"acuracy":{"$number":"nan"}}}'), run)
     assert out.getvalue() == "", "it is a number"
     for seq in (2, 3):
-        terminal.saw(committed(seq, b'{"eval":{"accuracy":0.5}}'), run)
+        terminal.on_event(committed(seq, b'{"eval":{"accuracy":0.5}}'), run)
     assert out.getvalue() == (
         "paceline: checkpoint_000002 ranks last: checkpoint_score_attribute='eval/acuracy' is no number among its "
         "metrics, which are eval/accuracy\n"

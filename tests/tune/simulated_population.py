@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume, Stop
-from paceline.tune.trial import Saved, Trial
+from paceline.tune.trial import Trial, TrialCheckpoint
 
 
 @dataclass
@@ -145,7 +145,7 @@ class SimulatedSearch:
             life.saved = life.state
             seq = life.at - life.begin_iteration
             run = f"trial_{trial_id}-{life.num_lives}"
-            saved = Saved(run, seq, f"checkpoint_{seq:06d}", life.at)
+            saved = TrialCheckpoint(run, seq, f"checkpoint_{seq:06d}", life.at)
             life.trial = replace(life.trial, checkpoint=saved)
         if life.at > life.trial.iteration:
             result = {"training_iteration": life.at, "trial_id": trial_id, **metrics}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline import tune
-from paceline.tune.trainables.ahead import used_by
+from paceline.tune.trainables.preloads import find_preloads
 
 
 def uses_a_part(config):
@@ -31,15 +31,15 @@ def calls_itself(config):
 
 
 def test_libraries_are_found_wherever_a_function_names_them():
-    assert used_by(lambda config: config["x"] + 1) == ()
-    assert used_by(lambda config: torch.zeros(1)) == ("torch",)
-    assert used_by(uses_a_part) == ("torch",)
-    assert used_by(imports_within) == ("pandas",)
-    assert used_by(lambda config: uses_a_part(config)) == ("torch",)
-    assert used_by(lambda config: [np.zeros(each) for each in range(3)]) == ("numpy",)
-    assert used_by(Stepped) == ("torch",)
-    assert used_by(functools.partial(uses_a_part, {})) == ("torch",)
-    assert used_by(calls_itself) == ("torch",)
+    assert find_preloads(lambda config: config["x"] + 1) == ()
+    assert find_preloads(lambda config: torch.zeros(1)) == ("torch",)
+    assert find_preloads(uses_a_part) == ("torch",)
+    assert find_preloads(imports_within) == ("pandas",)
+    assert find_preloads(lambda config: uses_a_part(config)) == ("torch",)
+    assert find_preloads(lambda config: [np.zeros(each) for each in range(3)]) == ("numpy",)
+    assert find_preloads(Stepped) == ("torch",)
+    assert find_preloads(functools.partial(uses_a_part, {})) == ("torch",)
+    assert find_preloads(calls_itself) == ("torch",)
 
 
 @pytest.mark.slow

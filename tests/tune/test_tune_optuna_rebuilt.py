@@ -154,7 +154,7 @@ def test_a_seeded_sampler_of_the_users_goes_on_too():
         return Driver(searched(optuna.samplers.TPESampler(seed=4), SPACE, seed=None))
 
     whole = make()
-    whole.search._chance = 1
+    whole.search._search_seed = 1
     lines = play(whole, 20)
     for cut in (0, 7, 23, 40, len(lines) - 1):
         make().follow(lines, cut)

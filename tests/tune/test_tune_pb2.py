@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated_population import InTurns, SimulatedSearch
 
-from paceline.tune.schedulers.gaussian import Kernel, Process, chosen_by_bound
+from paceline.tune.schedulers.gaussian_process import GaussianProcess, Kernel, maximize_upper_bound
 from paceline.tune.schedulers.pb2 import PB2
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit
@@ -27,7 +27,7 @@ def pb2(**about):
 def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand():
     kernel = Kernel(length=0.5, forgetting=0.19, noise=0.25)
     rows, times = np.array([[0.0], [0.5]]), np.array([1.0, 2.0])
-    process = Process(rows, times, np.array([1.0, -1.0]), kernel)
+    process = GaussianProcess(rows, times, np.array([1.0, -1.0]), kernel)
     mean, deviation = process.mean_and_deviation(np.array([[0.5]]), 2.0, np.zeros((0, 1)))
     # exp(-1/2) for half a length... times 0.9 for one interval.
     near = math.exp(-0.5) * 0.9
@@ -38,7 +38,7 @@ def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand():
 
 
 def test_what_is_pending_makes_certain_and_not_likely():
-    process = Process(np.array([[0.2]]), np.array([1.0]), np.array([1.0]), Kernel(0.2, 0.0, 0.01))
+    process = GaussianProcess(np.array([[0.2]]), np.array([1.0]), np.array([1.0]), Kernel(0.2, 0.0, 0.01))
     points = np.array([[0.2], [0.8]])
     mean, deviation = process.mean_and_deviation(points, 2.0, np.zeros((0, 1)))
     same, certain = process.mean_and_deviation(points, 2.0, np.array([[0.8]]))
@@ -50,25 +50,25 @@ def test_it_finds_the_length_and_the_forgetting_behind_what_it_sees():
     generator = np.random.default_rng(1)
     rows = generator.random((80, 1))
     smooth = np.sin(3 * rows[:, 0])
-    assert Process.fitted(rows, np.arange(80.0), smooth).kernel.forgetting == 0.0
+    assert GaussianProcess.fit(rows, np.arange(80.0), smooth).kernel.forgetting == 0.0
     turning = np.where(np.arange(80) < 40, 1.0, -1.0) * smooth
-    assert Process.fitted(rows, np.arange(80.0), turning).kernel.forgetting > 0.0
-    rough = Process.fitted(rows, np.zeros(80), np.sin(25 * rows[:, 0])).kernel
-    assert rough.length <= 0.1 < Process.fitted(rows, np.zeros(80), smooth).kernel.length
+    assert GaussianProcess.fit(rows, np.arange(80.0), turning).kernel.forgetting > 0.0
+    rough = GaussianProcess.fit(rows, np.zeros(80), np.sin(25 * rows[:, 0])).kernel
+    assert rough.length <= 0.1 < GaussianProcess.fit(rows, np.zeros(80), smooth).kernel.length
 
 
 def test_where_all_was_seen_it_chooses_the_best_and_does_not_go_where_others_are():
     rows = np.linspace(0, 1, 41)[:, None]
     values = -((rows[:, 0] - 0.7) ** 2)
-    process = Process.fitted(rows, np.zeros(41), values)
+    process = GaussianProcess.fit(rows, np.zeros(41), values)
     about = {"given": np.zeros(0), "generator": np.random.default_rng(0)}
-    found = chosen_by_bound(process, 0.0, pending=np.zeros((0, 1)), **about)
+    found = maximize_upper_bound(process, 0.0, pending=np.zeros((0, 1)), **about)
     assert found[0] == pytest.approx(0.7, abs=0.08)
-    few = Process.fitted(np.array([[0.0], [0.5], [1.0]]), np.zeros(3), np.array([0.0, 0.1, 0.0]))
-    crowded = chosen_by_bound(few, 0.0, pending=np.array([[0.2], [0.25], [0.3]]), **about)
+    few = GaussianProcess.fit(np.array([[0.0], [0.5], [1.0]]), np.zeros(3), np.array([0.0, 0.1, 0.0]))
+    crowded = maximize_upper_bound(few, 0.0, pending=np.array([[0.2], [0.25], [0.3]]), **about)
     assert abs(crowded[0] - 0.25) > 0.2
-    same = Process.fitted(np.full((5, 2), 0.5), np.ones(5), np.zeros(5))
-    found = chosen_by_bound(same, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
+    same = GaussianProcess.fit(np.full((5, 2), 0.5), np.ones(5), np.zeros(5))
+    found = maximize_upper_bound(same, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
     assert 0.0 <= found[0] <= 1.0
 
 
@@ -115,8 +115,8 @@ def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_th
     assert type(drawn["layers"]) is int
     assert drawn["rate"] == 0.5
     layers, rate = scheduler._bounds
-    assert layers.at(0.5, 3) == 4
-    assert rate.at(0.3, 0.5) == 0.3
+    assert layers.from_share(0.5, 3) == 4
+    assert rate.from_share(0.3, 0.5) == 0.3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from simulated_population import SimulatedSearch
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume
 from paceline.tune.space.primitives import choice, loguniform, randint, sample_from, uniform
-from paceline.tune.trial import Saved, Trial
+from paceline.tune.trial import Trial, TrialCheckpoint
 
 
 def pbt(**about):
@@ -47,7 +47,7 @@ class Population:
         trial = replace(self.trials[number], iteration=iteration)
         if saved:
             name = f"checkpoint_{iteration:06d}"
-            trial = replace(trial, checkpoint=Saved(f"trial_{trial.trial_id}", iteration, name, iteration))
+            trial = replace(trial, checkpoint=TrialCheckpoint(f"trial_{trial.trial_id}", iteration, name, iteration))
         self.trials[number] = trial
         return list(self.scheduler.on_trial_result(trial, {"training_iteration": iteration, "score": score, **more}))
 
@@ -244,7 +244,7 @@ def test_where_others_wait_for_room_a_trial_gives_way_at_its_interval():
 
     def report(iteration, saved):
         nonlocal first
-        checkpoint = Saved("trial_00000", saved, f"checkpoint_{saved:06d}", saved)
+        checkpoint = TrialCheckpoint("trial_00000", saved, f"checkpoint_{saved:06d}", saved)
         first = replace(first, iteration=iteration, checkpoint=checkpoint)
         return scheduler.on_trial_result(first, {"training_iteration": iteration, "score": 0.5})
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.tune import space as tune
-from paceline.tune.columns import columns, flattened, shortened
 from paceline.tune.importance import LEAST_TRIALS, importances
+from paceline.tune.parameter_columns import extract_columns, flatten_config, shorten_middle
 from paceline.tune.plots import PlottedTrial, curves, importance, parallel_coordinates, plot
 
 pytest.importorskip("optuna")
@@ -268,12 +268,12 @@ CONFIGS = st.lists(st.dictionaries(st.text(max_size=3), ANY_VALUE, max_size=4), 
 @settings(max_examples=30, deadline=None)
 @given(CONFIGS, st.data())
 def test_any_configurations_have_columns_and_importances(configs, data):
-    found = columns(configs)
+    found = extract_columns(configs)
     for column in found:
         assert len(column.values) == len(configs)
-        assert [value is None for value in column.values] == [column.name not in flattened(c) for c in configs]
+        assert [value is None for value in column.values] == [column.name not in flatten_config(c) for c in configs]
         if column.kind == "category":
-            assert {*column.present} == {*range(len(column.categories))}
+            assert {*column.present_values} == {*range(len(column.categories))}
     values = data.draw(st.lists(st.floats(), min_size=len(configs), max_size=len(configs)))
     if sum(map(math.isfinite, values)) >= LEAST_TRIALS:
         shares = importances([*zip(configs, values, strict=True)])
@@ -282,6 +282,6 @@ def test_any_configurations_have_columns_and_importances(configs, data):
 
 @given(st.text(max_size=200), st.integers(3, 60))
 def test_a_name_is_made_to_fit_on_a_line(text, length):
-    fitting = shortened(text, length)
+    fitting = shorten_middle(text, length)
     assert len(fitting) <= length
     assert fitting.isprintable()

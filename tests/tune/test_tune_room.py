@@ -5,20 +5,20 @@ import os
 import pytest
 
 from paceline import tune
-from paceline._engine.base import Needs
+from paceline._engine.base import WorkerResources
 from paceline._engine.local.devices import Machine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import TuneConfig, Tuner
-from paceline.tune.drive.room import LocalRoom, room_of
-from paceline.tune.trainables.planned import Bundle, TrialNeeds
-from paceline.tune.trainables.resources import needs_of
+from paceline.tune.drive.search_capacity import LocalSearchCapacity, open_search_capacity
+from paceline.tune.trainables.resources import to_trial_needs
+from paceline.tune.trainables.trainable_plan import TrialBundle, TrialNeeds
 
 GPUS = ("0", "3", "GPU-8932f937", "5")
 
 
 @pytest.fixture
 def room():
-    return LocalRoom(Machine(8, GPUS))
+    return LocalSearchCapacity(Machine(8, GPUS))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def run_config(tmp_path):
 
 
 def needs(scaling):
-    return needs_of(scaling, is_explicit="CPU" in (scaling.resources_per_worker or {}))
+    return to_trial_needs(scaling, is_explicit="CPU" in (scaling.resources_per_worker or {}))
 
 
 def visible(shares):
@@ -37,29 +37,29 @@ def visible(shares):
 
 def test_trials_have_gpus_of_their_own_by_the_names_that_cuda_knows(room, run_config):
     scaling = ScalingConfig(2, use_gpu=True)
-    parts = [room.take(needs(scaling)) for _ in range(2)]
-    shares = [part.site(scaling, run_config).shares(2) for part in parts]
+    parts = [room.allocate(needs(scaling)) for _ in range(2)]
+    shares = [part.make_target(scaling, run_config).compute_shares(2) for part in parts]
     assert [visible(each) for each in shares] == [["0", "3"], ["GPU-8932f937", "5"]]
     assert [share.devices for share in shares[1]] == [(0,), (1,)]
-    assert room.take(needs(scaling)) is None
-    room.free(parts[0])
-    assert visible(room.take(needs(scaling)).site(scaling, run_config).shares(2)) == ["0", "3"]
+    assert room.allocate(needs(scaling)) is None
+    room.release(parts[0])
+    assert visible(room.allocate(needs(scaling)).make_target(scaling, run_config).compute_shares(2)) == ["0", "3"]
 
 
 def test_workers_on_parts_of_gpus_sit_where_the_room_has_put_them(room, run_config):
     """Both halves that are left lie on different GPUs: the second worker is not put on the first one's."""
     most = ScalingConfig(1, use_gpu=True, resources_per_worker={"GPU": 0.6})
     for _ in range(4):
-        room.take(needs(most))
+        room.allocate(needs(most))
     scaling = ScalingConfig(2, use_gpu=True, resources_per_worker={"GPU": 0.4})
-    shares = room.take(needs(scaling)).site(scaling, run_config).shares(2)
+    shares = room.allocate(needs(scaling)).make_target(scaling, run_config).compute_shares(2)
     assert [share.devices for share in shares] == [(0,), (1,)]
     assert visible(shares) == ["0", "3"]
 
 
 def test_threads_follow_from_the_cores_of_the_part_and_an_elastic_run_has_as_many_workers(room, run_config):
     def threads(scaling):
-        (share, *_) = room.take(needs(scaling)).site(scaling, run_config).shares(scaling.max_workers)
+        (share, *_) = room.allocate(needs(scaling)).make_target(scaling, run_config).compute_shares(scaling.max_workers)
         assert share.env["OMP_NUM_THREADS"] == str(share.num_threads)
         return share.num_threads
 
@@ -68,25 +68,25 @@ def test_threads_follow_from_the_cores_of_the_part_and_an_elastic_run_has_as_man
     assert threads(ScalingConfig(2)) == 1
     assert threads(ScalingConfig(1, use_gpu=True)) == 2, "of cores that were not asked for, what there is for each GPU"
     scaling = ScalingConfig((1, 2), use_gpu=True)
-    engine = room.take(needs(scaling)).site(scaling, run_config).engine(None, print)
+    engine = room.allocate(needs(scaling)).make_target(scaling, run_config).make_engine(None, print)
     try:
-        assert engine.capacity(Needs(0.0, 1.0), 1, 2) == 2
-        assert engine.capacity(Needs(0.0, 1.0), 1, 4) == 2
-        assert engine.capacity(Needs(1.0, 0.0), 1, 8) == 4
+        assert engine.capacity(WorkerResources(0.0, 1.0), 1, 2) == 2
+        assert engine.capacity(WorkerResources(0.0, 1.0), 1, 4) == 2
+        assert engine.capacity(WorkerResources(1.0, 0.0), 1, 8) == 4
     finally:
         engine.close()
 
 
 def test_one_process_has_what_all_bundles_of_its_trial_have_and_validation_is_beside_the_workers(room, run_config):
     scaling = ScalingConfig(1, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 2})
-    part = room.take(TrialNeeds((Bundle(1, 0), Bundle(1, 1), Bundle(0, 1))))
-    assert [share.devices for share in part.site(scaling, run_config).shares(1)] == [(0, 1)]
-    room.free(part)
+    part = room.allocate(TrialNeeds((TrialBundle(1, 0), TrialBundle(1, 1), TrialBundle(0, 1))))
+    assert [share.devices for share in part.make_target(scaling, run_config).compute_shares(1)] == [(0, 1)]
+    room.release(part)
     scaling = ScalingConfig(1, use_gpu=True)
     for _ in range(2):
-        asked = TrialNeeds((Bundle(0, 1), Bundle(1, 1)))
-        site = room.take(asked).site(scaling, run_config)
-        workers, beside = site.shares(1), site.share_beside(num_cpus=1, num_gpus=1)
+        asked = TrialNeeds((TrialBundle(0, 1), TrialBundle(1, 1)))
+        site = room.allocate(asked).make_target(scaling, run_config)
+        workers, beside = site.compute_shares(1), site.compute_auxiliary_share(num_cpus=1, num_gpus=1)
         own, other = workers[0].env["CUDA_VISIBLE_DEVICES"].split(","), beside.env["CUDA_VISIBLE_DEVICES"]
         assert own[workers[0].devices[0]] != other
         assert other in own
@@ -95,24 +95,24 @@ def test_one_process_has_what_all_bundles_of_its_trial_have_and_validation_is_be
 def test_this_machine_refuses_what_it_can_never_have_and_ignores_resources_of_clusters(room, run_config):
     asked = needs(ScalingConfig(1, resources_per_worker={"CPU": 1, "special": 7}, accelerator_type="A100"))
     assert asked.bundles[0].others == (("accelerator_type:A100", 0.001), ("special", 7.0))
-    assert room.refusal(asked) is None
-    assert room.take(asked) is not None
+    assert room.find_refusal(asked) is None
+    assert room.allocate(asked) is not None
     scaling = ScalingConfig(1, label_selector={"zone": "a"})
     with pytest.raises(ValueError, match="label_selector"):
-        room.take(needs(scaling)).site(scaling, run_config)
-    assert room.described() == "8 cores, 4 GPUs"
-    assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in room.refusal(
+        room.allocate(needs(scaling)).make_target(scaling, run_config)
+    assert room.describe() == "8 cores, 4 GPUs"
+    assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in room.find_refusal(
         needs(ScalingConfig(5, use_gpu=True))
     )
-    assert room.refusal(needs(ScalingConfig(9, resources_per_worker={"CPU": 1}))) is not None
-    assert room.refusal(needs(ScalingConfig(9))) is None
+    assert room.find_refusal(needs(ScalingConfig(9, resources_per_worker={"CPU": 1}))) is not None
+    assert room.find_refusal(needs(ScalingConfig(9))) is None
 
 
 def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
     said = []
-    room = LocalRoom(Machine(2, ()), said.append)
+    room = LocalSearchCapacity(Machine(2, ()), said.append)
     for _ in range(3):
-        room.free(room.take(needs(ScalingConfig(5))))
+        room.release(room.allocate(needs(ScalingConfig(5))))
     assert said == [
         "a trial of 5 cores on this machine with 2 cores: it has them all, one trial at a time, "
         "and its workers take turns"
@@ -120,9 +120,9 @@ def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
 
 
 def test_the_room_is_that_of_the_engine(run_config):
-    room = room_of(run_config)
+    room = open_search_capacity(run_config)
     room.refresh()
-    assert room.described() == "8 cores, 3 GPUs"
+    assert room.describe() == "8 cores, 3 GPUs"
     room.close()
 
 

@@ -4,51 +4,53 @@ import uuid
 
 import pytest
 
-from paceline._storage import depot as depots
+from paceline._storage import run_store as depots
 from paceline._storage.files import LocalFiles
-from paceline._storage.home import Home
+from paceline._storage.run_location import RunLocation
 from paceline._view import logs
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
-    return Home(f"memory://{uuid.uuid4().hex}", "run")
+    return RunLocation(f"memory://{uuid.uuid4().hex}", "run")
 
 
 def test_logs_that_grew_are_there_before_the_run_ends(home, monkeypatch):
     now = 100.0
     monkeypatch.setattr(depots.time, "monotonic", lambda: now)
-    depot = home.depot(LocalFiles(), is_new=True)
+    depot = home.open_run_store(LocalFiles(), is_new=True)
     home.layout.journal.write_bytes(b"line\n")
     log = home.layout.log(1, 0)
     log.parent.mkdir(parents=True)
     log.write_bytes(b"one\n")
-    depot.ship_journal()
-    assert logs.files(home) == ()
-    now += depots.LOGS_EVERY_S
-    depot.ship_journal()
-    assert [line.text for line in logs.page(home, 1, 0).lines] == ["one"]
+    depot.upload_journal()
+    assert logs.list_log_files(home) == ()
+    now += depots.LOG_UPLOAD_INTERVAL_S
+    depot.upload_journal()
+    assert [line.text for line in logs.read_log_page(home, 1, 0).lines] == ["one"]
     log.write_bytes(b"one\ntwo\n")
-    depot.ship_journal()
-    assert [line.text for line in logs.page(home, 1, 0).lines] == ["one"], "not so soon again"
-    now += depots.LOGS_EVERY_S
-    depot.ship_journal()
-    assert [line.text for line in logs.page(home, 1, 0).lines] == ["one", "two"]
-    log.write_bytes(b"x" * (3 * depots._SMALL_LOG))
-    now += depots.LOGS_EVERY_S
-    depot.ship_journal()
-    log.write_bytes(b"y" * (4 * depots._SMALL_LOG))
-    now += 2 * depots.LOGS_EVERY_S
-    depot.ship_journal()
-    assert logs.files(home)[0].num_bytes == 3 * depots._SMALL_LOG, "a large one is brought over more seldom"
+    depot.upload_journal()
+    assert [line.text for line in logs.read_log_page(home, 1, 0).lines] == ["one"], "not so soon again"
+    now += depots.LOG_UPLOAD_INTERVAL_S
+    depot.upload_journal()
+    assert [line.text for line in logs.read_log_page(home, 1, 0).lines] == ["one", "two"]
+    log.write_bytes(b"x" * (3 * depots._SMALL_LOG_BYTES))
+    now += depots.LOG_UPLOAD_INTERVAL_S
+    depot.upload_journal()
+    log.write_bytes(b"y" * (4 * depots._SMALL_LOG_BYTES))
+    now += 2 * depots.LOG_UPLOAD_INTERVAL_S
+    depot.upload_journal()
+    assert logs.list_log_files(home)[0].num_bytes == 3 * depots._SMALL_LOG_BYTES, (
+        "a large one is brought over more seldom"
+    )
     depot.close()
-    assert logs.files(home)[0].num_bytes == 4 * depots._SMALL_LOG
+    assert logs.list_log_files(home)[0].num_bytes == 4 * depots._SMALL_LOG_BYTES
 
 
 def test_a_log_that_cannot_be_brought_over_is_tried_again_and_said_once(home, monkeypatch, caplog):
-    monkeypatch.setattr(depots, "LOGS_EVERY_S", 0.0)
-    depot = home.depot(LocalFiles(), is_new=True)
+    monkeypatch.setattr(depots, "LOG_UPLOAD_INTERVAL_S", 0.0)
+    depot = home.open_run_store(LocalFiles(), is_new=True)
     home.layout.journal.write_bytes(b"line\n")
     log = home.layout.log(1, 0)
     log.parent.mkdir(parents=True)
@@ -58,10 +60,10 @@ def test_a_log_that_cannot_be_brought_over_is_tried_again_and_said_once(home, mo
         raise OSError("no room there")
 
     with monkeypatch.context() as patch:
-        patch.setattr(depot, "keep_file", refuse)
-        depot.ship_journal()
-        depot.ship_journal()
+        patch.setattr(depot, "upload_file", refuse)
+        depot.upload_journal()
+        depot.upload_journal()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no room there" in caplog.text
-    depot.ship_journal()
-    assert len(logs.files(home)) == 1
+    depot.upload_journal()
+    assert len(logs.list_log_files(home)) == 1

@@ -8,17 +8,17 @@ import pytest
 from test_view_reading import hold
 
 from paceline import tune
-from paceline._core.codec import sealed
-from paceline._storage.home import Home
-from paceline._storage.lease import Holder
-from paceline._storage.segments import Segments
-from paceline._storage.slots import StoreSlot
-from paceline._view import reading
-from paceline._view.diff import differences
+from paceline._core.codec import seal_line
+from paceline._storage.journal_segments import JournalUploader
+from paceline._storage.lease import LeaseHolder
+from paceline._storage.lease_stores import RemoteLeaseStore
+from paceline._storage.run_location import RunLocation
+from paceline._view import run_reader
+from paceline._view.diff import compare_runs
 from paceline._view.listing import Listing
 from paceline._view.model import Detail, SearchDetail, Summary, encode
-from paceline._view.reading import RunReader
-from paceline._view.searches import search_detail
+from paceline._view.run_reader import RunReader
+from paceline._view.search_reader import build_search_detail
 from servers import BUCKET
 from written_runs import WrittenRun, ended, report, started
 
@@ -59,8 +59,8 @@ def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     assert listing.refresh() == {"going"}
     assert (listing.summary("going").state, listing.reader("going")) == ("running", reader)
     looked = []
-    refresh = reading.RunReader.refresh
-    monkeypatch.setattr(RunReader, "refresh", lambda self: looked.append(self.home.name) or refresh(self))
+    refresh = run_reader.RunReader.refresh
+    monkeypatch.setattr(RunReader, "refresh", lambda self: looked.append(self.location.name) or refresh(self))
     assert listing.refresh() == set()
     assert looked == ["going"], "one that goes on may have been lost since"
     going.write(report(1, {"loss": 1.0}, attempt=2))
@@ -96,10 +96,10 @@ def test_no_id_leads_out_of_the_root(tmp_path):
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(tmp_path):
     whole(tmp_path / "good")
     bad = whole(tmp_path / "bad")
-    bad.journal.write_bytes(sealed(b'{"type":"DriverStarted","size":1,"max_failures":0,"version":99}') * 2)
+    bad.journal.write_bytes(seal_line(b'{"type":"driver_started","size":1,"max_failures":0,"version":99}') * 2)
     later = WrittenRun(tmp_path / "later", *started(), report(1, {"loss": 1.0}))
     with later.journal.open("ab") as file:
-        file.write(sealed(b'{"type":"FromTheFuture"}'))
+        file.write(seal_line(b'{"type":"FromTheFuture"}'))
     later.write(report(2, {"loss": 0.5}))
     (tmp_path / "garbage").mkdir()
     (tmp_path / "garbage" / "journal.jsonl").write_bytes(b"\xff" * 100)
@@ -137,7 +137,7 @@ def searched(tmp_path_factory):
 def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     listing = Listing(searched)
     listing.refresh()
-    detail = search_detail(listing, "search")
+    detail = build_search_detail(listing, "search")
     shown = detail.summary
     assert (shown.kind, shown.state, shown.num_reports, shown.progress) == ("search", "complete", 3, 1.0)
     assert (shown.best.metric, shown.best.value) == ("loss", 1.0)
@@ -150,14 +150,14 @@ def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     assert detail.curves["lines"][0]["points"] == [[1, 3.0], [2, 4.0], [3, 5.0]]
     assert detail.importance["parameters"] == []
     assert detail.importance["note"]
-    other = search_detail(Listing(searched / "search"), ".", metric="nested/acc", mode="max")
+    other = build_search_detail(Listing(searched / "search"), ".", metric="nested/acc", mode="max")
     assert other.curves["lines"][0]["value"] == 2.0
     assert [trial.id for trial in other.trials] == ["trial_00000", "trial_00001", "trial_00002"]
     assert msgspec.json.decode(encode(detail), type=SearchDetail).configs == detail.configs
     with pytest.raises(ValueError, match="neither 'min' nor 'max'"):
-        search_detail(listing, "search", mode="best")
+        build_search_detail(listing, "search", mode="best")
     with pytest.raises(KeyError, match="is a run"):
-        search_detail(searched, "search/trial_00000")
+        build_search_detail(searched, "search/trial_00000")
 
 
 def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_path):
@@ -172,7 +172,7 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
         with journal.open("ab") as file:
             file.write(line)
         listing.refresh()
-        detail = search_detail(listing, "search")
+        detail = build_search_detail(listing, "search")
         states.append((detail.summary.state, detail.summary.num_reports))
         encode(detail)
     assert states[0] == ("lost", 0)
@@ -186,20 +186,22 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
 def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
     root = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
-    Segments(Home.of_path(f"{root}/a").store(), whole(tmp_path / "a").journal).put_new()
-    spool, home = WrittenRun(tmp_path / "b", *started()), Home.of_path(f"{root}/team/b")
-    segments = Segments(home.store(), spool.journal)
-    segments.put_new()
-    StoreSlot(home.store(), "b").take(Holder(1, pid=1, host="elsewhere", renewed_at=4e9, token="t"), None)
+    JournalUploader(RunLocation.from_path(f"{root}/a").open_store(), whole(tmp_path / "a").journal).upload_new()
+    spool, home = WrittenRun(tmp_path / "b", *started()), RunLocation.from_path(f"{root}/team/b")
+    segments = JournalUploader(home.open_store(), spool.journal)
+    segments.upload_new()
+    RemoteLeaseStore(home.open_store(), "b").try_acquire(
+        LeaseHolder(1, pid=1, host="elsewhere", renewed_at=4e9, token="t"), None
+    )
     listing = Listing(root)
     assert listing.refresh() == {"a", "team/b"}
     assert listing.refresh() == set()
     assert listing.summary("team/b").state == "running"
     spool.write(report(1, {"loss": 1.0}), report(2, {"loss": 0.5}))
-    segments.put_new()
+    segments.upload_new()
     assert listing.refresh() == {"team/b"}
     spool.write(*ended(num_reports=2))
-    segments.put_new()
+    segments.upload_new()
     assert listing.refresh() == {"team/b"}
     summary = listing.summary("team/b")
     assert (summary.state, summary.path, summary.metrics) == ("complete", home.uri, {"loss": 0.5})
@@ -227,7 +229,7 @@ def test_what_differs_between_two_runs_is_told_by_path_and_by_line():
         environment={"packages": {"torch": "2.2", "numpy": "1"}},
         code={"git": {"commit": "abd"}, "sources": {"train.py": "a = 1\nb = 3\n"}},
     )
-    diff = differences(a, b)
+    diff = compare_runs(a, b)
     changes = [(c.key, c.a, c.b) for c in diff.config]
     assert sorted(changes) == [("flag", True, 1), ("model.depth", 2, 3), ("more", None, [])]
     assert [(c.key, c.a, c.b) for c in diff.environment] == [("packages.torch", "2.1", "2.2")]
@@ -236,5 +238,5 @@ def test_what_differs_between_two_runs_is_told_by_path_and_by_line():
     assert "-b = 2\n+b = 3\n" in changed["train.py"]
     assert changed["gone.py"].endswith("-x\n")
     assert [(c.key, c.a, c.b) for c in diff.metrics] == [("loss", 1.0, 2.0), ("same", 1, 1), ("new", None, 3)]
-    nothing = differences(a, a)
+    nothing = compare_runs(a, a)
     assert (nothing.config, nothing.environment, nothing.code, nothing.scaling) == ((), (), (), ())

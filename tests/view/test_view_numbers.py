@@ -7,18 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline._control.events import Measured
-from paceline._engine.messages import GpuUse, RankUse
-from paceline._view import thinning
-from paceline._view.reports import Column, Reports
-from paceline._view.thinning import thinned
-from paceline._view.usage import Usage, Worked, spent
+from paceline._control.events import UsageMeasured
+from paceline._engine.messages import GpuUsage, RankUsage
+from paceline._view import downsampling
+from paceline._view.downsampling import downsample
+from paceline._view.report_table import MetricColumn, ReportTable
+from paceline._view.usage import AttemptWork, UsageHistory, compute_time_breakdown
 
 values = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0])
 
 
 def column_of(numbers):
-    column = Column()
+    column = MetricColumn()
     for row, number in enumerate(numbers):
         column.add(row, number)
     return column
@@ -46,9 +46,9 @@ def thin_both_ways(*arguments, **options):
     """Without numpy and with it."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        for many in (thinning._MANY, 0):
-            patch.setattr(thinning, "_MANY", many)
-            found.append(thinned("m", *arguments, **options))
+        for many in (downsampling._MIN_NUMPY_POINTS, 0):
+            patch.setattr(downsampling, "_MIN_NUMPY_POINTS", many)
+            found.append(downsample("m", *arguments, **options))
     return found
 
 
@@ -72,13 +72,13 @@ def test_no_extreme_is_lost_the_order_is_kept_and_there_are_never_too_many(numbe
 )
 @settings(max_examples=80, deadline=None)
 def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x):
-    reports = Reports()
+    reports = ReportTable()
     for at, (gap, number) in enumerate(rows):
         # Clocks may go back; not every report has the metric.
         metrics = {"m": number} if gap else {"other": 1.0}
         reports.add(1, 2 * at + 1, 100.0 + at - 3 * gap, metrics)
     xs, origin = (reports.seqs, 0.0) if x == "step" else (reports.ats, 90.0)
-    column = reports.columns.get("m", Column())
+    column = reports.columns.get("m", MetricColumn())
     expected = [
         (place - origin, number)
         for place, (gap, number) in zip(xs, rows, strict=True)
@@ -94,7 +94,7 @@ def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x):
 
 seconds = st.floats(0, 1e4) | st.sampled_from([0.0, 1e-9, 1e300])
 uses = st.builds(
-    RankUse,
+    RankUsage,
     rank=st.integers(0, 3),
     wall_s=seconds,
     setup_s=seconds,
@@ -104,14 +104,14 @@ uses = st.builds(
 )
 moments = st.floats(0, 2e4)
 worked = st.builds(
-    Worked, moments, moments, st.none() | moments, st.none() | moments, st.lists(uses, max_size=3).map(tuple)
+    AttemptWork, moments, moments, st.none() | moments, st.none() | moments, st.lists(uses, max_size=3).map(tuple)
 )
 
 
 @given(moments, moments, st.lists(worked, max_size=4), st.randoms())
 @settings(max_examples=100, deadline=None)
 def test_where_the_time_went_sums_to_all_of_it_exactly(began, until, attempts, random):
-    found = spent(began, until, attempts)
+    found = compute_time_breakdown(began, until, attempts)
     parts = [found.starting_s, found.data_s, found.compute_s, found.report_s, found.checkpoint_s, found.between_s]
     assert all(part >= 0 for part in parts)
     random.shuffle(parts)
@@ -121,40 +121,42 @@ def test_where_the_time_went_sums_to_all_of_it_exactly(began, until, attempts, r
 
 def test_time_is_told_apart_by_what_ranks_say_of_it():
     ranks = (
-        RankUse(0, wall_s=90.0, setup_s=5.0, data_s=20.0, report_s=1.0, checkpoint_s=4.0),
-        RankUse(1, wall_s=90.0, setup_s=5.0, data_s=40.0, report_s=1.0, checkpoint_s=4.0),
+        RankUsage(0, wall_s=90.0, setup_s=5.0, data_s=20.0, report_s=1.0, checkpoint_s=4.0),
+        RankUsage(1, wall_s=90.0, setup_s=5.0, data_s=40.0, report_s=1.0, checkpoint_s=4.0),
     )
-    one = Worked(began=110.0, until=205.0, measured=205.0, ready=120.0, uses=ranks)
-    found = spent(100.0, 210.0, [one])
+    one = AttemptWork(began=110.0, until=205.0, measured=205.0, ready=120.0, uses=ranks)
+    found = compute_time_breakdown(100.0, 210.0, [one])
     assert (found.wall_s, found.between_s) == (110.0, 15.0)
     assert (found.starting_s, found.data_s, found.report_s, found.checkpoint_s) == (10.0, 30.0, 1.0, 4.0)
     assert found.compute_s == 50.0
 
 
 def test_use_over_time_has_rates_of_what_was_summed():
-    usage = Usage()
-    usage.hear(Measured(1, 10.0, (RankUse(0, cpu_s=1.0, rss_bytes=5),)))
-    usage.hear(Measured(1, 12.0, (RankUse(0, cpu_s=4.0, rss_bytes=7, gpus=(GpuUse(0, 3, 9, 0.5),)), RankUse(1))))
-    usage.hear(Measured(1, 14.0, (RankUse(0, cpu_s=5.0, rss_bytes=6, gpus=(GpuUse(0, 4, 9),)),)))
+    usage = UsageHistory()
+    usage.add_measurement(UsageMeasured(1, 10.0, (RankUsage(0, cpu_s=1.0, rss_bytes=5),)))
+    usage.add_measurement(
+        UsageMeasured(1, 12.0, (RankUsage(0, cpu_s=4.0, rss_bytes=7, gpus=(GpuUsage(0, 3, 9, 0.5),)), RankUsage(1)))
+    )
+    usage.add_measurement(UsageMeasured(1, 14.0, (RankUsage(0, cpu_s=5.0, rss_bytes=6, gpus=(GpuUsage(0, 4, 9),)),)))
     first, second = usage.series()
     assert (first.at, first.cpu, first.rss_bytes) == ([10.0, 12.0, 14.0], [1.5, 1.5, 0.5], [5, 7, 6])
     assert (first.gpu_used_bytes, first.gpu_busy) == ([[0, 3, 4]], [[None, 0.5, None]])
     assert second.cpu == [0.0]
-    assert usage.cpu(1, 0) == 0.5
-    assert usage.cpu(1, 1) is None
+    assert usage.cpu_cores(1, 0) == 0.5
+    assert usage.cpu_cores(1, 1) is None
     assert usage.series(attempt=2) == []
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(values, min_size=1, max_size=5), max_size=5), st.sampled_from(["min", "max"]))
 def test_the_best_is_found_again_as_more_comes(parts, mode):
-    column, seen = Column(), []
+    column, seen = MetricColumn(), []
     for part in parts:
         for number in part:
             column.add(len(seen), number)
             seen.append(number)
         known = [number for number in seen if not math.isnan(number)]
-        best = column.best(mode)
+        best = column.find_best(mode)
         if not known:
             assert best is None
         else:

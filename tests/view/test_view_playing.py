@@ -11,51 +11,54 @@ from hypothesis import strategies as st
 
 from paceline._control import events
 from paceline._control.events import DriverStarted, Reported, WorkerReady, WorkerReturned
-from paceline._control.gathering import Gathering, reports_of, that_count
-from paceline._control.recover import Replay
+from paceline._control.recovery import RunReplay
+from paceline._control.report_aggregator import ReportAggregator, drop_superseded_reports, iter_reports
 from paceline._control.run import Running, Stopping
-from paceline._core.codec import sealed
+from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
-from paceline._core.plain import plain
-from paceline._core.reductions import Mark
-from paceline._engine.messages import RankUse, Staged
-from paceline._view.decoding import decoded
-from paceline._view.playing import Play
-from paceline._view.reports import OWN
-from paceline.train.result import flat
+from paceline._core.plain_values import to_plain
+from paceline._core.reductions import ReductionMark
+from paceline._engine.messages import RankUsage, StagedFiles
+from paceline._view.journal_lines import decode_journal_lines
+from paceline._view.journal_replay import JournalReplay
+from paceline._view.report_table import ROW_FIELDS
+from paceline.train.result import flatten_metrics
 from properties import test_reductions, test_step
 
 
-def played(lines: Sequence[bytes], cuts: Iterable[int] = ()) -> Play:
+def played(lines: Sequence[bytes], cuts: Iterable[int] = ()) -> JournalReplay:
     """Played in pieces, as a reader comes upon them."""
-    play = Play("here")
+    play = JournalReplay("here")
     edges = [0, *sorted(cuts), len(lines)]
     for number, (first, end) in enumerate(pairwise(edges)):
-        data = b"".join(map(sealed, lines[first:end]))
-        found = decoded(data, play.reports.columns)
+        data = b"".join(map(seal_line, lines[first:end]))
+        found = decode_journal_lines(data, play.reports.columns)
         assert found.num_bytes == len(data)
-        play.take(found)
+        play.add_lines(found)
         if number % 2:
             play.run  # noqa: B018  reading it in between changes nothing
     assert play.problem is None
     return play
 
 
-def replayed(lines: Sequence[bytes]) -> Replay:
-    replay = Replay()
+def replayed(lines: Sequence[bytes]) -> RunReplay:
+    replay = RunReplay()
     for line in lines:
-        replay.hear(events.decode(line))
+        replay.apply_event(events.decode_event(line))
     return replay
 
 
-def rows_of(play: Play) -> list[dict[str, object]]:
-    return [*play.reports.between(0, len(play.reports))]
+def rows_of(play: JournalReplay) -> list[dict[str, object]]:
+    return [*play.reports.iter_rows(0, len(play.reports))]
 
 
 def expected_rows(lines: Sequence[bytes]) -> list[dict[str, object]]:
     rows = []
-    for report in that_count(reports_of(map(events.decode, lines))):
-        own = {f"reported/{name}" if name in OWN else name: value for name, value in flat(report.metrics).items()}
+    for report in drop_superseded_reports(iter_reports(map(events.decode_event, lines))):
+        own = {
+            f"reported/{name}" if name in ROW_FIELDS else name: value
+            for name, value in flatten_metrics(report.metrics).items()
+        }
         rows.append({"step": report.seq, "time": report.at, "attempt": report.attempt, **own})
     return rows
 
@@ -90,16 +93,16 @@ class PlayedMachine(test_step.RunMachine):
         for line, heard_at in self.journal:
             lines.append(line)
             if len(lines) % 5 == 0:
-                lines.append(events.encode(events.TimeTold(heard_at)))
-                lines.append(events.encode(events.Measured(1, heard_at, (RankUse(0),))))
+                lines.append(events.encode_event(events.Timestamp(heard_at)))
+                lines.append(events.encode_event(events.UsageMeasured(1, heard_at, (RankUsage(0),))))
         cuts = [random.randrange(len(lines) + 1) for _ in range(3)]
         replay, play = replayed(lines), played(lines, cuts)
         assert play.run == replay.run
         assert play.replay.lease == replay.lease
-        assert [c.record for c in play.replay.unanswered()] == [c.record for c in replay.unanswered()]
-        play.gather_rest()
+        assert [c.record for c in play.replay.unanswered_commits()] == [c.record for c in replay.unanswered_commits()]
+        play.flush_reports()
         assert close(rows_of(play), expected_rows(lines))
-        assert [chapter.number for chapter in play.story.chapters][-1:] == [play.run.attempt]
+        assert [chapter.number for chapter in play.history.attempts][-1:] == [play.run.attempt]
 
 
 TestPlayed = PlayedMachine.TestCase
@@ -122,23 +125,27 @@ def test_reduced_reports_in_any_order_give_the_run_that_a_driver_would_find(data
     play = played(lines, [data.draw(st.integers(0, len(lines)), "cut")])
     assert [(row["attempt"], row["step"]) for row in rows_of(play)] == ready(lines)
     assert play.run == replayed(lines).run
-    play.gather_rest()
+    play.flush_reports()
     assert close(rows_of(play), expected_rows(lines))
 
 
-RAW, SUM = msgspec.Raw(b'{"m":1}'), (Mark(("m",), "sum"),)
+RAW, SUM = msgspec.Raw(b'{"m":1}'), (ReductionMark(("m",), "sum"),)
 
 
 def journal_of(size: int, *after: events.Event) -> list[bytes]:
     """The lines of a run whose workers are ready, and of what happens after that."""
-    return [events.encode(e) for e in (DriverStarted(size, 0), *(WorkerReady(1, r, 7) for r in range(size)), *after)]
+    return [
+        events.encode_event(e) for e in (DriverStarted(size, 0), *(WorkerReady(1, r, 7) for r in range(size)), *after)
+    ]
 
 
 def test_ranks_that_reduce_differently_are_noticed_though_reports_are_held() -> None:
     lines = journal_of(
         2,
         *(
-            Reported(1, rank, seq, RAW, 0.0, "", reduce=(Mark(("m",), "max"),) if (seq, rank) == (17, 1) else SUM)
+            Reported(
+                1, rank, seq, RAW, 0.0, "", reduce=(ReductionMark(("m",), "max"),) if (seq, rank) == (17, 1) else SUM
+            )
             for seq in range(1, 30)
             for rank in (0, 1)
         ),
@@ -146,7 +153,7 @@ def test_ranks_that_reduce_differently_are_noticed_though_reports_are_held() -> 
     play = played(lines)
     assert play.run == replayed(lines).run
     assert isinstance(play.run.phase, Stopping)
-    (chapter,) = play.story.chapters
+    (chapter,) = play.history.attempts
     assert "rank 1 by train.max" in chapter.failures[0].message
 
 
@@ -169,15 +176,15 @@ def journals(draw: st.DrawFn) -> list[bytes]:
             rank = draw(st.integers(0, size - 1))
             counts[rank] += 1
             own = draw(metrics)
-            marks: tuple[Mark, ...] = ()
+            marks: tuple[ReductionMark, ...] = ()
             if reduced and draw(st.booleans()):
                 own["m"] = draw(st.integers(-5, 5))
                 marks = SUM
-            raw = msgspec.Raw(msgspec.json.encode(plain(own)))
+            raw = msgspec.Raw(msgspec.json.encode(to_plain(own)))
             lines.append(Reported(attempt, rank, counts[rank], raw, draw(st.floats(0, 9)), "a.py:1", reduce=marks))
         if draw(st.booleans()):
             lines += [WorkerReturned(attempt, rank, counts[rank], stopped=True) for rank in range(size)]
-    return [events.encode(line) for line in lines]
+    return [events.encode_event(line) for line in lines]
 
 
 @given(lines=journals(), cuts=st.lists(st.integers(0, 30), max_size=3))
@@ -185,7 +192,7 @@ def journals(draw: st.DrawFn) -> list[bytes]:
 def test_reports_of_all_kinds_are_the_rows_that_a_result_has(lines: list[bytes], cuts: list[int]) -> None:
     play = played(lines, [min(cut, len(lines)) for cut in cuts])
     assert [(row["attempt"], row["step"]) for row in rows_of(play)] == ready(lines)
-    play.gather_rest()
+    play.flush_reports()
     assert play.run == replayed(lines).run
     found, expected = rows_of(play), expected_rows(lines)
     assert len(found) == len(expected)
@@ -195,12 +202,12 @@ def test_reports_of_all_kinds_are_the_rows_that_a_result_has(lines: list[bytes],
 
 def ready(lines: Sequence[bytes]) -> list[tuple[int, int]]:
     """The reports that no rank is waited for in any more."""
-    replay, gathering, found = Replay(), Gathering(), []
+    replay, gathering, found = RunReplay(), ReportAggregator(), []
     for line in lines:
-        event = events.decode(line)
-        if replay.hear(event):
-            found += gathering.hear(event, replay.run)
-    return [(report.attempt, report.seq) for report in that_count(found)]
+        event = events.decode_event(line)
+        if replay.apply_event(event):
+            found += gathering.add_event(event, replay.run)
+    return [(report.attempt, report.seq) for report in drop_superseded_reports(found)]
 
 
 def test_a_report_that_a_checkpoint_waits_for_is_not_left_out_however_long_ago_it_was() -> None:
@@ -225,7 +232,7 @@ def long_journal(num_reports: int, size: int = 1) -> list[events.Event]:
 
 def test_a_long_journal_gives_the_same_rows_with_metrics_that_come_late_or_are_no_numbers() -> None:
     lines = journal_of(2, *long_journal(2000, size=2))
-    assert decoded(b"".join(map(sealed, lines))).names == ("loss", "n")
+    assert decode_journal_lines(b"".join(map(seal_line, lines))).names == ("loss", "n")
     play = played(lines, [1500])
     assert play.run == replayed(lines).run
     assert rows_of(play) == expected_rows(lines)
@@ -283,7 +290,7 @@ def test_reports_that_say_where_datasets_stand_leave_the_positions_that_still_ma
         rank = number % size
         if what == 7 and unstaged:
             seq, of = unstaged.pop(0)
-            told.append(events.CheckpointStaged(1, seq, Staged(of, ())))
+            told.append(events.CheckpointStaged(1, seq, StagedFiles(of, ())))
             continue
         counts[rank] += 1
         seq = counts[rank]
@@ -298,4 +305,4 @@ def test_reports_that_say_where_datasets_stand_leave_the_positions_that_still_ma
     play = played(lines, [min(cut, len(lines)) for cut in cuts])
     replay = replayed(lines)
     assert play.run == replay.run
-    assert [c.record for c in play.replay.unanswered()] == [c.record for c in replay.unanswered()]
+    assert [c.record for c in play.replay.unanswered_commits()] == [c.record for c in replay.unanswered_commits()]

@@ -12,14 +12,14 @@ import pytest
 from paceline import train
 from paceline._control import events
 from paceline._control.events import DriverStarted, StopRequested, WorkerReady, WorkersStopped
-from paceline._control.recover import history_of
-from paceline._core.codec import sealed
-from paceline._engine.messages import Failure
-from paceline._storage.home import Home
-from paceline._storage.lease import Holder
-from paceline._storage.slots import DiskSlot
+from paceline._control.recovery import load_history
+from paceline._core.codec import seal_line
+from paceline._engine.messages import WorkerFailure
+from paceline._storage.lease import LeaseHolder
+from paceline._storage.lease_stores import DiskLeaseStore
+from paceline._storage.run_location import RunLocation
 from paceline._view.model import Detail, encode
-from paceline._view.reading import RunReader
+from paceline._view.run_reader import RunReader
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from written_runs import WrittenRun, committed, ended, report, started
 
@@ -31,7 +31,9 @@ def run(tmp_path):
 
 def hold(run):
     """Take the lease as a driver on another machine that renews it for ever."""
-    DiskSlot(run.root / ".lease").take(Holder(1, pid=1, host="elsewhere", machine="m", renewed_at=4e9, token="t"), None)
+    DiskLeaseStore(run.root / ".lease").try_acquire(
+        LeaseHolder(1, pid=1, host="elsewhere", machine="m", renewed_at=4e9, token="t"), None
+    )
 
 
 def read(root):
@@ -46,7 +48,7 @@ def test_only_what_was_appended_is_read_and_a_torn_line_is_left_for_the_next_tim
     assert reader.refresh()
     assert not reader.refresh()
     run.write(report(1, {"loss": 1.0}))
-    line = sealed(events.encode(report(2, {"loss": 0.5})))
+    line = seal_line(events.encode_event(report(2, {"loss": 0.5})))
     with run.journal.open("ab") as file:
         file.write(line[:30])
     version = reader.version
@@ -64,9 +66,9 @@ def test_what_follows_an_altered_line_is_not_trusted_until_a_driver_has_cut_it_o
     hold(run)
     run.write(report(1, {"loss": 1.0}))
     good = run.journal.read_bytes()
-    bad = bytearray(sealed(events.encode(report(2, {"loss": 0.5}))))
+    bad = bytearray(seal_line(events.encode_event(report(2, {"loss": 0.5}))))
     bad[40] ^= 1
-    run.journal.write_bytes(good + bytes(bad) + sealed(events.encode(report(3, {"loss": 0.4}))))
+    run.journal.write_bytes(good + bytes(bad) + seal_line(events.encode_event(report(3, {"loss": 0.4}))))
     reader = read(run.root)
     reader.refresh()
     assert [row["step"] for row in reader.rows()] == [1]
@@ -144,7 +146,7 @@ def test_nan_infinity_texts_and_nested_metrics_are_shown_as_plain_values(run):
         ([StopRequested(1)], "stopping"),
         (ended(), "complete"),
         ([StopRequested(1, now=True), WorkersStopped(1)], "stopped"),
-        ([events.WorkerFailed(1, 0, Failure(0, "user", "ValueError: no")), WorkersStopped(1)], "failed"),
+        ([events.WorkerFailed(1, 0, WorkerFailure(0, "user", "ValueError: no")), WorkersStopped(1)], "failed"),
     ],
 )
 def test_the_state_is_one_word(run, events_after, state):
@@ -172,7 +174,7 @@ def test_reports_that_no_driver_read_are_shown_once_the_driver_is_gone(run):
     run.write(report(1, {"loss": 1.0}))
     own = run.root / "reports" / "attempt_1" / "rank_0.jsonl"
     own.parent.mkdir(parents=True)
-    own.write_bytes(b"".join(sealed(events.encode(report(seq, {"loss": 1.0 / seq}))) for seq in range(1, 6)))
+    own.write_bytes(b"".join(seal_line(events.encode_event(report(seq, {"loss": 1.0 / seq}))) for seq in range(1, 6)))
     hold(run)
     reader = read(run.root)
     assert reader.last_step == 1
@@ -180,7 +182,7 @@ def test_reports_that_no_driver_read_are_shown_once_the_driver_is_gone(run):
     assert reader.refresh()
     assert reader.last_step == 5
     assert [row["step"] for row in reader.rows()] == [1, 2, 3, 4, 5]
-    assert reader.run == history_of(Home.of_path(str(run.root)).depot_to_read())[0]
+    assert reader.run == load_history(RunLocation.from_path(str(run.root)).open_run_store_for_reading())[0]
     # And a driver that takes over tells them itself.
     run.write(*(report(seq, {"loss": -1.0}) for seq in range(2, 4)), *started(attempt=2, at=1500.0))
     reader.refresh()
@@ -189,12 +191,12 @@ def test_reports_that_no_driver_read_are_shown_once_the_driver_is_gone(run):
 
 def test_hangs_have_their_verdicts_and_whether_they_passed(run):
     hold(run)
-    hang = Failure(0, "hang", "rank 0 hangs in train.py:41", at=1050.0)
+    hang = WorkerFailure(0, "hang", "rank 0 hangs in train.py:41", at=1050.0)
     run.write(events.HangSuspected(1, hang))
     reader = read(run.root)
     assert reader.summary().hang == "rank 0 hangs in train.py:41"
     assert reader.detail().attempts[0].workers[0].state == "hangs"
-    run.write(events.TimeTold(1060.0), events.HangPassed(1, 0, after_s=10.0))
+    run.write(events.Timestamp(1060.0), events.HangCleared(1, 0, after_s=10.0))
     reader.refresh()
     (shown,) = reader.detail().attempts[0].hangs
     assert (shown.verdict, shown.at, shown.passed_after_s, shown.action) == (hang.message, 1050.0, 10.0, "warn")
@@ -212,12 +214,12 @@ def test_checkpoints_are_kept_or_gone_and_one_that_the_journal_lacks_is_found(tm
     DataParallelTrainer(function, run_config=config).fit()
     journal = tmp_path / "run" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    last = max(at for at, line in enumerate(lines) if b'"Committed"' in line)
+    last = max(at for at, line in enumerate(lines) if b'"type":"committed"' in line)
     journal.write_bytes(b"".join(lines[:last]))
     reader = read(tmp_path / "run")
     assert reader.summary().state == "lost"
     assert [one.seq for one in reader.detail().checkpoints if one.kept] == [3, 4]
-    assert reader.run == history_of(Home.of_path(str(tmp_path / "run")).depot_to_read())[0]
+    assert reader.run == load_history(RunLocation.from_path(str(tmp_path / "run")).open_run_store_for_reading())[0]
 
     journal.write_bytes(b"".join(lines))
     reader.refresh()
@@ -239,8 +241,8 @@ def test_names_and_paths_of_a_strangers_journal_lead_nowhere(run, tmp_path):
     run.write(
         report(1, {"loss": 1.0}, checkpoint="x"),
         committed(1, name="../../outside"),
-        events.FileMade("flame", "../outside", 0, 1.0),
-        events.FileMade("trace", "logs/attempt_1/trace.json", 0, 1.0),
+        events.DiagnosticFileWritten("flame", "../outside", 0, 1.0),
+        events.DiagnosticFileWritten("trace", "logs/attempt_1/trace.json", 0, 1.0),
     )
     (tmp_path / "outside").write_text("secret")
     reader = read(run.root)
@@ -294,4 +296,4 @@ def test_attempts_have_their_endings_causes_workers_and_times(tmp_path):
     kinds = [at.kind for at in detail.timeline if at.kind in ("attempt", "failure", "end")]
     assert kinds == [*failures[0], *failures[1], "attempt", "end"]
     assert {log.name for log in detail.logs} == {f"attempt {a}, rank {r}" for a in (1, 2, 3) for r in (0, 1)}
-    assert reader.use(attempt=3), "what ranks use is measured"
+    assert reader.usage_series(attempt=3), "what ranks use is measured"

@@ -1,1 +1,1 @@
-"""One module for each command of `paceline`; `cli.py` has the list."""
+"""One module per `paceline` subcommand; the list is in `cli.py`."""

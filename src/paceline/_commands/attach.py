@@ -1,4 +1,4 @@
-"""`paceline attach RUN`: follow a run that is driven on a cluster, or say what has become of it."""
+"""`paceline attach RUN`: follow a run that is driven on a cluster, or print how it ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline._commands import asking
-from paceline._storage.home import Home
+from paceline._commands import cli_args
+from paceline._storage.run_location import RunLocation
 
 if TYPE_CHECKING:
-    from paceline._storage.desk import Ended
+    from paceline._storage.controller_registry import DetachedOutcome
 
 NOT_FOLLOWED = 2
 LEFT = 130
@@ -24,18 +24,18 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
-            code = _attached(asked)
+            code = _attach_to_run(asked)
         if asked.json and code != NOT_FOLLOWED:
-            asking.tell_summary(Home.of_path(asked.run))
+            cli_args.print_json_summary(RunLocation.from_path(asked.run))
         return code
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        return _say(str(error), NOT_FOLLOWED)
+        return _print_and_return(str(error), NOT_FOLLOWED)
     except KeyboardInterrupt:
-        return _say(f"left; the run goes on, and `paceline attach {asked.run}` follows it again", LEFT)
+        return _print_and_return(f"left; the run goes on, and `paceline attach {asked.run}` follows it again", LEFT)
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "attach",
         "Follows a run of RunConfig(detached=True): prints what its controller has said and says, until it ends. "
         "Ctrl-C leaves it running.",
@@ -52,83 +52,88 @@ def _parser() -> asking.Parser:
     return parser
 
 
-def _attached(asked: argparse.Namespace) -> int:
+def _attach_to_run(asked: argparse.Namespace) -> int:
     from paceline._core import settings
 
-    home = Home.of_path(asked.run)
-    desk = home.desk()
-    token, note = desk.token(), desk.note()
+    home = RunLocation.from_path(asked.run)
+    desk = home.open_controller_registry()
+    token, note = desk.read_token(), desk.read_note()
     if token is None or note is None:
-        return _by_journal(asked.run, "was not detached, so there is nothing to attach to")
+        return _print_journal_status(asked.run, "was not detached, so there is nothing to attach to")
     if note.ended is not None:
-        return _ended(asked.run, note.ended)
-    from paceline._engine.ray.connect import connected, gcs_address
-    from paceline._engine.ray.follow import Following, GoneError
-    from paceline._engine.ray.presence import ClusterLostError, Presence
-    from paceline.train.detached import code_of, link_to, unpacked, write
+        return _print_ending(asked.run, note.ended)
+    from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
+    from paceline._engine.ray.connection import connect_to_cluster, gcs_address
+    from paceline._engine.ray.detached_client import DetachedActorGoneError, DetachedFollower
+    from paceline.train.detached import echo_output, exit_code_for, find_controller, unpack_outcome
 
     chosen = settings.load()
     address = asked.address or chosen.ray_address or note.address
     try:
-        connected(address)
+        connect_to_cluster(address)
     except ConnectionError:
-        return _by_journal(asked.run, f"has no controller any more: no cluster answers at {address}")
-    with contextlib.closing(Presence(gcs_address(), chosen.cluster_patience_s)) as presence:
-        link = link_to(home, token, presence)
+        return _print_journal_status(asked.run, f"has no controller any more: no cluster answers at {address}")
+    with contextlib.closing(ClusterMonitor(gcs_address(), chosen.cluster_patience_s)) as presence:
+        link = find_controller(home, token, presence)
         if link is None:
-            return _by_journal(asked.run, f"has no controller any more on the cluster at {address}")
-        following = Following(link, write, _told, presence)
+            return _print_journal_status(asked.run, f"has no controller any more on the cluster at {address}")
+        following = DetachedFollower(link, echo_output, _print_message, presence)
         if asked.stop:
             following.ask_to_stop(now=False)
         try:
-            outcome = following.outcome()
-        except (GoneError, ClusterLostError) as problem:
-            note = desk.note()
+            outcome = following.wait_for_outcome()
+        except (DetachedActorGoneError, ClusterLostError) as problem:
+            note = desk.read_note()
             if note is not None and note.ended is not None:
-                return _ended(asked.run, note.ended)
-            return _by_journal(asked.run, f"cannot be followed: {problem}".partition("\n")[0])
+                return _print_ending(asked.run, note.ended)
+            return _print_journal_status(asked.run, f"cannot be followed: {problem}".partition("\n")[0])
     try:
-        unpacked(outcome)
+        unpack_outcome(outcome)
     except BaseException as error:  # noqa: BLE001  what a script would have ended with
-        if code_of(error) == 1:
-            _told(f"{type(error).__name__}: {error}")
-        return code_of(error)
+        if exit_code_for(error) == 1:
+            _print_message(f"{type(error).__name__}: {error}")
+        return exit_code_for(error)
     return 0
 
 
-def _ended(run: str, ended: Ended) -> int:
+def _print_ending(run: str, ended: DetachedOutcome) -> int:
     if ended.code:
-        return _say(f"the run has ended: {ended.text}", ended.code)
-    return _by_journal(run, "was stopped", 0)
+        return _print_and_return(f"the run has ended: {ended.text}", ended.code)
+    return _print_journal_status(run, "was stopped", 0)
 
 
-def _by_journal(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
-    """What is known of a run that nobody can be asked about; `why` follows the run's name where it is not complete."""
-    from paceline._control.recover import history_of
-    from paceline._storage.depot import DiskDepot
-    from paceline._view.words import counted
+def _print_journal_status(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
+    """Print what the journal says about a run without a reachable controller.
 
-    depot = Home.of_path(run).depot_to_read()
-    if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
-        return _say(f"there is no run in {depot.uri}", NOT_FOLLOWED)
-    found, _ = history_of(depot)
+    `why` follows the run's name if the run is not complete.
+    """
+    from paceline._control.recovery import load_history
+    from paceline._storage.run_store import DiskRunStore
+    from paceline._view.formatting import format_count
+
+    depot = RunLocation.from_path(run).open_run_store_for_reading()
+    if isinstance(depot, DiskRunStore) and not depot.layout.root.is_dir():
+        return _print_and_return(f"there is no run in {depot.uri}", NOT_FOLLOWED)
+    found, _ = load_history(depot)
     if found.attempt == 0 and not found.checkpoints:
-        return _say(f"there is no run in {depot.uri}: it has no journal, or an empty one", NOT_FOLLOWED)
+        return _print_and_return(f"there is no run in {depot.uri}: it has no journal, or an empty one", NOT_FOLLOWED)
     if found.is_trained:
-        return _say(f"run {depot.layout.root.name} is complete after {counted(found.num_reports, 'report')}", 0)
+        return _print_and_return(
+            f"run {depot.layout.root.name} is complete after {format_count(found.num_reports, 'report')}", 0
+        )
     since = f"{found.latest.name} (report {found.latest.seq})" if found.latest is not None else "the beginning"
-    return _say(
-        f"run {depot.layout.root.name} has made {counted(found.num_reports, 'report')} and {why}\n\n"
+    return _print_and_return(
+        f"run {depot.layout.root.name} has made {format_count(found.num_reports, 'report')} and {why}\n\n"
         "hint: run its script again with the same RunConfig(storage_path=..., name=...) "
         f"to continue from {since}",
         code,
     )
 
 
-def _told(text: str) -> None:
+def _print_message(text: str) -> None:
     print(f"paceline: {text}", file=sys.stderr, flush=True)
 
 
-def _say(text: str, code: int) -> int:
-    _told(text)
+def _print_and_return(text: str, code: int) -> int:
+    _print_message(text)
     return code

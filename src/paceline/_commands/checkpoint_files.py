@@ -1,4 +1,4 @@
-"""The files of a run's checkpoints, wherever they lie: checked one by one, and copied out."""
+"""Locate, verify and export the files of a run's checkpoints, on disk or in a store."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from pathlib import Path
 
 import msgspec
 
-from paceline._commands.asking import NoRunError
-from paceline._control.recover import history_of
+from paceline._commands.cli_args import RunNotFoundError
+from paceline._control.recovery import load_history
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
-from paceline._storage.address import store_at
-from paceline._storage.depot import Depot, manifest_in
-from paceline._storage.home import Home
-from paceline._storage.layout import MANIFEST
-from paceline._storage.retention import ranked
+from paceline._storage.address import open_store_at
+from paceline._storage.retention import rank_checkpoints
+from paceline._storage.run_layout import MANIFEST
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import RunStore, read_store_manifest
 from paceline._storage.store import Store
 
 
-class Verified(msgspec.Struct, frozen=True):
+class CheckpointVerification(msgspec.Struct, frozen=True):
     name: str
     num_files: int
     problems: tuple[str, ...] = ()
-    """A line for each file that is not what was committed."""
+    """One line per file that differs from what was committed."""
 
 
-class BrokenError(StorageError):
-    """A checkpoint is not what was committed, and is not copied."""
+class BrokenCheckpointError(StorageError):
+    """A checkpoint differs from what was committed, so it is not copied."""
 
 
-def records_in(home: Home) -> tuple[Depot, Run]:
-    depot = home.depot_to_read()
-    return depot, history_of(depot)[0]
+def read_run_state(home: RunLocation) -> tuple[RunStore, Run]:
+    depot = home.open_run_store_for_reading()
+    return depot, load_history(depot)[0]
 
 
-def found(home: Home, name: str) -> tuple[Depot, CheckpointRecord]:
-    """A checkpoint by its name; `latest` and `best` are those of the run, where none is named so."""
-    depot, run = records_in(home)
+def find_checkpoint(home: RunLocation, name: str) -> tuple[RunStore, CheckpointRecord]:
+    """Find a checkpoint by name. `latest` and `best` resolve to the run's own unless a checkpoint has that name."""
+    depot, run = read_run_state(home)
     named = {record.name: record for record in run.checkpoints}
     if name not in named and run.latest is not None:
         retention = run.retention
         if name == "latest":
             return depot, run.latest
         if name == "best" and retention.score_attribute is not None:
-            return depot, ranked(run.checkpoints, retention.score_attribute, retention.score_order)[-1]
+            return depot, rank_checkpoints(run.checkpoints, retention.score_attribute, retention.score_order)[-1]
         if name == "best":
-            return depot, _best_shown(home, named)
+            return depot, _find_best(home, named)
     if name not in named:
         there = ", ".join(named) or "none"
-        raise NoRunError(f"run {home.name} has no checkpoint {name!r}\n\nhint: it has {there}")
+        raise RunNotFoundError(f"run {home.name} has no checkpoint {name!r}\n\nhint: it has {there}")
     return depot, named[name]
 
 
-def _best_shown(home: Home, named: dict[str, CheckpointRecord]) -> CheckpointRecord:
-    from paceline._commands.checkpoints import shown_in
+def _find_best(home: RunLocation, named: dict[str, CheckpointRecord]) -> CheckpointRecord:
+    from paceline._commands.checkpoints import read_checkpoints
 
-    best = next((shown.name for shown in shown_in(home) if shown.is_best and shown.name in named), None)
+    best = next((shown.name for shown in read_checkpoints(home) if shown.is_best and shown.name in named), None)
     if best is None:
-        raise NoRunError(
+        raise RunNotFoundError(
             f"run {home.name} does not say which checkpoint is the best\n\n"
             "hint: CheckpointConfig(checkpoint_score_attribute=...) says it; give the name of one, "
             "as `paceline checkpoints RUN` lists them"
@@ -71,25 +71,25 @@ def _best_shown(home: Home, named: dict[str, CheckpointRecord]) -> CheckpointRec
     return named[best]
 
 
-def verified(depot: Depot, record: CheckpointRecord) -> Verified:
-    """Every file read and hashed; one in a store is downloaded for it, a file at a time."""
-    path, filesystem = depot.place(record)
+def verify_checkpoint(depot: RunStore, record: CheckpointRecord) -> CheckpointVerification:
+    """Read and hash every file of a checkpoint. Files in a store are downloaded one at a time."""
+    path, filesystem = depot.locate_checkpoint(record)
     if filesystem is None:
-        manifest = _manifest(Path(path))
+        manifest = _read_manifest_or_none(Path(path))
         num_files = len(manifest.files) if manifest is not None else 0
-        return Verified(record.name, num_files, tuple(commit.problems_with(Path(path))))
-    store = store_at(path, filesystem)
+        return CheckpointVerification(record.name, num_files, tuple(commit.find_problems(Path(path))))
+    store = open_store_at(path, filesystem)
     try:
-        manifest = manifest_in(store)
+        manifest = read_store_manifest(store)
     except StorageError as problem:
-        return Verified(record.name, 0, (str(problem),))
+        return CheckpointVerification(record.name, 0, (str(problem),))
     if manifest is None:
-        return Verified(record.name, 0, (f"{store.uri}/{MANIFEST} is missing",))
-    return Verified(record.name, len(manifest.files), tuple(_problems_in(store, manifest)))
+        return CheckpointVerification(record.name, 0, (f"{store.uri}/{MANIFEST} is missing",))
+    return CheckpointVerification(record.name, len(manifest.files), tuple(_find_store_problems(store, manifest)))
 
 
-def exported(depot: Depot, record: CheckpointRecord, directory: str) -> Path:
-    """A whole copy in a new directory; nothing is left of one that could not be made."""
+def export_checkpoint(depot: RunStore, record: CheckpointRecord, directory: str) -> Path:
+    """Copy a checkpoint to a new directory. A failed copy leaves nothing behind."""
     from paceline.train.checkpoint import Checkpoint
 
     target = Path(directory).expanduser().absolute()
@@ -99,14 +99,14 @@ def exported(depot: Depot, record: CheckpointRecord, directory: str) -> Path:
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         try:
-            Checkpoint(*depot.place(record)).to_directory(part)
+            Checkpoint(*depot.locate_checkpoint(record)).to_directory(part)
         except StorageError as problem:
-            raise BrokenError(f"{record.name} is broken, and is not copied: {problem}") from problem
-        # What was copied is checked, not what was read before: a copy that is whole came from a whole one.
-        problems = list(commit.problems_with(part))
+            raise BrokenCheckpointError(f"{record.name} is broken, and is not copied: {problem}") from problem
+        # Verify the copy, not the source: an intact copy implies an intact source.
+        problems = list(commit.find_problems(part))
         if problems:
             told = "\n".join(f"  {problem.replace(str(part), record.name)}" for problem in problems)
-            raise BrokenError(f"{record.name} is broken, and is not copied:\n{told}")
+            raise BrokenCheckpointError(f"{record.name} is broken, and is not copied:\n{told}")
         os.chmod(part, 0o755)
         if target.exists():
             target.rmdir()
@@ -117,14 +117,14 @@ def exported(depot: Depot, record: CheckpointRecord, directory: str) -> Path:
     return target
 
 
-def _manifest(directory: Path) -> commit.Manifest | None:
+def _read_manifest_or_none(directory: Path) -> commit.Manifest | None:
     try:
         return commit.read_manifest(directory)
     except StorageError:
-        return None  # Told as a problem of its own.
+        return None  # Reported as a problem by find_problems.
 
 
-def _problems_in(store: Store, manifest: commit.Manifest) -> Iterator[str]:
+def _find_store_problems(store: Store, manifest: commit.Manifest) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as place:
         target = Path(place, "file")
         for entry in manifest.files:

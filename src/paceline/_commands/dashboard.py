@@ -1,4 +1,4 @@
-"""`paceline dashboard [PATH]`: a server on this machine that shows all runs under a path to the browser."""
+"""`paceline dashboard [PATH]`: serve all runs under a path to a browser on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from paceline._commands import asking
+from paceline._commands import cli_args
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = asking.Parser(
+    parser = cli_args.CommandParser(
         "dashboard",
         "Serves a page that shows all runs under a path, and opens it in the browser. It is served to this machine "
         "alone (127.0.0.1) and to whoever has its token, and shows only, unless --allow-control "
@@ -26,16 +26,16 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
-    add("--port", type=_port, metavar="N", help="0: any that is free (8265, or any if that is taken)")
+    add("--port", type=_parse_port, metavar="N", help="0: any that is free (8265, or any if that is taken)")
     add("--token", help="that lets one in (a random one)")
     add("--allow-control", action="store_true", help="let the page stop runs and profile them")
     add("--no-browser", action="store_true", help="open no browser; the address is printed in any case")
     add("--json", action="store_true", help="print the address as JSON")
     asked = parser.parse_args(arguments)
-    root = asking.root_of(asked.path)
+    root = cli_args.resolve_root(asked.path)
     from paceline._dashboard.serve import serve
 
-    with contextlib.redirect_stdout(_AsJson(sys.stdout)) if asked.json else contextlib.nullcontext():
+    with contextlib.redirect_stdout(_AddressAsJson(sys.stdout)) if asked.json else contextlib.nullcontext():
         return serve(
             root,
             host=asked.host,
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         )
 
 
-class _AsJson(io.StringIO):
-    """Takes the one line that the server prints, its address, and passes it on as a document."""
+class _AddressAsJson(io.StringIO):
+    """Turns the one line the server prints, its address, into a JSON document."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class _AsJson(io.StringIO):
             self.truncate()
 
 
-def _port(text: str) -> int:
-    number = asking.whole(text)
+def _parse_port(text: str) -> int:
+    number = cli_args.parse_non_negative_int(text)
     if number > 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port: from 0 to 65535")
     return number

@@ -1,52 +1,52 @@
-"""`paceline diff RUN RUN`: what differs between two runs: configuration, environment, code, and what they came to."""
+"""`paceline diff RUN RUN`: compare the configuration, environment, code and metrics of two runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
-    from paceline._view.model import Changed, Detail, Diff
+    from paceline._view.model import Detail, Diff, ValueChange
 
 FINE = 0
 SHORT, LONG = 30, 300
-"""Letters of a value: up to so many it stands in a column, and more are cut off."""
+"""Characters of a value: up to SHORT it fits in a column; longer than LONG it is truncated."""
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
-    from paceline._view.diff import differences
+    from paceline._view.diff import compare_runs
 
-    found = differences(_detail(asked.a), _detail(asked.b))
+    found = compare_runs(_read_detail(asked.a), _read_detail(asked.b))
     if asked.json:
-        return telling.json(found)
-    print(told(found))
+        return cli_output.print_json(found)
+    print(format_diff(found))
     return FINE
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "diff",
         "Compares two runs. Of configuration, environment and code what differs is shown, of the last metrics all.",
         "paceline diff resnet resnet-lower-lr",
     )
-    parser.add_run("a")
-    parser.add_run("b")
-    parser.add_json()
+    parser.add_run_argument("a")
+    parser.add_run_argument("b")
+    parser.add_json_option()
     return parser
 
 
-def _detail(run: str) -> Detail:
-    from paceline._view.reading import RunReader
+def _read_detail(run: str) -> Detail:
+    from paceline._view.run_reader import RunReader
 
-    reader = RunReader(asking.home_of(run))
+    reader = RunReader(cli_args.locate_run(run))
     reader.refresh()
     return reader.detail()
 
 
-def told(found: Diff) -> str:
+def format_diff(found: Diff) -> str:
     names = (found.a.name, found.b.name)
     if names[0] == names[1]:
         names = (found.a.path, found.b.path)
@@ -58,9 +58,9 @@ def told(found: Diff) -> str:
         ("metrics", found.metrics),
     ):
         if changes:
-            parts.append(f"{title}:\n{_changes(changes, names)}")
+            parts.append(f"{title}:\n{_format_changes(changes, names)}")
     for change in found.code:
-        parts.append(f"code, {telling.line(change.file)}:\n{telling.clean(change.diff).rstrip()}")
+        parts.append(f"code, {cli_output.escape_line(change.file)}:\n{cli_output.escape_text(change.diff).rstrip()}")
     compared = {"configuration": found.config, "code": found.code, "environment": found.environment}
     same = [title for title, changes in compared.items() if not changes]
     if same:
@@ -68,23 +68,31 @@ def told(found: Diff) -> str:
     return "\n\n".join(parts)
 
 
-def _changes(changes: Sequence[Changed], names: tuple[str, str]) -> str:
-    told = [(change.key, _value(change.a), _value(change.b)) for change in changes]
+def _format_changes(changes: Sequence[ValueChange], names: tuple[str, str]) -> str:
+    told = [(change.key, _format_value(change.a), _format_value(change.b)) for change in changes]
     short = [row for row in told if len(row[1]) <= SHORT and len(row[2]) <= SHORT]
-    lines = [telling.table([("", *names), *short], indent="  ", within=telling.width())] if short else []
+    lines = (
+        [cli_output.format_table([("", *names), *short], indent="  ", within=cli_output.terminal_width())]
+        if short
+        else []
+    )
     for key, a, b in told:
         if len(a) > SHORT or len(b) > SHORT:
-            lines += [telling.line(f"  {key}"), telling.line(f"  - {a}"), telling.line(f"  + {b}")]
+            lines += [
+                cli_output.escape_line(f"  {key}"),
+                cli_output.escape_line(f"  - {a}"),
+                cli_output.escape_line(f"  + {b}"),
+            ]
     return "\n".join(lines)
 
 
-def _value(value: Any) -> str:
-    from paceline._view import words
+def _format_value(value: Any) -> str:
+    from paceline._view import formatting
 
     if value is None:
         return "-"
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         import shlex
 
-        return shlex.join(value)  # Arguments of a command, say.
-    return words.value(value, LONG)
+        return shlex.join(value)  # A command line, for example.
+    return formatting.value(value, LONG)

@@ -1,6 +1,6 @@
-"""`paceline logs RUN`: what its workers printed, of the last attempt or of one, of all ranks or of one; `-f` follows.
+"""`paceline logs RUN`: print the output of workers, by attempt and rank; `-f` follows it.
 
-To follow goes across attempts, until the run ends. Nothing is changed by it, and nothing waits for it.
+Following continues across attempts until the run ends. It is read-only and never blocks the run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
     from paceline._view.model import LogFile
 
 FINE, NOTHING = 0, 1
@@ -26,62 +26,71 @@ _AT_ONCE = 50_000
 
 def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
-    home = asking.home_of(asked.run)
-    return _followed(home, asked) if asked.follow else _printed(home, asked)
+    home = cli_args.locate_run(asked.run)
+    return _follow_logs(home, asked) if asked.follow else _print_logs(home, asked)
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "logs",
         "Prints what the workers of a run printed: of its last attempt, rank by rank, unless something else is said.",
         "paceline logs resnet --rank 0 -n 50",
         "paceline logs resnet -f --grep loss",
         codes="0 fine, 1 nothing was printed, 2 bad usage or not found, 130 Ctrl-C",
     )
-    parser.add_run()
-    parser.add_argument("--rank", type=asking.whole, metavar="N", help="of this rank only")
-    parser.add_argument("--attempt", type=asking.whole, metavar="N", help="of this attempt (the last); 0: validations")
+    parser.add_run_argument()
+    parser.add_argument("--rank", type=cli_args.parse_non_negative_int, metavar="N", help="of this rank only")
+    parser.add_argument(
+        "--attempt",
+        type=cli_args.parse_non_negative_int,
+        metavar="N",
+        help="of this attempt (the last); 0: validations",
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed, until the run ends")
     parser.add_argument("--grep", metavar="TEXT", help="only lines with this text in them")
-    parser.add_argument("-n", "--lines", type=asking.whole, metavar="LINES", help="the last so many of each rank")
-    parser.add_json()
+    parser.add_argument(
+        "-n", "--lines", type=cli_args.parse_non_negative_int, metavar="LINES", help="the last so many of each rank"
+    )
+    parser.add_json_option()
     return parser
 
 
-def _printed(home: Home, asked: argparse.Namespace) -> int:
-    chosen = _chosen(home, asked)
+def _print_logs(home: RunLocation, asked: argparse.Namespace) -> int:
+    chosen = _select_files(home, asked)
     if not chosen:
-        raise asking.NoRunError(_no_log(home, asked))
+        raise cli_args.RunNotFoundError(_no_log_message(home, asked))
     many = len(chosen) > 1
     found: list[dict[str, object]] = []
     num_lines = 0
     for file in chosen:
-        lines = _lines(home, file, asked)
+        lines = _select_lines(home, file, asked)
         if asked.json:
             found.append({"attempt": file.attempt, "rank": file.rank, "path": file.path, "lines": list(lines)})
             continue
         for text in lines:
             num_lines += 1
-            print(_told(file, text, many))
+            print(_format_line(file, text, many))
     if asked.json:
-        return telling.json({"logs": found})
+        return cli_output.print_json({"logs": found})
     return FINE if num_lines else NOTHING
 
 
-def _lines(home: Home, file: LogFile, asked: argparse.Namespace) -> Iterator[str]:
-    wanted = (text for _, text in _from(home, file, 0, all_of_it=True) if asked.grep is None or asked.grep in text)
+def _select_lines(home: RunLocation, file: LogFile, asked: argparse.Namespace) -> Iterator[str]:
+    wanted = (
+        text for _, text in _read_lines_from(home, file, 0, all_of_it=True) if asked.grep is None or asked.grep in text
+    )
     return iter(deque(wanted, maxlen=asked.lines)) if asked.lines is not None else wanted
 
 
-def _from(home: Home, file: LogFile, offset: int, *, all_of_it: bool) -> Iterator[tuple[int, str]]:
-    """The lines of a log from an offset on, as they are now, each with the offset after it.
+def _read_lines_from(home: RunLocation, file: LogFile, offset: int, *, all_of_it: bool) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a log from an offset, each with the offset after it.
 
-    `all_of_it`: also a last one that has no end, and perhaps is still being written.
+    `all_of_it` includes a last line without a newline, which may still be incomplete.
     """
     from paceline._view import logs
 
     while True:
-        page = logs.page(home, file.attempt, file.rank, after=offset, limit=_AT_ONCE)
+        page = logs.read_log_page(home, file.attempt, file.rank, after=offset, limit=_AT_ONCE)
         ends = [line.offset for line in page.lines[1:]] + [page.after]
         if page.lines:
             yield from ((end, line.text) for end, line in zip(ends, page.lines, strict=True))
@@ -89,43 +98,43 @@ def _from(home: Home, file: LogFile, offset: int, *, all_of_it: bool) -> Iterato
             break
         offset = page.after
     if all_of_it and page.after < page.num_bytes:
-        last = logs.page(home, file.attempt, file.rank, limit=1)
+        last = logs.read_log_page(home, file.attempt, file.rank, limit=1)
         if last.lines and last.lines[0].offset >= page.after:
             yield last.num_bytes, last.lines[0].text
 
 
-def _chosen(home: Home, asked: argparse.Namespace, since: int | None = None) -> list[LogFile]:
-    """The logs that are asked for: of one attempt, or of all attempts since one."""
+def _select_files(home: RunLocation, asked: argparse.Namespace, since: int | None = None) -> list[LogFile]:
+    """Select the requested logs: of one attempt, or of all attempts from `since` on."""
     from paceline._view import logs
 
-    files = [file for file in logs.files(home) if asked.rank in (None, file.rank)]
+    files = [file for file in logs.list_log_files(home) if asked.rank in (None, file.rank)]
     if asked.attempt is not None:
         return [file for file in files if file.attempt == asked.attempt]
     first = since if since is not None else max((file.attempt for file in files), default=0)
     return [file for file in files if file.attempt >= first]
 
 
-def _followed(home: Home, asked: argparse.Namespace) -> int:
+def _follow_logs(home: RunLocation, asked: argparse.Namespace) -> int:
     if asked.json:
         raise ValueError("--json is one document, and -f has no end to wait for: give one of them")
     from paceline._view.model import ENDED
-    from paceline._view.reading import RunReader
+    from paceline._view.run_reader import RunReader
 
-    gc.enable()  # It may go on for days.
+    gc.enable()  # Following may last for days.
     reader = RunReader(home)
     places: dict[tuple[int, int], int] = {}
-    """By attempt and rank: up to where it was read."""
+    """(attempt, rank) -> offset read so far."""
     since: int | None = None
     most: int | None = asked.lines if asked.lines is not None else FOLLOWED_LINES
     while True:
         reader.refresh()
         over = reader.summary().state in ENDED
-        # Looked for after the state: what was printed before the end is printed here, too.
-        files = _chosen(home, asked, since)
+        # List files after reading the state, so that everything printed before the end is included.
+        files = _select_files(home, asked, since)
         for file in files:
             ended = over or 0 < file.attempt < max(other.attempt for other in files)
             for text in _new_lines(home, file, places, asked.grep, most, ended):
-                print(_told(file, text, len(files) > 1), flush=True)
+                print(_format_line(file, text, len(files) > 1), flush=True)
         if over:
             return FINE
         if files:
@@ -134,27 +143,32 @@ def _followed(home: Home, asked: argparse.Namespace) -> int:
 
 
 def _new_lines(
-    home: Home, file: LogFile, places: dict[tuple[int, int], int], grep: str | None, most: int | None, ended: bool
+    home: RunLocation,
+    file: LogFile,
+    places: dict[tuple[int, int], int],
+    grep: str | None,
+    most: int | None,
+    ended: bool,
 ) -> Iterable[str]:
-    """What a log has more than when it was last looked at; at most the last so many."""
+    """Return the lines added to a log since the last call; at most the last `most`."""
     found: deque[str] = deque(maxlen=most)
-    for end, text in _from(home, file, places.get((file.attempt, file.rank), 0), all_of_it=ended):
+    for end, text in _read_lines_from(home, file, places.get((file.attempt, file.rank), 0), all_of_it=ended):
         places[file.attempt, file.rank] = end
         if grep is None or grep in text:
             found.append(text)
     return found
 
 
-def _told(file: LogFile, text: str, many: bool) -> str:
-    # Of a progress bar that drew over itself, what was to be seen last.
-    shown = telling.clean(text.rstrip("\r\n").rpartition("\r")[2])
+def _format_line(file: LogFile, text: str, many: bool) -> str:
+    # A progress bar overwrites its line with carriage returns; keep what was visible last.
+    shown = cli_output.escape_text(text.rstrip("\r\n").rpartition("\r")[2])
     return f"rank {file.rank} | {shown}" if many else shown
 
 
-def _no_log(home: Home, asked: argparse.Namespace) -> str:
+def _no_log_message(home: RunLocation, asked: argparse.Namespace) -> str:
     from paceline._view import logs
 
-    there = ", ".join(file.name for file in logs.files(home)) or "no logs"
+    there = ", ".join(file.name for file in logs.list_log_files(home)) or "no logs"
     asked_for = {"attempt": asked.attempt, "rank": asked.rank}
     of = ", ".join(f"{name} {number}" for name, number in asked_for.items() if number is not None)
     return f"run {home.name} has no log{f' of {of}' if of else ''}\n\nhint: it has {there}"

@@ -1,4 +1,4 @@
-"""`paceline ls [PATH]`: the runs under a path, a line each. Searches are one line, unless `--trials` unfolds them."""
+"""`paceline ls [PATH]`: list the runs under a path, one line each. `--trials` also lists the trials of searches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
     from paceline._view.model import Summary
@@ -22,7 +22,7 @@ SORTS: dict[str, Callable[[Summary], Any]] = {
     "name": lambda run: run.id,
     "state": lambda run: (run.state, run.id),
     "progress": lambda run: (-(run.progress if run.progress is not None else -1.0), -run.num_reports),
-    "best": lambda run: (run.best is None, _better(run)),
+    "best": lambda run: (run.best is None, _best_sort_key(run)),
 }
 
 
@@ -30,28 +30,28 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     from paceline._view.listing import Listing
 
-    root = asking.root_of(asked.path)
+    root = cli_args.resolve_root(asked.path)
     listing = Listing(root)
     listing.refresh()
     runs = [run for run in listing.summaries() if asked.trials or run.kind != "trial"]
     if asked.state:
         runs = [run for run in runs if run.state in asked.state]
-    runs = _nested(sorted(runs, key=SORTS[asked.sort]))
+    runs = _group_trials(sorted(runs, key=SORTS[asked.sort]))
     shown = runs[: asked.limit]
     if asked.json:
-        return telling.json(shown)
+        return cli_output.print_json(shown)
     if not shown:
         which = f" that are {' or '.join(asked.state)}" if asked.state else ""
-        print(f"no runs{which} in {telling.line(root)}")
+        print(f"no runs{which} in {cli_output.escape_line(root)}")
         return FINE
-    print(table(shown, time.time()))
+    print(format_runs(shown, time.time()))
     if len(runs) > len(shown):
         print(f"and {len(runs) - len(shown)} more")
     return FINE
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "ls",
         "Lists the runs under a path, the newest first.",
         "paceline ls --state running",
@@ -61,13 +61,13 @@ def _parser() -> asking.Parser:
     parser.add_argument("--trials", action="store_true", help="list the trials of searches, too")
     parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help="only these; may be repeated")
     parser.add_argument("--sort", choices=SORTS, default="age", help="by what (age: the newest first)")
-    parser.add_argument("--limit", type=asking.natural, metavar="N", help="at most so many")
-    parser.add_json()
+    parser.add_argument("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most so many")
+    parser.add_json_option()
     return parser
 
 
-def _nested(runs: Sequence[Summary]) -> list[Summary]:
-    """Trials after the search that they are of, where that is listed."""
+def _group_trials(runs: Sequence[Summary]) -> list[Summary]:
+    """Move trials below their search, if it is listed."""
     there = {run.id for run in runs if run.kind == "search"}
     trials: dict[str | None, list[Summary]] = {}
     for run in runs:
@@ -76,8 +76,8 @@ def _nested(runs: Sequence[Summary]) -> list[Summary]:
     return [each for run in runs if run.search not in there for each in (run, *trials.get(run.id, ()))]
 
 
-def table(runs: Sequence[Summary], now: float) -> str:
-    from paceline._view import words
+def format_runs(runs: Sequence[Summary], now: float) -> str:
+    from paceline._view import formatting
 
     rows = [("NAME", "STATE", "PROGRESS", "BEST", "LAST", "WORKERS", "AGE")]
     for run in runs:
@@ -85,40 +85,40 @@ def table(runs: Sequence[Summary], now: float) -> str:
             (
                 run.id if run.id != "." else run.name,
                 run.state,
-                progress(run),
-                f"{run.best.metric}={words.number(run.best.value)}" if run.best is not None else "",
-                last(run),
+                format_progress(run),
+                f"{run.best.metric}={formatting.number(run.best.value)}" if run.best is not None else "",
+                format_last_metric(run),
                 str(run.num_workers) if run.num_workers else "",
-                words.duration(max(0.0, now - run.began_at)),
+                formatting.duration(max(0.0, now - run.began_at)),
             )
         )
-    return telling.table(rows, right=(5, 6), states=(1,), within=telling.width())
+    return cli_output.format_table(rows, right=(5, 6), states=(1,), within=cli_output.terminal_width())
 
 
-def progress(run: Summary) -> str:
-    from paceline._view import words
+def format_progress(run: Summary) -> str:
+    from paceline._view import formatting
 
     if run.kind == "search":
-        made = f"{words.counted(run.num_reports, 'trial')} ended"
+        made = f"{formatting.format_count(run.num_reports, 'trial')} ended"
     else:
-        made = words.counted(run.num_reports, "report")
+        made = formatting.format_count(run.num_reports, "report")
     if run.progress is None or run.state == "complete":
         return made
-    left = f", {words.duration(run.left_s)} left" if run.left_s is not None else ""
+    left = f", {formatting.duration(run.left_s)} left" if run.left_s is not None else ""
     return f"{run.progress:.0%}{left}"
 
 
-def last(run: Summary) -> str:
-    """One metric of the last report: that which is compared, else the first that there is."""
-    from paceline._view import words
+def format_last_metric(run: Summary) -> str:
+    """Format one metric of the last report: the one being optimized, else the first."""
+    from paceline._view import formatting
 
     name = run.best.metric if run.best is not None else next(iter(run.metrics), None)
     if name is None or name not in run.metrics:
         return ""
-    return words.values({name: run.metrics[name]})
+    return formatting.values({name: run.metrics[name]})
 
 
-def _better(run: Summary) -> float:
+def _best_sort_key(run: Summary) -> float:
     if run.best is None:
         return 0.0
     return run.best.value if run.best.mode == "min" else -run.best.value

@@ -1,4 +1,4 @@
-"""Rows of metrics as a Parquet file, some thousands at a time. The one place of the commands that needs pyarrow."""
+"""Write rows of metrics to a Parquet file in batches. The only command module that needs pyarrow."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from pathlib import Path
 from typing import Any
 
 
-def written(rows: Iterable[dict[str, Any]], columns: Sequence[str], path: Path, at_once: int) -> None:
-    """A metric is a column of numbers where all its values are, of texts otherwise. There whole, or not at all."""
+def write_parquet(rows: Iterable[dict[str, Any]], columns: Sequence[str], path: Path, at_once: int) -> None:
+    """Write rows to a Parquet file, atomically.
+
+    A column is numeric if all its values are; otherwise it holds text.
+    """
     import pyarrow
     import pyarrow.parquet
 
-    kept = list(_in_parts(rows, at_once))
-    kinds = {name: _kind({type(row.get(name)) for part in kept for row in part}) for name in columns}
-    schema = pyarrow.schema([(name, _OF[kind]()) for name, kind in kinds.items()])
+    kept = list(_split_rows(rows, at_once))
+    kinds = {name: _column_kind({type(row.get(name)) for part in kept for row in part}) for name in columns}
+    schema = pyarrow.schema([(name, _ARROW_TYPES[kind]()) for name, kind in kinds.items()])
     part = path.with_name(f".{path.name}.part")
     try:
         with pyarrow.parquet.ParquetWriter(part, schema) as writer:
             for each in kept:
-                values = {name: [_as(kinds[name], row.get(name)) for row in each] for name in columns}
+                values = {name: [_convert_value(kinds[name], row.get(name)) for row in each] for name in columns}
                 writer.write_table(pyarrow.table(values, schema))
         part.rename(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _in_parts(rows: Iterable[dict[str, Any]], at_once: int) -> Iterator[list[dict[str, Any]]]:
+def _split_rows(rows: Iterable[dict[str, Any]], at_once: int) -> Iterator[list[dict[str, Any]]]:
     ahead = iter(rows)
     while part := list(islice(ahead, at_once)):
         yield part
 
 
-def _kind(types: set[type]) -> str:
+def _column_kind(types: set[type]) -> str:
     types = types - {type(None)}
     if types == {bool}:
         return "bool"
@@ -43,7 +46,7 @@ def _kind(types: set[type]) -> str:
     return "float" if types <= {int, float} else "text"
 
 
-def _as(kind: str, value: Any) -> Any:
+def _convert_value(kind: str, value: Any) -> Any:
     if value is None or kind in ("bool", "int"):
         return value
     if kind == "float":
@@ -51,15 +54,15 @@ def _as(kind: str, value: Any) -> Any:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _type(name: str) -> Any:
+def _arrow_type(name: str) -> Any:
     import pyarrow
 
     return getattr(pyarrow, name)()
 
 
-_OF = {
-    "bool": lambda: _type("bool_"),
-    "int": lambda: _type("int64"),
-    "float": lambda: _type("float64"),
-    "text": lambda: _type("string"),
+_ARROW_TYPES = {
+    "bool": lambda: _arrow_type("bool_"),
+    "int": lambda: _arrow_type("int64"),
+    "float": lambda: _arrow_type("float64"),
+    "text": lambda: _arrow_type("string"),
 }

@@ -1,4 +1,4 @@
-"""`paceline profile RUN`: look at what the workers of a live run do, for some seconds."""
+"""`paceline profile RUN`: profile the workers of a live run for a few seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
     from paceline._control.requests import Answer
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
 
 FINE, NO_PROFILE, NOT_ASKED = 0, 1, 2
 _KINDS = {
@@ -23,60 +23,60 @@ _KINDS = {
 def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
-    from paceline._control.requests import MAX_SECONDS, Profile
-    from paceline._control.requests import asked as answered
+    from paceline._control.requests import MAX_PROFILE_S, ProfileRequest
+    from paceline._control.requests import send_request as answered
 
-    if not 0.0 < asked.seconds <= MAX_SECONDS:
-        parser.error(f"--seconds {asked.seconds:g}: a profile may last up to {MAX_SECONDS:g} s")
-    home = asking.home_of(asked.run)
+    if not 0.0 < asked.seconds <= MAX_PROFILE_S:
+        parser.error(f"--seconds {asked.seconds:g}: a profile may last up to {MAX_PROFILE_S:g} s")
+    home = cli_args.locate_run(asked.run)
 
-    def heard(answer: Answer) -> None:
+    def print_progress(answer: Answer) -> None:
         if not asked.json:
-            print(telling.clean(answer.text), file=sys.stderr)
+            print(cli_output.escape_text(answer.text), file=sys.stderr)
 
-    answer = answered(home, Profile(asked.seconds, tuple(asked.rank)), heard=heard)
+    answer = answered(home, ProfileRequest(asked.seconds, tuple(asked.rank)), heard=print_progress)
     if asked.json:
-        telling.json(answer)
+        cli_output.print_json(answer)
     elif answer.ok:
-        _show(home, answer)
+        _print_files(home, answer)
     else:
-        telling.complain(answer.text)
+        cli_output.print_error(answer.text)
     if answer.ok:
         return FINE
     return NOT_ASKED if answer.state in ("undriven", "refused") else NO_PROFILE
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "profile",
         "Profiles the workers of a live run, with no change to their code: a flame graph of Python and, where they\n"
         "use torch, a trace of its operations and of the kernels of their GPUs. The files lie in profiles/ of the run.",
         "paceline profile resnet --seconds 10 --rank 0",
         codes="0 there is a profile, 1 none came, 2 the run could not be asked",
     )
-    parser.add_run()
+    parser.add_run_argument()
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to look (10)")
     parser.add_argument(
         "--rank",
-        type=asking.whole,
+        type=cli_args.parse_non_negative_int,
         action="append",
         default=[],
         metavar="N",
         help="only this one; may be given again (all, but no more than the first 8)",
     )
-    parser.add_json()
+    parser.add_json_option()
     return parser
 
 
-def _show(home: Home, answer: Answer) -> None:
+def _print_files(home: RunLocation, answer: Answer) -> None:
     for made in answer.files:
-        print(telling.line(f"{home.uri}/{made.path}"))
+        print(cli_output.escape_line(f"{home.uri}/{made.path}"))
     for kind in dict.fromkeys(made.kind for made in answer.files):
-        print(telling.line(f"  .{_suffix(answer, kind)}: {_KINDS.get(kind, kind)}"))
+        print(cli_output.escape_line(f"  .{_file_suffix(answer, kind)}: {_KINDS.get(kind, kind)}"))
     for problem in answer.problems:
-        telling.complain(problem)
+        cli_output.print_error(problem)
 
 
-def _suffix(answer: Answer, kind: str) -> str:
+def _file_suffix(answer: Answer, kind: str) -> str:
     path = next(made.path for made in answer.files if made.kind == kind)
     return path.rpartition("/")[2].partition(".")[2]

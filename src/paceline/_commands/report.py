@@ -1,4 +1,4 @@
-"""`paceline report RUN [-o FILE]`: one self-contained HTML page about a run, to keep or to mail to somebody."""
+"""`paceline report RUN [-o FILE]`: write one self-contained HTML page about a run."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 FINE = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = asking.Parser(
+    parser = cli_args.CommandParser(
         "report",
         "Writes one HTML page about a run or a search, with plots, logs' ends, failures and configuration. It needs no "
         "server and no network, and holds what the run's journal tells: look at it before you give it away.",
         "paceline report resnet -o resnet.html",
     )
-    parser.add_run()
+    parser.add_run_argument()
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (RUN.html); - is standard output")
-    parser.add_json()
+    parser.add_json_option()
     asked = parser.parse_args(arguments)
-    home = asking.home_of(asked.run, or_search=True)
-    from paceline._dashboard.report import report
+    home = cli_args.locate_run(asked.run, or_search=True)
+    from paceline._dashboard.report import build_report
 
-    page = report(home.address or home.uri)
+    page = build_report(home.address or home.uri)
     if asked.output == "-":
         if asked.json:
             parser.error("--json says where the page is; with -o - it would stand in the page")
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     part.write_bytes(page)
     part.rename(target)
     if asked.json:
-        return telling.json({"file": str(target.absolute()), "num_bytes": len(page)})
-    from paceline._view import words
+        return cli_output.print_json({"file": str(target.absolute()), "num_bytes": len(page)})
+    from paceline._view import formatting
 
-    print(f"{telling.line(str(target))}: {words.size(len(page))}")
+    print(f"{cli_output.escape_line(str(target))}: {formatting.size(len(page))}")
     return FINE

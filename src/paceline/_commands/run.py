@@ -1,4 +1,4 @@
-"""`paceline run --num-workers 4 script.py ...`: any script for torchrun, with our logs, restarts and verdicts."""
+"""`paceline run --num-workers 4 script.py ...`: run any torchrun script with logs, restarts and failure reports."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._commands import asking
+from paceline._commands import cli_args
 
 if TYPE_CHECKING:
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
 
 DONE, FAILED, NOT_RUN, PREEMPTED, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = parser().parse_args(arguments)
-    from paceline._engine.local.launch import prewarm
+    asked = make_parser().parse_args(arguments)
+    from paceline._engine.local.launchers import prewarm
     from paceline.train.script import ScriptConfig
 
     prewarm(*ScriptConfig.preload)
     with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
-        code, home = _fitted(asked)
+        code, home = _fit_trainer(asked)
     if asked.json and home is not None:
-        asking.tell_summary(home)
+        cli_args.print_json_summary(home)
     return code
 
 
-def _fitted(asked: argparse.Namespace) -> tuple[int, Home | None]:
-    """The exit code, and where the run is kept, once that is known."""
+def _fit_trainer(asked: argparse.Namespace) -> tuple[int, RunLocation | None]:
+    """Return the exit code, and the location of the run once it is known."""
     from paceline._core.errors import PacelineError, PreemptionError, TrainingFailedError
 
-    home: Home | None = None
+    home: RunLocation | None = None
     code = DONE
     try:
-        trainer = _trainer(asked)
+        trainer = _make_trainer(asked)
         home = trainer.run_config.home
         trainer.fit()
     except PreemptionError:
-        code = PREEMPTED  # It was told already, with how to go on.
+        code = PREEMPTED  # Already printed, with how to resume.
     except TrainingFailedError as error:
-        code = _say(str(error), FAILED)
+        code = _print_and_return(str(error), FAILED)
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        return _say(str(error), NOT_RUN), None
+        return _print_and_return(str(error), NOT_RUN), None
     except KeyboardInterrupt:
         code = INTERRUPTED
     return code, home
 
 
-def parser() -> argparse.ArgumentParser:
-    made = asking.Parser(
+def make_parser() -> argparse.ArgumentParser:
+    made = cli_args.CommandParser(
         "run",
         "Runs a script in many processes, with the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK, "
         "MASTER_ADDR, MASTER_PORT and so on. The script is not changed.",
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         codes="0 it is complete, 1 it failed, 75 it was preempted, 2 it cannot be run, 130 Ctrl-C",
     )
     add = made.add_argument
-    add("-n", "--num-workers", "--nproc-per-node", "--nproc_per_node", type=_size, default=1, metavar="N",
+    add("-n", "--num-workers", "--nproc-per-node", "--nproc_per_node", type=_parse_num_workers, default=1, metavar="N",
         help="how many processes; 2:4 is from two to four, as many as there is room for (1)")  # fmt: skip
     add("--use-gpu", action="store_true", help="a GPU for each")
     add("--name", help="of the run (a new one)")
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _size(text: str) -> int | tuple[int, int]:
+def _parse_num_workers(text: str) -> int | tuple[int, int]:
     least, _, most = text.partition(":")
     try:
         return (int(least), int(most)) if most else int(least)
@@ -89,11 +89,11 @@ def _size(text: str) -> int | tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor two of them such as 2:4") from None
 
 
-def _trainer(asked: argparse.Namespace) -> Any:
+def _make_trainer(asked: argparse.Namespace) -> Any:
     from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
     from paceline.train.script import Script, ScriptConfig
 
-    script = _found(asked)
+    script = _find_script(asked)
     if asked.num_workers == 0:
         raise ValueError("--num-workers 0: use 1 or more; `python script.py` runs it in one process, for a debugger")
     config = RunConfig(
@@ -112,8 +112,8 @@ def _trainer(asked: argparse.Namespace) -> Any:
     )
 
 
-def _found(asked: argparse.Namespace) -> str:
-    """The script as the workers are told of it; one that is not there is refused before any process starts."""
+def _find_script(asked: argparse.Namespace) -> str:
+    """Return the script as workers receive it. Raises before any process starts if it does not exist."""
     if not asked.module:
         if not Path(asked.script).is_file():
             raise ValueError(f"{asked.script} is not a file")
@@ -124,6 +124,6 @@ def _found(asked: argparse.Namespace) -> str:
     return str(asked.script)
 
 
-def _say(text: str, code: int) -> int:
+def _print_and_return(text: str, code: int) -> int:
     print(f"paceline: {text}", file=sys.stderr)
     return code

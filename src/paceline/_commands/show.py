@@ -1,4 +1,4 @@
-"""`paceline show RUN`: all about one run, in plain text that fits 80 columns; of a search, its trials."""
+"""`paceline show RUN`: print everything about a run in 80 columns; for a search, its trials."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paceline._commands import asking, telling
+from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
     from paceline._view.model import Summary
 
 FINE = 0
@@ -17,50 +17,50 @@ FINE = 0
 
 def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
-    from paceline._view.reading import RunReader
+    from paceline._view.run_reader import RunReader
 
-    home = asking.home_of(asked.run, or_search=True)
-    if asking.holds_search(home):
-        return _search(home, asked.json)
+    home = cli_args.locate_run(asked.run, or_search=True)
+    if cli_args.is_search(home):
+        return _show_search(home, asked.json)
     reader = RunReader(home)
     reader.refresh()
     detail = reader.detail()
     if asked.json:
-        return telling.json(detail)
-    from paceline._commands import sections
+        return cli_output.print_json(detail)
+    from paceline._commands import run_sections
 
-    print(sections.told(detail, time.time()))
+    print(run_sections.format_run(detail, time.time()))
     return FINE
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "show",
         "Shows one run: its state, workers, attempts with the causes of failures, what hangs, checkpoints, where the "
         "time went, which stage of its data the others wait for, and its configuration. Of a search, its trials.",
         "paceline show resnet",
         "paceline show s3://bucket/runs/resnet --json",
     )
-    parser.add_run()
-    parser.add_json()
+    parser.add_run_argument()
+    parser.add_json_option()
     return parser
 
 
-def _search(home: Home, as_json: bool) -> int:
-    from paceline._view.searches import search_detail
+def _show_search(home: RunLocation, as_json: bool) -> int:
+    from paceline._view.search_reader import build_search_detail
 
-    found = search_detail(home.address or home.uri, ".")
+    found = build_search_detail(home.address or home.uri, ".")
     if as_json:
-        return telling.json(found)
-    print("\n".join(_search_told(found.summary, found.trials, found.configs)))
+        return cli_output.print_json(found)
+    print("\n".join(_format_search(found.summary, found.trials, found.configs)))
     return FINE
 
 
-def _search_told(search: Summary, trials: Sequence[Summary], configs: dict[str, dict[str, object]]) -> Iterator[str]:
-    from paceline._commands import ls, sections
-    from paceline._view import words
+def _format_search(search: Summary, trials: Sequence[Summary], configs: dict[str, dict[str, object]]) -> Iterator[str]:
+    from paceline._commands import ls, run_sections
+    from paceline._view import formatting
 
-    yield from sections.head(search, time.time())
+    yield from run_sections.format_head(search, time.time())
     best = search.best
     if best is not None:
         ranked = sorted(
@@ -69,11 +69,11 @@ def _search_told(search: Summary, trials: Sequence[Summary], configs: dict[str, 
             reverse=best.mode == "max",
         )
         if ranked:
-            yield from sections.field(
-                "best trial", f"{ranked[0].name} with {words.values(configs.get(ranked[0].id, {}))}"
+            yield from run_sections.field(
+                "best trial", f"{ranked[0].name} with {formatting.values(configs.get(ranked[0].id, {}))}"
             )
         trials = ranked + [trial for trial in trials if trial.best is None]
     yield ""
     yield f"trials ({len(trials)})"
-    for row in ls.table(trials, time.time()).splitlines():
-        yield telling.cut(f"  {row}", sections.WIDTH)
+    for row in ls.format_runs(trials, time.time()).splitlines():
+        yield cli_output.truncate_line(f"  {row}", run_sections.WIDTH)

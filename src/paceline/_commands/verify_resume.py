@@ -1,4 +1,4 @@
-"""`paceline verify-resume script.py`: the script runs as it would, and the first `fit()` it calls becomes a proof."""
+"""`paceline verify-resume script.py`: run the script and turn its first `fit()` into a check of exact resuming."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._commands import asking
+from paceline._commands import cli_args
 
 EXACT, DIFFERS, UNCHECKED = 0, 1, 2
 
@@ -21,25 +21,27 @@ EXACT, DIFFERS, UNCHECKED = 0, 1, 2
 def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     if not Path(asked.script).is_file():
-        return _unchecked(asked, f"{asked.script} is not a file")
-    with contextlib.redirect_stdout(sys.stderr), _progress_told():
-        # What the script prints is no part of the answer.
-        proof = _proof_of(asked)
+        return _print_unchecked(asked, f"{asked.script} is not a file")
+    with contextlib.redirect_stdout(sys.stderr), _log_progress():
+        # The script's own output is not part of the result.
+        proof = _prove_script(asked)
     if isinstance(proof, str):
-        return _unchecked(asked, proof)
+        return _print_unchecked(asked, proof)
     print(json.dumps(proof.as_dict(), indent=1) if asked.json else proof)
     return {"exact": EXACT, "differs": DIFFERS, "unchecked": UNCHECKED}[proof.verdict]
 
 
-def _parser() -> asking.Parser:
-    parser = asking.Parser(
+def _parser() -> cli_args.CommandParser:
+    parser = cli_args.CommandParser(
         "verify-resume",
         "Restores a commit of the script's run into a shadow run, replays it, and compares metrics and checkpoints "
         "with those of the run, which is not written to. The script runs until it calls fit().",
         "paceline verify-resume --fresh --steps 10 train.py --lr 0.1",
         codes="0 it resumes exactly, 1 it does not, 2 it cannot be checked",
     )
-    parser.add_argument("--steps", type=_natural, metavar="N", help="reports to replay (until the next checkpoint)")
+    parser.add_argument(
+        "--steps", type=_parse_positive_int, metavar="N", help="reports to replay (until the next checkpoint)"
+    )
     parser.add_argument("--fresh", action="store_true", help="train a new run to compare with, and remove it again")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="METRIC", help="one that may differ; may be a pattern"
@@ -52,32 +54,32 @@ def _parser() -> asking.Parser:
     return parser
 
 
-def _natural(text: str) -> int:
+def _parse_positive_int(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return number
 
 
-class _Proved(BaseException):
-    """Ends the script at its `fit()`. Not an `Exception`, so that a script that catches those still ends."""
+class _ProofDone(BaseException):
+    """Ends the script at its `fit()`. Not an `Exception`, so that scripts that catch those still end."""
 
     def __init__(self, proof: Any) -> None:
         super().__init__(proof)
         self.proof = proof
 
 
-def _proof_of(asked: argparse.Namespace) -> Any:
-    """The proof for the first trainer that the script fits; why there is none, as text, where it fits none."""
+def _prove_script(asked: argparse.Namespace) -> Any:
+    """Return the proof for the first trainer the script fits, or the reason why there is none."""
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import verify_resume
-    from paceline.train.trainer import DataParallelTrainer, fitted_by
+    from paceline.train.trainer import DataParallelTrainer, override_fit
 
     fit = DataParallelTrainer.fit
 
-    def proved(trainer: DataParallelTrainer) -> Result:
-        # In here and not after the script: what its functions refer to in `__main__` is still in place.
-        with fitted_by(fit):
+    def prove_instead_of_fit(trainer: DataParallelTrainer) -> Result:
+        # Verify inside fit(), not after the script: what its functions use in `__main__` is still in place.
+        with override_fit(fit):
             proof = verify_resume(
                 trainer,
                 num_steps=asked.steps,
@@ -86,12 +88,12 @@ def _proof_of(asked: argparse.Namespace) -> Any:
                 tolerance=asked.tolerance,
                 scratch=asked.scratch,
             )
-        raise _Proved(proof)
+        raise _ProofDone(proof)
 
     try:
-        with fitted_by(proved), _as_script(asked.script, asked.arguments):
+        with override_fit(prove_instead_of_fit), _script_environment(asked.script, asked.arguments):
             runpy.run_path(asked.script, run_name="__main__")
-    except _Proved as ended:
+    except _ProofDone as ended:
         return ended.proof
     except SystemExit as ended:
         return f"{asked.script} exited with {ended.code!r} before it called fit()"
@@ -102,7 +104,7 @@ def _proof_of(asked: argparse.Namespace) -> Any:
 
 
 @contextlib.contextmanager
-def _progress_told() -> Iterator[None]:
+def _log_progress() -> Iterator[None]:
     log = logging.getLogger("paceline.resume_proof")
     told = logging.StreamHandler()
     told.setFormatter(logging.Formatter("paceline: %(message)s"))
@@ -116,8 +118,8 @@ def _progress_told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_script(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """What a script finds in `sys` when the interpreter is given it."""
+def _script_environment(script: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Set up `sys` as the interpreter does for a script."""
     argv, path = sys.argv, sys.path
     sys.argv = [script, *arguments]
     sys.path = [str(Path(script).resolve().parent), *path]
@@ -127,6 +129,6 @@ def _as_script(script: str, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path = argv, path
 
 
-def _unchecked(asked: argparse.Namespace, reason: str) -> int:
+def _print_unchecked(asked: argparse.Namespace, reason: str) -> int:
     print(json.dumps({"verdict": "unchecked", "reason": reason}) if asked.json else f"cannot be checked: {reason}")
     return UNCHECKED

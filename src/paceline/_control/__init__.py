@@ -1,1 +1,1 @@
-"""The life of a run: `step` decides, `controller` carries out, `journal` remembers. Names no engine."""
+"""The lifecycle of a run: `step` decides, `controller` acts, `journal` records. Independent of the engine."""

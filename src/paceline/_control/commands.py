@@ -1,9 +1,9 @@
-"""What a run asks for: imperative, frozen, carried out by the controller."""
+"""What the controller is to do: imperative, frozen, returned by `step`."""
 
 import msgspec
 
 from paceline._control.run import Preemption
-from paceline._engine.messages import CheckpointRecord, Staged
+from paceline._engine.messages import CheckpointRecord, StagedFiles
 
 
 class VerifyCheckpoint(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class StartWorkers(msgspec.Struct, frozen=True):
 
 class CommitCheckpoint(msgspec.Struct, frozen=True):
     record: CheckpointRecord
-    parts: tuple[Staged, ...]
+    parts: tuple[StagedFiles, ...]
 
 
 class DeleteCheckpoint(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class DeleteCheckpoint(msgspec.Struct, frozen=True):
 
 
 class AnnounceCommit(msgspec.Struct, frozen=True):
-    """Tell every worker that a checkpoint exists, and which ones no longer do."""
+    """Tell every worker that a checkpoint exists, and which ones were deleted."""
 
     attempt: int
     record: CheckpointRecord
@@ -41,7 +41,7 @@ class AnnounceRefusal(msgspec.Struct, frozen=True):
     seq: int
     error: str
     rank: int | None = None
-    """Whose files could not be staged, if that is why."""
+    """The rank whose files could not be staged, if that is the reason."""
 
 
 class StartValidation(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class StartValidation(msgspec.Struct, frozen=True):
 
 
 class AnnounceValidation(msgspec.Struct, frozen=True):
-    """Tell every worker what became of a validation, and which checkpoints no longer exist since."""
+    """Tell every worker the result of a validation, and which checkpoints were deleted because of it."""
 
     attempt: int
     record: CheckpointRecord
@@ -57,7 +57,7 @@ class AnnounceValidation(msgspec.Struct, frozen=True):
 
 
 class AnnounceRemoval(msgspec.Struct, frozen=True):
-    """Tell every worker which checkpoints no longer exist."""
+    """Tell every worker which checkpoints were deleted."""
 
     attempt: int
     removed: tuple[int, ...]
@@ -72,13 +72,13 @@ class StopWorkersAt(msgspec.Struct, frozen=True):
     seq: int
     save: bool = True
     preemption: Preemption | None = None
-    """What code that looks for it is told."""
+    """Shown to user code that checks for preemption notices."""
 
 
 class StopWorkers(msgspec.Struct, frozen=True):
     attempt: int
     kill: bool
-    """False: they have returned and only need to leave. True: now."""
+    """False: they have returned and only need to exit. True: kill them now."""
 
 
 Command = (

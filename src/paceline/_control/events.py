@@ -1,7 +1,7 @@
-"""What can happen to a run. Past tense, frozen, and one JSON object each in the journal.
+"""Everything that can happen to a run. Past tense, frozen, and one JSON object each in the journal.
 
-What a worker says is defined with the other messages in `_engine/messages.py`; here are the events that arise
-on the driver's side, and the union of them all.
+Messages from workers are defined in `_engine/messages.py`. This module has the events of the driver's side, and the
+union of all events.
 """
 
 from typing import Literal
@@ -12,12 +12,12 @@ from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
     CheckpointStatus,
-    Failure,
-    PreemptionTold,
-    RankUse,
+    PreemptionNoticeReceived,
+    RankUsage,
     Reported,
     StagingFailed,
     WorkerFailed,
+    WorkerFailure,
     WorkerHeld,
     WorkerReady,
     WorkerReturned,
@@ -33,8 +33,8 @@ class Retention(msgspec.Struct, frozen=True):
     score_order: str = "max"
 
 
-class DriverStarted(msgspec.Struct, frozen=True, tag=True):
-    """A driver took the run in hand: the first of all events, and the first after a driver was lost."""
+class DriverStarted(msgspec.Struct, frozen=True, tag="driver_started"):
+    """A driver opened the run: the first event, and the first after a driver was lost."""
 
     size: int
     max_failures: int
@@ -44,47 +44,47 @@ class DriverStarted(msgspec.Struct, frozen=True, tag=True):
     host: str = ""
     version: int = JOURNAL_VERSION
     initial: str | None = None
-    """A checkpoint from outside the run, for as long as the run has none of its own."""
+    """A checkpoint from outside the run, used while the run has none of its own."""
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
     sizes: tuple[int, ...] = ()
-    """How many workers there may be, in rising order; `size` alone if empty."""
+    """Allowed numbers of workers, ascending; only `size` if empty."""
     resize_every_s: float = 0.0
     num_places: int | None = None
-    """How many workers there is room for, where that was asked."""
+    """How many workers there is capacity for, if known."""
     lease: int = 0
-    """The number under which it holds the run: what an older one does from here on is void."""
+    """The fencing token of its lease: writes with a lower one are void from here on."""
     validates: bool = False
-    """Whether it knows how a checkpoint is validated."""
+    """Whether the driver has a validation function."""
     pinned: tuple[int, ...] = ()
-    """The checkpoints that others begin from; see `PinsSet`."""
+    """The checkpoints that other runs start from; see `PinsSet`."""
     purpose: str = ""
-    """What the run is made for, where somebody keeps account of that: another driver's must be the same."""
+    """What the run is for, if the caller tracks that: it must be the same for every driver of the run."""
 
 
-class CheckpointVerified(msgspec.Struct, frozen=True, tag=True):
+class CheckpointVerified(msgspec.Struct, frozen=True, tag="checkpoint_verified"):
     attempt: int
     seq: int
 
 
-class CheckpointBroken(msgspec.Struct, frozen=True, tag=True):
-    """Files of a committed checkpoint are missing or altered; it was set aside."""
+class CheckpointBroken(msgspec.Struct, frozen=True, tag="checkpoint_broken"):
+    """Files of a committed checkpoint are missing or altered; the checkpoint was set aside."""
 
     attempt: int
     seq: int
     problem: str
 
 
-class CheckpointsFound(msgspec.Struct, frozen=True, tag=True):
-    """Storage was looked through, and tells otherwise than the journal."""
+class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
+    """A scan of storage disagrees with the journal."""
 
     records: tuple[CheckpointRecord, ...] = ()
-    """Committed, and not in the journal."""
+    """Committed, but not in the journal."""
     missing: tuple[int, ...] = ()
-    """In the journal, and no longer there."""
+    """In the journal, but no longer on storage."""
 
 
-class Committed(msgspec.Struct, frozen=True, tag=True):
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
     record: CheckpointRecord
 
     @property
@@ -92,14 +92,14 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
         return self.record.attempt
 
 
-class CommitFailed(msgspec.Struct, frozen=True, tag=True):
+class CommitFailed(msgspec.Struct, frozen=True, tag="commit_failed"):
     attempt: int
     seq: int
     error: str
 
 
-class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
-    """The validation of a checkpoint has come to an end, whichever. `attempt` is the one that made the checkpoint."""
+class ValidationEnded(msgspec.Struct, frozen=True, tag="validation_ended"):
+    """A validation ended, in whatever way. `attempt` is the attempt that made the checkpoint."""
 
     attempt: int
     seq: int
@@ -109,30 +109,31 @@ class ValidationEnded(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
 
 
-class RetentionSet(msgspec.Struct, frozen=True, tag=True):
-    """From now on other checkpoints are kept than the driver said when it began."""
+class RetentionSet(msgspec.Struct, frozen=True, tag="retention_set"):
+    """The retention rules changed after the driver started."""
 
     attempt: int
     retention: Retention
 
 
-class PinsSet(msgspec.Struct, frozen=True, tag=True):
-    """Others begin from these checkpoints, so retention leaves them: all pins from now on, whichever were before.
+class PinsSet(msgspec.Struct, frozen=True, tag="pins_set"):
+    """The pins changed: retention keeps these checkpoints, because other runs start from them.
 
-    One that is no longer there cannot be pinned; `Run.pinned` after this event says which are.
+    Replaces all earlier pins. A deleted checkpoint cannot be pinned; `Run.pinned` after this event has the ones that
+    exist.
     """
 
     attempt: int
     seqs: tuple[int, ...]
 
 
-class StopRequested(msgspec.Struct, frozen=True, tag=True):
+class StopRequested(msgspec.Struct, frozen=True, tag="stop_requested"):
     attempt: int
     now: bool = False
 
 
-class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
-    """The engine has room for more workers than before, or for fewer."""
+class CapacityChanged(msgspec.Struct, frozen=True, tag="capacity_changed"):
+    """The engine's capacity grew or shrank."""
 
     attempt: int
     num_places: int
@@ -141,53 +142,53 @@ class CapacityChanged(msgspec.Struct, frozen=True, tag=True):
 HangAction = Literal["warn", "restart", "fail"]
 
 
-class HangSuspected(msgspec.Struct, frozen=True, tag=True):
-    """A rank has stood at one place for longer than its run lets expect; `failure` has the sentence about it."""
+class HangSuspected(msgspec.Struct, frozen=True, tag="hang_suspected"):
+    """A rank has not moved for longer than expected for this run; `failure` has the message."""
 
     attempt: int
-    failure: Failure
+    failure: WorkerFailure
     action: HangAction = "warn"
 
 
-class HangPassed(msgspec.Struct, frozen=True, tag=True):
-    """A hang that was told of is none any more."""
+class HangCleared(msgspec.Struct, frozen=True, tag="hang_cleared"):
+    """A reported hang has cleared."""
 
     attempt: int
     rank: int
     after_s: float = 0.0
 
 
-class DeadlinePassed(msgspec.Struct, frozen=True, tag=True):
+class DeadlinePassed(msgspec.Struct, frozen=True, tag="deadline_passed"):
     attempt: int
 
 
-class ResizeDue(msgspec.Struct, frozen=True, tag=True):
-    """There is room for more workers, and those that run have run as long as they are left alone."""
+class ResizeDue(msgspec.Struct, frozen=True, tag="resize_due"):
+    """There is capacity for more workers, and the current ones have run for the minimum time between resizes."""
 
     attempt: int
 
 
-# Notes: they change nothing about the run. They are in its journal for those who look at it.
+# Notes do not change the run. They are in the journal for people who read it.
 
 
-class Described(msgspec.Struct, frozen=True, tag=True):
-    """What a driver was asked to do and with what: among the first lines that it writes, unless the journal has it.
+class RunDescribed(msgspec.Struct, frozen=True, tag="run_described"):
+    """The configuration, environment and code of a run. One of the first lines of a driver, unless the journal has it.
 
     `about` is an object with `config` (the train_loop_config), `scaling`, `run`, `backend`, `datasets`, `environment`
-    (Python, packages, host, devices) and `code` (script, function, git, sources); see `train/described.py`.
+    (Python, packages, host, devices) and `code` (script, function, git, sources); see `train/run_metadata.py`.
     """
 
     about: msgspec.Raw
 
 
-class TimeTold(msgspec.Struct, frozen=True, tag=True):
-    """What follows up to the next of these took place at this time, in seconds since the epoch."""
+class Timestamp(msgspec.Struct, frozen=True, tag="timestamp"):
+    """The time of the events up to the next timestamp, in seconds since the epoch."""
 
     at: float
 
 
 class StageUse(msgspec.Struct, frozen=True, array_like=True):
-    """What one stage of a dataset has done so far, over all its processes."""
+    """Totals of one stage of a dataset so far, over all its processes."""
 
     dataset: str
     name: str
@@ -200,29 +201,29 @@ class StageUse(msgspec.Struct, frozen=True, array_like=True):
     """The other stages wait for this one."""
 
 
-class Measured(msgspec.Struct, frozen=True, tag=True):
-    """What the ranks that answered have used, and how the datasets go. Every few seconds, and as workers end."""
+class UsageMeasured(msgspec.Struct, frozen=True, tag="usage_measured"):
+    """Usage of the ranks that answered, and progress of the datasets. Sent every few seconds, and when workers end."""
 
     attempt: int
     at: float
-    ranks: tuple[RankUse, ...] = ()
+    ranks: tuple[RankUsage, ...] = ()
     stages: tuple[StageUse, ...] = ()
     consumers_wait: bool = False
-    """Of datasets: whether it is the workers that wait, and not the stages for them."""
+    """Whether the workers wait for the datasets, and not the stages for the workers."""
 
 
-class FileMade(msgspec.Struct, frozen=True, tag=True):
-    """Somebody asked for this file of the run, and here it is: a profile, say."""
+class DiagnosticFileWritten(msgspec.Struct, frozen=True, tag="diagnostic_file_written"):
+    """A requested file, such as a profile, was written."""
 
     kind: Literal["stacks", "trace", "flame", "stacks-folded"]
     path: str
-    """Below the run's directory."""
+    """Relative to the run's directory."""
     rank: int
     at: float
     seconds: float = 0.0
 
 
-Note = Described | TimeTold | Measured | FileMade
+Note = RunDescribed | Timestamp | UsageMeasured | DiagnosticFileWritten
 
 Event = (
     DriverStarted
@@ -243,20 +244,20 @@ Event = (
     | WorkerFailed
     | WorkersStopped
     | StopRequested
-    | PreemptionTold
+    | PreemptionNoticeReceived
     | CapacityChanged
     | HangSuspected
-    | HangPassed
+    | HangCleared
     | DeadlinePassed
     | ResizeDue
-    | Described
-    | TimeTold
-    | Measured
-    | FileMade
+    | RunDescribed
+    | Timestamp
+    | UsageMeasured
+    | DiagnosticFileWritten
 )
 
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Event).decode
+encode_event = msgspec.json.Encoder().encode
+decode_event = msgspec.json.Decoder(Event).decode
 
 __all__ = [
     "CapacityChanged",
@@ -268,20 +269,20 @@ __all__ = [
     "CommitFailed",
     "Committed",
     "DeadlinePassed",
-    "Described",
+    "RunDescribed",
     "DriverStarted",
     "Event",
-    "Failure",
-    "FileMade",
+    "WorkerFailure",
+    "DiagnosticFileWritten",
     "HangAction",
-    "HangPassed",
+    "HangCleared",
     "HangSuspected",
     "JOURNAL_VERSION",
-    "Measured",
+    "UsageMeasured",
     "Note",
     "PinsSet",
-    "PreemptionTold",
-    "RankUse",
+    "PreemptionNoticeReceived",
+    "RankUsage",
     "Reported",
     "ResizeDue",
     "Retention",
@@ -289,13 +290,13 @@ __all__ = [
     "StageUse",
     "StagingFailed",
     "StopRequested",
-    "TimeTold",
+    "Timestamp",
     "ValidationEnded",
     "WorkerFailed",
     "WorkerHeld",
     "WorkerReady",
     "WorkerReturned",
     "WorkersStopped",
-    "decode",
-    "encode",
+    "decode_event",
+    "encode_event",
 ]

@@ -1,7 +1,7 @@
-"""Where a run is: its phases, and what each of them knows. Values only; `step` moves between them.
+"""The state of a run: its phases, and the data of each. Values only; `step` moves between them.
 
-What matters only while workers run is a field of `Running` and vanishes with it. What has an entry for each rank is a
-tree: an event changes the entry of one rank, and must not cost more where there are more of them.
+What matters only while workers run is a field of `Running` and vanishes with it. Per-rank data is stored in trees: an
+event changes the entry of one rank, and must not cost more with more ranks.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import msgspec
 
 from paceline._control.events import Retention
 from paceline._core.cursor import Cursors
-from paceline._core.reductions import How, Path
+from paceline._core.reductions import Path, Reduction
 from paceline._core.trie import Trie
-from paceline._engine.messages import CheckpointRecord, Failure, Reported, Staged, ValidationTask
+from paceline._engine.messages import CheckpointRecord, Reported, StagedFiles, ValidationTask, WorkerFailure
 
-RECENT = 64
+NUM_RECENT_METRICS = 64
 _WIDTH = 32
 
 Ending = Literal["complete", "interrupted", "failed", "preempted", "resized"]
-"""How an attempt ends. A run ends in the first four ways; `resized` is followed by another attempt."""
+"""How an attempt ends. A run ends in one of the first four ways; after `resized` another attempt follows."""
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """The number of the last report of every rank, and the least of these numbers.
+class RankProgress(msgspec.Struct, frozen=True):
+    """The last report number of every rank, and their minimum.
 
-    A tree, so that one report copies some tens of numbers however many ranks there are, and looks at no others.
+    A tree: a report copies a few dozen numbers, however many ranks there are.
     """
 
-    leasts: tuple[int, ...]
-    """Of each part the least number below it; at the leaves, of each rank its own."""
-    least: int
-    parts: tuple[Progress, ...] = ()
+    minimums: tuple[int, ...]
+    """The minimum of each part; at the leaves, the number of each rank."""
+    minimum: int
+    parts: tuple[RankProgress, ...] = ()
     part_size: int = 1
-    """How many ranks a part has; the last one may have fewer."""
+    """Ranks per part; the last part may have fewer."""
 
     @classmethod
-    def of(cls, size: int, seq: int) -> Progress:
+    def start_at(cls, size: int, seq: int) -> RankProgress:
         if size <= _WIDTH:
             return cls((seq,) * size, seq)
         part_size = _WIDTH
         while size > part_size * _WIDTH:
             part_size *= _WIDTH
         full, rest = divmod(size, part_size)
-        parts = (cls.of(part_size, seq),) * full + ((cls.of(rest, seq),) if rest else ())
+        parts = (cls.start_at(part_size, seq),) * full + ((cls.start_at(rest, seq),) if rest else ())
         return cls((seq,) * len(parts), seq, parts, part_size)
 
     def __getitem__(self, rank: int) -> int:
@@ -54,139 +54,138 @@ class Progress(msgspec.Struct, frozen=True):
         while within.parts:
             at, rank = divmod(rank, within.part_size)
             within = within.parts[at]
-        return within.leasts[rank]
+        return within.minimums[rank]
 
-    def advanced(self, rank: int, seq: int) -> Progress:
+    def advance(self, rank: int, seq: int) -> RankProgress:
         at, rank = divmod(rank, self.part_size)
         parts, number = self.parts, seq
         if parts:
-            part = parts[at].advanced(rank, seq)
-            parts, number = (*parts[:at], part, *parts[at + 1 :]), part.least
-        leasts = (*self.leasts[:at], number, *self.leasts[at + 1 :])
-        return Progress(leasts, min(leasts), parts, self.part_size)
+            part = parts[at].advance(rank, seq)
+            parts, number = (*parts[:at], part, *parts[at + 1 :]), part.minimum
+        leasts = (*self.minimums[:at], number, *self.minimums[at + 1 :])
+        return RankProgress(leasts, min(leasts), parts, self.part_size)
 
 
-class Failures(msgspec.Struct, frozen=True):
-    """Of an attempt, in the order in which they were heard. All ranks but one may be echoes of that one's end."""
+class AttemptFailures(msgspec.Struct, frozen=True):
+    """The failures of an attempt, in order of arrival. All but one may be secondary."""
 
-    heard: Trie[Failure] = Trie()
-    by_rank: Trie[tuple[Failure, ...]] = Trie()
-    num_echoes: int = 0
+    in_order: Trie[WorkerFailure] = Trie()
+    by_rank: Trie[tuple[WorkerFailure, ...]] = Trie()
+    num_secondary: int = 0
 
     def __len__(self) -> int:
-        return len(self.heard)
+        return len(self.in_order)
 
-    def __contains__(self, failure: Failure) -> bool:
+    def __contains__(self, failure: WorkerFailure) -> bool:
         return failure in self.by_rank.get(failure.rank, ())
 
-    def __iter__(self) -> Iterator[Failure]:
-        return self.heard.values()
+    def __iter__(self) -> Iterator[WorkerFailure]:
+        return self.in_order.values()
 
-    def followed_by(self, failure: Failure) -> Failures:
+    def with_failure(self, failure: WorkerFailure) -> AttemptFailures:
         of_rank = (*self.by_rank.get(failure.rank, ()), failure)
-        return Failures(
-            self.heard.put(len(self.heard), failure),
+        return AttemptFailures(
+            self.in_order.put(len(self.in_order), failure),
             self.by_rank.put(failure.rank, of_rank),
-            self.num_echoes + failure.collateral,
+            self.num_secondary + failure.collateral,
         )
 
     @property
-    def are_echoes(self) -> bool:
-        """All of them: what they are the echo of is not known yet."""
-        return self.num_echoes == len(self)
+    def are_all_secondary(self) -> bool:
+        """Whether the cause of all these failures is still unknown."""
+        return self.num_secondary == len(self)
 
 
-NO_FAILURES = Failures()
+NO_FAILURES = AttemptFailures()
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """A checkpoint that some rank has announced and that is not yet asked to be committed."""
+class PendingCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that a rank has announced and whose commit is not requested yet."""
 
     seq: int
     name: str
     rank: int
-    """The first rank that announced it, and where in the user's code."""
+    """The first rank that announced it; `where` is the line in the user's code."""
     where: str
     metrics: msgspec.Raw
     num_announced: int = 1
-    parts: Trie[Staged] = Trie()
+    parts: Trie[StagedFiles] = Trie()
     """By rank."""
     since: float = 0.0
     validation: tuple[int, ValidationTask] | None = None
-    """Of the ranks that asked for one, the lowest, and what it asked for."""
+    """The lowest rank that requested a validation, and its request."""
 
 
-class Reducing(msgspec.Struct, frozen=True):
-    """A report with metrics to be reduced that some rank has not made yet."""
+class PendingReduction(msgspec.Struct, frozen=True):
+    """A report with metrics to reduce that some rank has not made yet."""
 
-    hows: tuple[tuple[Path, How], ...]
-    """How each metric is reduced, as far as ranks have said."""
-    made: Trie[Reported] = Trie()
-    """By rank, of those with something to be reduced."""
+    reductions: tuple[tuple[Path, Reduction], ...]
+    """How each metric is reduced, as far as known from the reports so far."""
+    by_rank: Trie[Reported] = Trie()
+    """The reports with metrics to reduce, by rank."""
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """Some machine is about to be taken away."""
+    """A machine is about to be taken away."""
 
     ranks: tuple[int, ...]
-    """Those that were told; all of them where the whole run has to go."""
+    """The ranks that received a notice; all ranks if the whole run has to stop."""
     deadline: float
-    """By the controller's clock."""
+    """On the controller's clock."""
     whole: bool = True
-    """The driver goes too: there is nowhere to go on."""
+    """The driver is preempted too, so the run cannot continue here."""
 
 
-class Notices(msgspec.Struct, frozen=True):
-    """All notices of preemption that an attempt had, in one: every worker of a machine may bring its own."""
+class PreemptionNotices(msgspec.Struct, frozen=True):
+    """All preemption notices of an attempt, merged: every worker of a machine may send one."""
 
     ranks: Trie[bool] = Trie()
     deadline: float = math.inf
     whole: bool = False
 
-    def joined_by(self, ranks: tuple[int, ...], deadline: float, whole: bool) -> Notices:
+    def with_notice(self, ranks: tuple[int, ...], deadline: float, whole: bool) -> PreemptionNotices:
         told = self.ranks
         for rank in ranks:
             told = told.put(rank, True)
-        return Notices(told, min(self.deadline, deadline), self.whole or whole)
+        return PreemptionNotices(told, min(self.deadline, deadline), self.whole or whole)
 
 
 class Running(msgspec.Struct, frozen=True):
-    """Workers were asked for and have not all ended."""
+    """Workers were requested and have not all ended."""
 
-    progress: Progress
+    progress: RankProgress
     num_ready: int = 0
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingCheckpoint, ...] = ()
     refused: tuple[int, ...] = ()
-    """Checkpoints that a rank could not stage, for as long as another rank may still announce them."""
+    """Checkpoints that a rank failed to stage, for as long as another rank may still announce them."""
     recent: tuple[tuple[int, msgspec.Raw], ...] = ()
-    """The last metrics of rank 0 by number, for checkpoints that other ranks announce."""
+    """The last metrics of rank 0 by report number, for checkpoints that other ranks announce."""
     positions: Trie[Trie[Cursors]] = Trie()
-    """By report and rank, where its datasets stood: of reports that some rank has not come to, or that wait for a
-    commit."""
-    reducing: Trie[Reducing] = Trie()
-    """By report, what a checkpoint's metrics will be reduced from, until all ranks have made it."""
+    """Dataset cursors by report and rank, for reports that some rank has not reached or that wait for a commit."""
+    reducing: Trie[PendingReduction] = Trie()
+    """By report number, the inputs of a checkpoint's reduced metrics, until all ranks have made the report."""
     returned: Trie[bool] = Trie()
     """The ranks whose function has returned."""
     num_stopped: int = 0
-    fewest: tuple[int, int, str] | None = None
-    """Of the ranks that returned, the one with the fewest reports: rank, how many, where the last was made."""
-    held: Trie[int] | None = None
-    """Once a stop was requested: by rank, its own count, of those at work, as far as they have answered."""
+    fewest_reports: tuple[int, int, str] | None = None
+    """Of the returned ranks, the one with the fewest reports: rank, count, and the line of its last report."""
+    held_counts: Trie[int] | None = None
+    """Set once a stop is requested: the report counts of the active ranks that have answered."""
     asks: bool = False
-    """Some rank's code looks for notices of preemption, so all must see this one before the last step."""
+    """The code of some rank checks for preemption notices, so all ranks must see this one before the last step."""
     stop_at: int | None = None
-    """The report after which all ranks stop, once it is agreed."""
-    notices: Notices | None = None
-    """What is known of the machine's end, if that is why the ranks stop."""
-    failed: Failures = NO_FAILURES
-    """Broken connections that the death behind them is not yet known of."""
+    """The report after which all ranks stop, once agreed."""
+    notices: PreemptionNotices | None = None
+    """The preemption notices, if the ranks stop because of them."""
+    failed: AttemptFailures = NO_FAILURES
+    """Secondary failures whose cause is not known yet."""
     hang: str = ""
-    """What was said of a hang that has not passed."""
-    stop_by: float | None = None
-    """When a stop at the next report, or the news of a death, has taken too long."""
+    """The message of a reported hang that has not cleared."""
+    stop_deadline: float | None = None
+    """Latest time for a stop at the next report, or for the cause of a secondary failure to arrive."""
     may_grow: bool = False
-    """These workers have been left alone for long enough: if there is room for more, they join at the next commit."""
-    began: float = 0.0
+    """The workers have run long enough without a resize: if there is capacity, the run grows at the next commit."""
+    started_at: float = 0.0
 
     @property
     def num_returned(self) -> int:
@@ -194,47 +193,47 @@ class Running(msgspec.Struct, frozen=True):
 
     @property
     def preemption(self) -> Preemption | None:
-        """As it is told; looks at every rank that it concerns."""
+        """The notices as one value. Visits every affected rank."""
         told = self.notices
         return Preemption(tuple(told.ranks), told.deadline, told.whole) if told is not None else None
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """The attempt is over; processes are ending and commits are being finished."""
+    """The attempt is over; processes are ending and commits are finishing."""
 
     running: Running
     ending: Ending
-    failed: Failures = NO_FAILURES
+    failed: AttemptFailures = NO_FAILURES
     stopped: bool = False
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[WorkerFailure, ...]:
         return tuple(self.failed)
 
 
 class Restoring(msgspec.Struct, frozen=True):
-    """The newest checkpoint is being checked before workers start from it."""
+    """The newest checkpoint is being verified before workers start from it."""
 
     record: CheckpointRecord
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """There is no room for as many workers as the run needs at least."""
+    """The capacity is below the minimum number of workers."""
 
 
 class Validating(msgspec.Struct, frozen=True):
-    """The training is complete and its workers are gone; validations that were asked for are still made."""
+    """Training is complete and the workers are gone; pending validations still run."""
 
 
 class Finished(msgspec.Struct, frozen=True):
     ending: Ending
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[WorkerFailure, ...] = ()
     reason: str = ""
-    """Why there was no further attempt, where workers failed."""
+    """If workers failed: why there was no further attempt."""
 
 
 class Unopened(msgspec.Struct, frozen=True):
-    """No driver has taken the run in hand yet."""
+    """No driver has opened the run yet."""
 
 
 Phase = Unopened | Restoring | Waiting | Running | Stopping | Validating | Finished
@@ -242,11 +241,11 @@ Phase = Unopened | Restoring | Waiting | Running | Stopping | Validating | Finis
 
 class Run(msgspec.Struct, frozen=True):
     size: int = 1
-    """How many workers there are, or were last."""
+    """The current, or last, number of workers."""
     sizes: tuple[int, ...] = (1,)
-    """How many there may be, in rising order."""
+    """Allowed numbers of workers, ascending."""
     num_places: int | None = None
-    """How many the engine has room for, where that was asked."""
+    """How many workers the engine has capacity for, if known."""
     resize_every_s: float = 0.0
     max_failures: int = 0
     max_preemption_failures: int = -1
@@ -259,28 +258,28 @@ class Run(msgspec.Struct, frozen=True):
     num_failures: int = 0
     num_preemptions: int = 0
     num_engine_failures: int = 0
-    num_engine_failures_in_place: int = 0
-    """Those since the last report of any rank."""
-    last_place: str = ""
-    """Where the last failure struck; see `policy.place_of`."""
+    num_engine_failures_without_report: int = 0
+    """Engine failures since the last report of any rank."""
+    last_failure_fingerprint: str = ""
+    """Identifies the last failure; see `retry_policy.failure_fingerprint`."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     """Committed and kept, oldest first."""
     pinned: tuple[int, ...] = ()
-    """Those of them that others begin from, by number: they are kept whatever retention says."""
+    """Numbers of the checkpoints that other runs start from: kept regardless of retention."""
     committing: tuple[int, ...] = ()
     saves: tuple[tuple[int, float], ...] = ()
-    """Of those being committed: their number, and when the first rank announced them."""
+    """For each checkpoint being committed: its number, and when the first rank announced it."""
     last_save_s: float | None = None
-    """How long the last checkpoint took, from its announcement to its commit."""
+    """How long the last checkpoint took, from announcement to commit."""
     num_reports: int = 0
-    """The number of the last report of rank 0 that still counts."""
+    """The last report number of rank 0 that still counts."""
     stop_requested: bool = False
     preempted: bool = False
-    """The driver's own machine goes: there is no further attempt."""
+    """The driver's own machine is preempted: there is no further attempt."""
     validates: bool = False
-    """Whether this driver knows how a checkpoint is validated."""
+    """Whether this driver has a validation function."""
     validating: tuple[int, int] | None = None
-    """The one validation under way: number and attempt of its checkpoint. Those to come are the pending records."""
+    """The running validation: number and attempt of its checkpoint. The next ones are the pending records."""
 
     @property
     def latest(self) -> CheckpointRecord | None:
@@ -288,11 +287,11 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def is_trained(self) -> bool:
-        """Nothing is left to be trained, though checkpoints may still be validated."""
+        """Whether training is complete, though checkpoints may still be validated."""
         phase = self.phase
         return isinstance(phase, Validating) or (isinstance(phase, Finished) and phase.ending == "complete")
 
     @property
-    def unvalidated(self) -> tuple[CheckpointRecord, ...]:
-        """Those whose validation was asked for and has not ended, in the order in which they are taken."""
+    def pending_validations(self) -> tuple[CheckpointRecord, ...]:
+        """The checkpoints whose validation was requested and has not ended, in validation order."""
         return tuple(record for record in self.checkpoints if record.status == "PENDING_VALIDATION")

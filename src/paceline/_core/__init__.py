@@ -1,1 +1,1 @@
-"""Clock, codec, settings and operating system: the ground floor. Imports nothing else of Paceline."""
+"""Clock, codec, settings and operating system: the lowest layer. Imports nothing else from Paceline."""

@@ -1,7 +1,7 @@
-"""How bytes are framed: length-prefixed on a socket, checksummed lines in a file.
+"""Framing of bytes: length-prefixed on a socket, checksummed lines in a file.
 
-A line is `CRC32 PAYLOAD`, where the payload has no newline (it is JSON). Reading stops at the first line that
-does not check out: what follows a torn write is not to be trusted.
+A line is `CRC32 PAYLOAD`, where the payload has no newline (it is JSON). Reading stops at the first line with a wrong
+checksum: nothing after a torn write can be trusted.
 """
 
 import io
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 MAX_FRAME = 1 << 30
 
 
-def frame(payload: bytes) -> bytes:
+def encode_frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
 class FrameReader:
-    """Cuts a stream of bytes back into the payloads that were framed."""
+    """Splits a stream of bytes back into the framed payloads."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -39,13 +39,13 @@ class FrameReader:
         return payloads
 
 
-def sealed(payload: bytes) -> bytes:
+def seal_line(payload: bytes) -> bytes:
     assert b"\n" not in payload, "a newline in a line would make all that follow it unreadable"
     return b"%08x %b\n" % (zlib.crc32(payload), payload)
 
 
-def unsealed(line: bytes) -> bytes | None:
-    """The payload of a line, or None where the line is torn or altered."""
+def unseal_line(line: bytes) -> bytes | None:
+    """Return the payload of a line, or None if the line is torn or altered."""
     if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
         return None
     payload = line[9:-1]
@@ -57,14 +57,14 @@ def unsealed(line: bytes) -> bytes | None:
 
 
 def valid_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The payloads of all lines up to the first one that is torn or altered."""
+    """Yield the payloads of all lines up to the first one that is torn or altered."""
     for line in lines:
-        payload = unsealed(line)
+        payload = unseal_line(line)
         if payload is None:
             return
         yield payload
 
 
 def valid_prefix(data: bytes) -> Iterator[bytes]:
-    """The same of bytes that are there already."""
+    """Like `valid_lines`, for bytes in memory."""
     return valid_lines(io.BytesIO(data))  # Not `splitlines`: a carriage return is part of a payload.

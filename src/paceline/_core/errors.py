@@ -1,18 +1,18 @@
-"""Every exception a user can meet.
+"""Every exception that a user can see.
 
     PacelineError
     ├── TrainingFailedError          fit() could not finish; `.result` has what was reached
     │   ├── WorkerGroupError         a worker failed; `.worker_failures` has the exception of each rank
-    │   ├── ControllerError          the driver's side failed
-    │   └── PreemptionError          the machine was taken away; a script that lets it pass ends with exit code 75
+    │   ├── ControllerError          the driver failed
+    │   └── PreemptionError          the machine was preempted; an uncaught one exits with code 75
     ├── StorageError                 a file could not be written, read or trusted
     │   ├── CheckpointCorruptError   files of a committed checkpoint are missing or altered
     │   └── RunHeldError             another driver writes this run
     ├── ReportMismatchError          ranks called report() a different number of times
     ├── DataError                    a unit of a dataset could not be read or transformed
-    └── WorkerError                  stands in for a worker's exception that cannot be rebuilt here
+    └── WorkerError                  replaces a worker's exception that cannot be unpickled here
 
-Each one pickles: exceptions cross processes.
+Each one pickles, because exceptions cross processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class PacelineError(Exception):
-    """The base of all of Paceline's own exceptions."""
+    """The base class of Paceline's exceptions."""
 
 
 class TrainingFailedError(PacelineError, RuntimeError):
@@ -36,7 +36,7 @@ class TrainingFailedError(PacelineError, RuntimeError):
 
 
 class WorkerGroupError(TrainingFailedError):
-    """One worker or more failed. `worker_failures` maps ranks to their exceptions, the cause first."""
+    """One or more workers failed. `worker_failures` maps ranks to their exceptions, the cause first."""
 
     def __init__(self, error_message: str, worker_failures: dict[int, BaseException], result: Any = None) -> None:
         super().__init__(error_message, result)
@@ -47,7 +47,7 @@ class WorkerGroupError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """The driver's side failed: workers could not be started, or the run could not be written."""
+    """The driver failed: workers could not be started, or the run could not be written."""
 
     def __init__(self, controller_failure: BaseException, result: Any = None) -> None:
         super().__init__(f"{type(controller_failure).__name__}: {controller_failure}", result)
@@ -58,10 +58,9 @@ class ControllerError(TrainingFailedError):
 
 
 class PreemptionError(TrainingFailedError, SystemExit):
-    """The machine is being taken away, and the run has stopped to be continued elsewhere.
+    """The machine is being preempted, and the run has stopped so that it can be resumed elsewhere.
 
-    A script that does not catch it ends with exit code 75, by which a scheduler can tell that it is to be started
-    again.
+    A script that does not catch it exits with code 75, which tells a scheduler to start it again.
     """
 
     EXIT_CODE = 75
@@ -88,18 +87,18 @@ class RunHeldError(StorageError):
 
 
 class ReportMismatchError(PacelineError, RuntimeError):
-    """Ranks called `report()` a different number of times, and a checkpoint waited for one that never came."""
+    """Ranks called `report()` a different number of times, and a checkpoint waited for a report that never came."""
 
 
 class DataError(PacelineError, RuntimeError):
-    """A unit of a dataset could not be read or transformed, or the process that did it died again and again."""
+    """A unit of a dataset could not be read or transformed, or the process that did so kept dying."""
 
 
 class WorkerError(PacelineError, RuntimeError):
-    """Stands in for an exception of a worker that could not be carried over to the driver."""
+    """Replaces an exception of a worker that could not be sent to the driver."""
 
 
-# In a traceback, an exception is called by the name that it is imported by.
+# Tracebacks show exceptions by their public import path.
 for _class in list(globals().values()):
     if isinstance(_class, type) and issubclass(_class, PacelineError):
         _class.__module__ = "paceline.train"

@@ -1,6 +1,6 @@
-"""Values of any kind as short plain JSON for people to read, with what looks like a secret left out.
+"""Converts any value to short plain JSON for people to read, and masks what looks like a secret.
 
-Nothing here fails: what has no plain form is told by its `repr`, and what has none of that by the name of its type.
+Never fails: a value without a plain form is shown by its `repr`, or else by the name of its type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from paceline._core.plain import printable
+from paceline._core.plain_values import to_printable
 
 MASK = "***"
 
@@ -27,109 +27,111 @@ _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential|bearer|authorization"
     r"|(^|_)(auth|pwd|pass)$|(^|_)token$",
 )
-_OF_LANGUAGE = re.compile(r"(^|_)(pad|eos|bos|unk|mask|sep|cls|special|start|end|stop|extra|image|image_token)_token$")
-"""What models of language call tokens."""
+_LANGUAGE_TOKEN = re.compile(
+    r"(^|_)(pad|eos|bos|unk|mask|sep|cls|special|start|end|stop|extra|image|image_token)_token$"
+)
+"""What language models call tokens."""
 _IN_URL = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)@")
 _PAIR = re.compile(r"([\w.-]+)(['\"]?\s*[=:]\s*)b?('[^']*'|\"[^\"]*\")")
-"""In the `repr` of an object, a name and a text."""
+"""A name and a string in the `repr` of an object."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def is_secret(name: str) -> bool:
-    """Whether a key, an option or a variable of this name is likely to hold a secret."""
+def is_secret_name(name: str) -> bool:
+    """Whether a key, an option or a variable of this name probably holds a secret."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(".", "_").strip("_")
-    return bool(_SECRET.search(name)) and not _OF_LANGUAGE.search(name)
+    return bool(_SECRET.search(name)) and not _LANGUAGE_TOKEN.search(name)
 
 
-def shown(value: Any, name: str = "", depth: int = 0) -> Any:
-    """The value in plain form; a text under a name that `is_secret` is masked, and so is a password in an address."""
+def mask_value(value: Any, name: str = "", depth: int = 0) -> Any:
+    """Return the plain form of a value. Masks values under a name that `is_secret_name`, and passwords in URLs."""
     if value is None or isinstance(value, bool):
         return value
-    if name and is_secret(name) and isinstance(value, str | bytes | Mapping | Sequence) and len(value):
+    if name and is_secret_name(name) and isinstance(value, str | bytes | Mapping | Sequence) and len(value):
         return MASK
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, int):
-        return int(value) if abs(int(value)) < 1 << 53 else _cut(_repr(value))
+        return int(value) if abs(int(value)) < 1 << 53 else _truncate_text(_safe_repr(value))
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, str | PurePath):
-        return _cut(_IN_URL.sub(rf"\1:{MASK}@", printable(str(value))))
+        return _truncate_text(_IN_URL.sub(rf"\1:{MASK}@", to_printable(str(value))))
     if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple | set | frozenset):
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, Mapping):
-        return _mapping(value, depth)
+        return _mask_mapping(value, depth)
     if isinstance(value, list | tuple | set | frozenset):
-        return _listed(value, name, depth)
+        return _mask_sequence(value, name, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and depth < _MAX_DEPTH:
         named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.repr}
-        return _mapping(named, depth)
-    return _other(value, name, depth)
+        return _mask_mapping(named, depth)
+    return _mask_other(value, name, depth)
 
 
-def arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of a command, with the values of options masked whose names are those of secrets."""
+def mask_arguments(given: Sequence[str]) -> list[str]:
+    """Return the arguments of a command, with the values of secret options masked."""
     told: list[str] = []
     masks_next = False
     for argument in given:
         option, equals, value = argument.partition("=")
         if masks_next and not argument.startswith("-"):
             told.append(MASK)
-        elif equals and value and is_secret(option.lstrip("-")):
-            told.append(f"{printable(option)}={MASK}")
+        elif equals and value and is_secret_name(option.lstrip("-")):
+            told.append(f"{to_printable(option)}={MASK}")
         else:
-            told.append(shown(argument))
-        masks_next = not equals and argument.startswith("-") and is_secret(argument.lstrip("-"))
+            told.append(mask_value(argument))
+        masks_next = not equals and argument.startswith("-") and is_secret_name(argument.lstrip("-"))
     return told
 
 
-def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+def _mask_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     try:
         items = list(value.items())
     except Exception:  # noqa: BLE001  a user's own mapping
-        return {"": _short(value)}
+        return {"": _short_repr(value)}
     told: dict[str, Any] = {}
     for key, item in items[:_MAX_ITEMS]:
-        named = _cut(printable(key)) if isinstance(key, str) else _short(key)
-        told[named] = shown(item, named, depth + 1)
+        named = _truncate_text(to_printable(key)) if isinstance(key, str) else _short_repr(key)
+        told[named] = mask_value(item, named, depth + 1)
     if len(items) > _MAX_ITEMS:
         told["..."] = f"{len(items) - _MAX_ITEMS} more"
     return told
 
 
-def _listed(value: Any, name: str, depth: int) -> list[Any]:
-    items = list(value) if not isinstance(value, set | frozenset) else sorted(value, key=_repr)
-    told = [shown(item, "", depth + 1) for item in items[:_MAX_LISTED]]
+def _mask_sequence(value: Any, name: str, depth: int) -> list[Any]:
+    items = list(value) if not isinstance(value, set | frozenset) else sorted(value, key=_safe_repr)
+    told = [mask_value(item, "", depth + 1) for item in items[:_MAX_LISTED]]
     return told if len(items) <= _MAX_LISTED else [*told, f"... {len(items) - _MAX_LISTED} more"]
 
 
-def _other(value: Any, name: str, depth: int) -> Any:
+def _mask_other(value: Any, name: str, depth: int) -> Any:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and math.prod(n for n in shape if isinstance(n, int)) == 1 and hasattr(value, "item"):
         try:
             number = value.item()
         except Exception:  # noqa: BLE001  as of a tensor on a device that is gone
-            return _short(value)
-        return shown(number, name, depth + 1)
+            return _short_repr(value)
+        return mask_value(number, name, depth + 1)
     if isinstance(shape, tuple):
         return f"{type(value).__name__} of shape {shape}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
-    return _short(value)
+    return _short_repr(value)
 
 
-def _short(value: Any) -> str:
-    text = _ADDRESS.sub("", _IN_URL.sub(rf"\1:{MASK}@", printable(_repr(value))))
-    text = _PAIR.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if is_secret(found[1]) else found[0], text)
+def _short_repr(value: Any) -> str:
+    text = _ADDRESS.sub("", _IN_URL.sub(rf"\1:{MASK}@", to_printable(_safe_repr(value))))
+    text = _PAIR.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if is_secret_name(found[1]) else found[0], text)
     return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}..."
 
 
-def _repr(value: Any) -> str:
+def _safe_repr(value: Any) -> str:
     try:
         return repr(value)
     except Exception:  # noqa: BLE001  a user's own class
         return f"<{type(value).__name__}>"
 
 
-def _cut(text: str) -> str:
+def _truncate_text(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"

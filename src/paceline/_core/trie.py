@@ -1,7 +1,7 @@
-"""A mapping from whole numbers to values that is itself a value: `put` and `without` give another one.
+"""An immutable mapping from non-negative integers to values: `put` and `without` return a new one.
 
-What is not changed is shared between the two, so that a change costs the same few small copies whether there are ten
-entries or ten thousand: of the nodes from the root to one leaf, with at most 32 entries each. No node is ever changed.
+The two share what did not change, so an update copies only the nodes from the root to one leaf, with at most 32 entries
+each: the cost is about the same for ten entries or ten thousand. No node is ever modified.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MASK = (1 << _BITS) - 1
 _MISSING: Any = object()
 
 _Node = dict[int, Any]
-"""By the bits of the key that belong to its level: nodes of the level below, and values at the lowest."""
+"""By the bits of the key for its level: nodes of the level below, and values at the lowest level."""
 
 
 class Trie(Generic[V]):
-    """Keys are 0 or more. Entries come in the order of their keys."""
+    """Keys are 0 or more. Iterates in key order."""
 
     __slots__ = ("_len", "_root", "_top")
 
@@ -35,29 +35,29 @@ class Trie(Generic[V]):
         return self._len
 
     def __contains__(self, key: int) -> bool:
-        return self._found(key) is not _MISSING
+        return self._lookup(key) is not _MISSING
 
     def __getitem__(self, key: int) -> V:
-        found = self._found(key)
+        found = self._lookup(key)
         if found is _MISSING:
             raise KeyError(key)
         return cast(V, found)
 
     def get(self, key: int, default: D) -> V | D:
-        found = self._found(key)
+        found = self._lookup(key)
         return default if found is _MISSING else cast(V, found)
 
     def put(self, key: int, value: V) -> Trie[V]:
         root, top = self._root, self._top
         while key >> top > _MASK:
             root, top = {0: root} if root else {}, top + _BITS
-        is_new = self._found(key) is _MISSING
-        return _made(_with(root, top, key, value), top, self._len + is_new)
+        is_new = self._lookup(key) is _MISSING
+        return _build_trie(_insert(root, top, key, value), top, self._len + is_new)
 
     def without(self, key: int) -> Trie[V]:
-        if self._found(key) is _MISSING:
+        if self._lookup(key) is _MISSING:
             return self
-        return _made(_less(self._root, self._top, key), self._top, self._len - 1)
+        return _build_trie(_remove(self._root, self._top, key), self._top, self._len - 1)
 
     def items(self) -> Iterator[tuple[int, V]]:
         return _entries(self._root, self._top, 0)
@@ -78,7 +78,7 @@ class Trie(Generic[V]):
     def __repr__(self) -> str:
         return f"Trie({dict(self.items())})"
 
-    def _found(self, key: int) -> Any:
+    def _lookup(self, key: int) -> Any:
         node, shift = self._root, self._top
         if key >> shift > _MASK:
             return _MISSING
@@ -90,20 +90,20 @@ class Trie(Generic[V]):
         return node.get(key & _MASK, _MISSING)
 
 
-def _made(root: _Node, top: int, length: int) -> Trie[Any]:
+def _build_trie(root: _Node, top: int, length: int) -> Trie[Any]:
     made: Trie[Any] = Trie()
     made._root, made._top, made._len = root, top, length
     return made
 
 
-def _with(node: _Node, shift: int, key: int, value: Any) -> _Node:
+def _insert(node: _Node, shift: int, key: int, value: Any) -> _Node:
     at = (key >> shift) & _MASK
-    return {**node, at: _with(node.get(at, {}), shift - _BITS, key, value) if shift else value}
+    return {**node, at: _insert(node.get(at, {}), shift - _BITS, key, value) if shift else value}
 
 
-def _less(node: _Node, shift: int, key: int) -> _Node:
+def _remove(node: _Node, shift: int, key: int) -> _Node:
     at = (key >> shift) & _MASK
-    below = _less(node[at], shift - _BITS, key) if shift else {}
+    below = _remove(node[at], shift - _BITS, key) if shift else {}
     return {**node, at: below} if below else {other: node[other] for other in node if other != at}
 
 

@@ -1,4 +1,4 @@
-"""What is asked about runs, answered: from a listing and the fields of a query to values. No web in here."""
+"""Answers questions about runs: takes a listing and the fields of a query, returns values. No web code."""
 
 from __future__ import annotations
 
@@ -12,71 +12,78 @@ import msgspec
 
 from paceline._control.journal import JournalVersionError
 from paceline._core.errors import PacelineError
-from paceline._dashboard.asked import MOST_FIELDS, MOST_LINES, MOST_POINTS, Asked, Refused, points_each
+from paceline._dashboard.query_fields import (
+    MAX_FIELDS,
+    MAX_LINES,
+    MAX_POINTS,
+    QueryFields,
+    RequestRefusedError,
+    points_per_metric,
+)
 from paceline._view import logs
-from paceline._view.diff import differences
-from paceline._view.model import Detail, Diff, LogPage, Points, SearchDetail, Summary, UseSeries
-from paceline._view.searches import search_detail
+from paceline._view.diff import compare_runs
+from paceline._view.model import Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries
+from paceline._view.search_reader import build_search_detail
 
 if TYPE_CHECKING:
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
     from paceline._view.listing import Listing
-    from paceline._view.reading import RunReader
+    from paceline._view.run_reader import RunReader
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a text begins that a spreadsheet would compute."""
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""Text with such a start would be a formula in a spreadsheet."""
 
 
-class About(msgspec.Struct, frozen=True):
+class AboutAnswer(msgspec.Struct, frozen=True):
     version: str
     root: str
     control: bool
     now: float
 
 
-class Runs(msgspec.Struct, frozen=True):
+class RunsAnswer(msgspec.Struct, frozen=True):
     runs: list[Summary]
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class MetricsAnswer(msgspec.Struct, frozen=True):
     series: list[Points]
     first: int
     last: int
 
 
-class Uses(msgspec.Struct, frozen=True):
-    ranks: list[UseSeries]
+class UsageAnswer(msgspec.Struct, frozen=True):
+    ranks: list[UsageSeries]
 
 
-def about(root: str, control: bool) -> About:
+def get_about(root: str, control: bool) -> AboutAnswer:
     import paceline
 
-    return About(paceline.__version__, root, control, time.time())
+    return AboutAnswer(paceline.__version__, root, control, time.time())
 
 
-def reader_of(listing: Listing, run: str) -> RunReader:
+def get_reader(listing: Listing, run: str) -> RunReader:
     try:
         return listing.reader(run)
     except KeyError as problem:
-        raise Refused(404, problem.args[0]) from None
+        raise RequestRefusedError(404, problem.args[0]) from None
     except JournalVersionError as problem:
-        raise Refused(409, str(problem)) from None
+        raise RequestRefusedError(409, str(problem)) from None
 
 
-def home_of(listing: Listing, run: str) -> Home:
-    """Of a run or a search."""
+def get_location(listing: Listing, run: str) -> RunLocation:
+    """Return the location of a run or a search."""
     is_search = any(one.id == run and one.kind == "search" for one in listing.summaries())
-    return listing.search(run).home if is_search else reader_of(listing, run).home
+    return listing.search_reader(run).location if is_search else get_reader(listing, run).location
 
 
-def detail_of(listing: Listing, run: str) -> Detail:
-    """Of a search, what is said of it in a list: `/api/search` has the rest."""
+def get_detail(listing: Listing, run: str) -> Detail:
+    """Return the detail of a run. For a search it has only the summary: `/api/search` has the rest."""
     try:
         summary = listing.summary(run)
     except KeyError:
-        raise Refused(404, f"there is no run {run[:200]!r} here") from None
+        raise RequestRefusedError(404, f"there is no run {run[:200]!r} here") from None
     if summary.kind == "search":
-        return Detail(summary=summary, version=listing.search(run).version)
+        return Detail(summary=summary, version=listing.search_reader(run).version)
     try:
         reader = listing.reader(run)
     except PacelineError:
@@ -84,76 +91,76 @@ def detail_of(listing: Listing, run: str) -> Detail:
     return reader.detail(run, kind=summary.kind, search=summary.search)
 
 
-def last_step(listing: Listing, run: str) -> int:
-    """Of a search, how many trials have ended."""
+def get_last_step(listing: Listing, run: str) -> int:
+    """Return the last step of a run, or the number of ended trials of a search."""
     summary = listing.summary(run)
-    return summary.num_reports if summary.kind == "search" else reader_of(listing, run).last_step
+    return summary.num_reports if summary.kind == "search" else get_reader(listing, run).last_step
 
 
-def runs(listing: Listing, asked: Asked) -> Runs:
-    return Runs(list(listing.summaries()))
+def get_runs(listing: Listing, asked: QueryFields) -> RunsAnswer:
+    return RunsAnswer(list(listing.summaries()))
 
 
-def run(listing: Listing, asked: Asked) -> Detail:
-    return detail_of(listing, asked.text("run"))
+def get_run(listing: Listing, asked: QueryFields) -> Detail:
+    return get_detail(listing, asked.text("run"))
 
 
-def metrics(listing: Listing, asked: Asked) -> Metrics:
-    reader = reader_of(listing, asked.text("run"))
-    names = (asked.all("name") or reader.metric_names())[:MOST_FIELDS]
-    at_most = points_each(asked.whole("points", 2000, least=1, most=MOST_POINTS), len(names))
+def get_metrics(listing: Listing, asked: QueryFields) -> MetricsAnswer:
+    reader = get_reader(listing, asked.text("run"))
+    names = (asked.all_texts("name") or reader.metric_names())[:MAX_FIELDS]
+    at_most = points_per_metric(asked.integer("points", 2000, least=1, most=MAX_POINTS), len(names))
     series = reader.points(names, x=asked.axis(), range=asked.range(), at_most=at_most)
     last = reader.last_step
-    return Metrics(series, min(last, 1), last)
+    return MetricsAnswer(series, min(last, 1), last)
 
 
-def use(listing: Listing, asked: Asked) -> Uses:
-    return Uses(reader_of(listing, asked.text("run")).use(attempt=asked.optional_whole("attempt")))
+def get_usage(listing: Listing, asked: QueryFields) -> UsageAnswer:
+    return UsageAnswer(get_reader(listing, asked.text("run")).usage_series(attempt=asked.optional_integer("attempt")))
 
 
-def log_page(home: Home, asked: Asked) -> LogPage:
-    attempt, rank = asked.whole("attempt"), asked.whole("rank")
-    before, after = asked.optional_whole("before"), asked.optional_whole("after")
+def get_log_page(home: RunLocation, asked: QueryFields) -> LogPage:
+    attempt, rank = asked.integer("attempt"), asked.integer("rank")
+    before, after = asked.optional_integer("before"), asked.optional_integer("after")
     if before is not None and after is not None:
-        raise Refused(400, "`before` and `after` are both there: a page goes on to one side")
-    if not any((file.attempt, file.rank) == (attempt, rank) for file in logs.files(home)):
-        raise Refused(404, f"there is no log of attempt {attempt}, rank {rank}")
-    return logs.page(
+        raise RequestRefusedError(400, "`before` and `after` are both there: a page goes on to one side")
+    if not any((file.attempt, file.rank) == (attempt, rank) for file in logs.list_log_files(home)):
+        raise RequestRefusedError(404, f"there is no log of attempt {attempt}, rank {rank}")
+    return logs.read_log_page(
         home,
         attempt,
         rank,
         before=before,
         after=after,
-        limit=asked.whole("limit", 500, least=1, most=MOST_LINES),
-        search=asked.optional("search") or None,
+        limit=asked.integer("limit", 500, least=1, most=MAX_LINES),
+        search=asked.optional_text("search") or None,
     )
 
 
-def diff(listing: Listing, asked: Asked) -> Diff:
-    return differences(detail_of(listing, asked.text("a")), detail_of(listing, asked.text("b")))
+def get_diff(listing: Listing, asked: QueryFields) -> Diff:
+    return compare_runs(get_detail(listing, asked.text("a")), get_detail(listing, asked.text("b")))
 
 
-def search(listing: Listing, asked: Asked) -> SearchDetail:
+def get_search(listing: Listing, asked: QueryFields) -> SearchDetail:
     name = asked.text("run")
-    mode = asked.optional("mode")
+    mode = asked.optional_text("mode")
     if mode not in (None, "min", "max"):
-        raise Refused(400, f"`mode` is {mode[:50]!r}; it has to be `min` or `max`")
+        raise RequestRefusedError(400, f"`mode` is {mode[:50]!r}; it has to be `min` or `max`")
     try:
-        return search_detail(listing, name, asked.optional("metric"), mode)
+        return build_search_detail(listing, name, asked.optional_text("metric"), mode)
     except KeyError:
-        raise Refused(404, f"there is no search {name[:200]!r} here") from None
+        raise RequestRefusedError(404, f"there is no search {name[:200]!r} here") from None
 
 
-def csv_lines(
+def iter_csv_chunks(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], rows_at_once: int = 5000
 ) -> Generator[bytes, None, None]:
-    """A table of reports, some thousand rows at a time."""
+    """Yield a table of reports as CSV, some thousand rows at a time."""
     columns = ["step", "time", "attempt", *(name for name in names if name not in ("step", "time", "attempt"))]
     text = io.StringIO()
     table = csv.writer(text)
-    table.writerow([_cell(column) for column in columns])
+    table.writerow([_escape_cell(column) for column in columns])
     for number, row in enumerate(rows, start=1):
-        table.writerow([_cell(row.get(column)) for column in columns])
+        table.writerow([_escape_cell(row.get(column)) for column in columns])
         if number % rows_at_once == 0:
             yield text.getvalue().encode()
             text.seek(0)
@@ -161,6 +168,6 @@ def csv_lines(
     yield text.getvalue().encode()
 
 
-def _cell(value: Any) -> Any:
+def _escape_cell(value: Any) -> Any:
     # A text from a run must not become a formula in the spreadsheet of whoever opens the file.
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and value != "-inf" else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) and value != "-inf" else value

@@ -1,4 +1,4 @@
-"""The web application: paths to answers. What they are made of is in `answers.py`; who gets in, in `gate.py`."""
+"""The web application: maps paths to answers. `answers.py` computes them; `access_gate.py` controls access."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from starlette.routing import BaseRoute, Route
 
 from paceline._core.errors import PacelineError
 from paceline._dashboard import answers, control, files, prometheus
-from paceline._dashboard.asked import Asked, Refused
-from paceline._dashboard.beside import Beside
-from paceline._dashboard.gate import App, Gate, Names
-from paceline._dashboard.live import Events, Live
-from paceline._dashboard.page import NAMES, page_file
-from paceline._dashboard.reading import Reading
-from paceline._dashboard.report import report_of
+from paceline._dashboard.access_gate import AccessGate, AllowedHosts, App
+from paceline._dashboard.daemon_threads import DaemonThreads
+from paceline._dashboard.listing_thread import ListingThread
+from paceline._dashboard.live_updates import EventStream, LiveUpdates
+from paceline._dashboard.page import PAGE_FILE_NAMES, load_page_file
+from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
+from paceline._dashboard.report import build_listed_report
 from paceline._view.model import encode
 
 if TYPE_CHECKING:
@@ -36,62 +36,67 @@ if TYPE_CHECKING:
 log = logging.getLogger("paceline")
 
 T = TypeVar("T")
-Answer = Callable[["Listing", Asked], Any]
+Answer = Callable[["Listing", QueryFields], Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_OVER_A_SLOW_LINE = 500
-"""Bytes from which on an answer is compressed."""
+_MIN_GZIP_BYTES = 500
+"""Responses from this size on are compressed."""
 
 
 @dataclass(frozen=True)
 class Dashboard:
     app: App
-    live: Live
+    live: LiveUpdates
 
 
-def dashboard(
-    open_listing: Callable[[], Listing], root: str, *, token: str, names: Names, port: int, allow_control: bool
+def create_dashboard(
+    open_listing: Callable[[], Listing], root: str, *, token: str, names: AllowedHosts, port: int, allow_control: bool
 ) -> Dashboard:
-    """The application for the runs below a path. `root` is that path as it is shown."""
-    reading = Reading(open_listing)
-    live = Live(reading)
-    site = _Site(root, reading, live, allow_control)
+    """Create the application for the runs below a path. `root` is that path as displayed."""
+    reading = ListingThread(open_listing)
+    live = LiveUpdates(reading)
+    site = _Endpoints(root, reading, live, allow_control)
     app = Starlette(
         routes=site.routes(),
-        middleware=[Middleware(GZipMiddleware, minimum_size=_OVER_A_SLOW_LINE, compresslevel=1)],
-        exception_handlers={Refused: _refused, PacelineError: _told, HTTPException: _no_such, Exception: _failed},
+        middleware=[Middleware(GZipMiddleware, minimum_size=_MIN_GZIP_BYTES, compresslevel=1)],
+        exception_handlers={
+            RequestRefusedError: _handle_refusal,
+            PacelineError: _handle_paceline_error,
+            HTTPException: _handle_http_error,
+            Exception: _handle_unexpected,
+        },
         lifespan=site.lifespan,
     )
-    return Dashboard(Gate(app, token=token, names=names, port=port), live)
+    return Dashboard(AccessGate(app, token=token, names=names, port=port), live)
 
 
-class _Site:
-    def __init__(self, root: str, reading: Reading, live: Live, allow_control: bool) -> None:
+class _Endpoints:
+    def __init__(self, root: str, reading: ListingThread, live: LiveUpdates, allow_control: bool) -> None:
         self._root = root
-        self._reading = reading
+        self._listing_thread = reading
         self._live = live
         self._allow_control = allow_control
-        # Files, and requests to runs: they may wait for long, and nobody is to wait for them.
-        self._waiting = Beside("paceline-waiting", 4)
+        # For files and requests to runs: they may block for long, and nothing else should wait for them.
+        self._slow_threads = DaemonThreads("paceline-waiting", 4)
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Route("/", partial(self._page, "index.html")),
-            *(Route(f"/{name}", partial(self._page, name)) for name in NAMES if name != "index.html"),
-            Route("/api/about", self._about),
-            Route("/api/runs", self._json(answers.runs)),
-            Route("/api/run", self._json(answers.run)),
-            Route("/api/metrics", self._metrics),
-            Route("/api/metrics.csv", self._csv),
-            Route("/api/use", self._json(answers.use)),
-            Route("/api/logs", self._logs),
-            Route("/api/diff", self._json(answers.diff)),
-            Route("/api/search", self._json(answers.search)),
-            Route("/api/file", self._file),
-            Route("/api/report", self._report),
-            Route("/api/events", self._events),
-            *(Route(f"/api/{what}", self._control(what), methods=["POST"]) for what in control.REQUESTS),
-            Route("/metrics", self._prometheus),
+            Route("/", partial(self._send_page, "index.html")),
+            *(Route(f"/{name}", partial(self._send_page, name)) for name in PAGE_FILE_NAMES if name != "index.html"),
+            Route("/api/about", self._send_about),
+            Route("/api/runs", self._json_endpoint(answers.get_runs)),
+            Route("/api/run", self._json_endpoint(answers.get_run)),
+            Route("/api/metrics", self._send_metrics),
+            Route("/api/metrics.csv", self._send_csv),
+            Route("/api/use", self._json_endpoint(answers.get_usage)),
+            Route("/api/logs", self._send_logs),
+            Route("/api/diff", self._json_endpoint(answers.get_diff)),
+            Route("/api/search", self._json_endpoint(answers.get_search)),
+            Route("/api/file", self._send_file),
+            Route("/api/report", self._send_report),
+            Route("/api/events", self._send_events),
+            *(Route(f"/api/{what}", self._control_endpoint(what), methods=["POST"]) for what in control.BODY_TYPES),
+            Route("/metrics", self._send_prometheus),
         ]
 
     @contextlib.asynccontextmanager
@@ -103,133 +108,135 @@ class _Site:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            self._reading.close()
-            self._waiting.close()
+            self._listing_thread.close()
+            self._slow_threads.close()
 
-    async def _page(self, name: str, request: Request) -> Response:
-        file = page_file(name)
-        headers = {"ETag": file.tag, "Vary": "Accept-Encoding"}
-        if request.headers.get("if-none-match") == file.tag:
+    async def _send_page(self, name: str, request: Request) -> Response:
+        file = load_page_file(name)
+        headers = {"ETag": file.etag, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            return Response(file.compressed, media_type=file.media_type, headers=headers)
+            return Response(file.gzip_data, media_type=file.media_type, headers=headers)
         return Response(file.data, media_type=file.media_type, headers=headers)
 
-    async def _about(self, request: Request) -> Response:
-        return _json_of(encode(answers.about(self._root, self._allow_control)))
+    async def _send_about(self, request: Request) -> Response:
+        return _json_response(encode(answers.get_about(self._root, self._allow_control)))
 
-    def _json(self, answer: Answer) -> Endpoint:
-        async def answered(request: Request) -> Response:
-            asked = _asked(request)
-            return _json_of(await self._reading.ask(lambda listing: encode(answer(listing, asked))))
+    def _json_endpoint(self, answer: Answer) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            asked = _parse_query(request)
+            return _json_response(await self._listing_thread.query(lambda listing: encode(answer(listing, asked))))
 
-        return answered
+        return endpoint
 
-    async def _metrics(self, request: Request) -> Response:
-        asked = _asked(request)
+    async def _send_metrics(self, request: Request) -> Response:
+        asked = _parse_query(request)
 
-        def answered(listing: Listing) -> tuple[bytes, float]:
+        def encode_metrics(listing: Listing) -> tuple[bytes, float]:
             began = time.thread_time()
-            return encode(answers.metrics(listing, asked)), time.thread_time() - began
+            return encode(answers.get_metrics(listing, asked)), time.thread_time() - began
 
-        body, cost_s = await self._reading.ask(answered)
-        self._live.points_cost(asked.text("run"), cost_s)
-        return _json_of(body)
+        body, cost_s = await self._listing_thread.query(encode_metrics)
+        self._live.record_points_cost(asked.text("run"), cost_s)
+        return _json_response(body)
 
-    async def _logs(self, request: Request) -> Response:
-        asked = _asked(request)
-        home = await self._reading.ask(lambda listing: answers.reader_of(listing, asked.text("run")).home)
-        return _json_of(await self._waiting.do(lambda: encode(answers.log_page(home, asked))))
+    async def _send_logs(self, request: Request) -> Response:
+        asked = _parse_query(request)
+        home = await self._listing_thread.query(lambda listing: answers.get_reader(listing, asked.text("run")).location)
+        return _json_response(await self._slow_threads.run_in_thread(lambda: encode(answers.get_log_page(home, asked))))
 
-    async def _csv(self, request: Request) -> Response:
-        asked = _asked(request)
-        reader = await self._reading.ask(lambda listing: answers.reader_of(listing, asked.text("run")))
-        names = asked.all("name") or reader.metric_names()
+    async def _send_csv(self, request: Request) -> Response:
+        asked = _parse_query(request)
+        reader = await self._listing_thread.query(lambda listing: answers.get_reader(listing, asked.text("run")))
+        names = asked.all_texts("name") or reader.metric_names()
         headers = {"Content-Disposition": 'attachment; filename="metrics.csv"'}
-        lines = answers.csv_lines(reader.rows(names), names)
-        return StreamingResponse(self._sent(lines), media_type="text/csv; charset=utf-8", headers=headers)
+        lines = answers.iter_csv_chunks(reader.rows(names), names)
+        return StreamingResponse(self._stream_parts(lines), media_type="text/csv; charset=utf-8", headers=headers)
 
-    async def _file(self, request: Request) -> Response:
-        asked = _asked(request)
+    async def _send_file(self, request: Request) -> Response:
+        asked = _parse_query(request)
         run, path = asked.text("run"), asked.text("path")
 
-        def found(listing: Listing) -> tuple[Any, files.Offered]:
-            return answers.reader_of(listing, run).home, files.offered(answers.detail_of(listing, run), path)
+        def find_file(listing: Listing) -> tuple[Any, files.FileDelivery]:
+            return answers.get_reader(listing, run).location, files.find_delivery(
+                answers.get_detail(listing, run), path
+            )
 
-        home, offered = await self._reading.ask(found)
-        parts = files.chunks(await self._waiting.do(lambda: files.opened(home, path)))
-        return StreamingResponse(self._sent(parts), media_type=offered.media_type, headers=offered.headers())
+        home, offered = await self._listing_thread.query(find_file)
+        parts = files.iter_file_chunks(await self._slow_threads.run_in_thread(lambda: files.open_run_file(home, path)))
+        return StreamingResponse(self._stream_parts(parts), media_type=offered.media_type, headers=offered.headers())
 
-    async def _report(self, request: Request) -> Response:
-        run = _asked(request).text("run")
-        made = await self._reading.ask(lambda listing: report_of(listing, run))
+    async def _send_report(self, request: Request) -> Response:
+        run = _parse_query(request).text("run")
+        made = await self._listing_thread.query(lambda listing: build_listed_report(listing, run))
         headers = {"Content-Disposition": 'attachment; filename="report.html"'}
         return Response(made, media_type="text/html; charset=utf-8", headers=headers)
 
-    async def _events(self, request: Request) -> Response:
-        return Events(self._live, _asked(request).optional("run"))  # type: ignore[return-value]
+    async def _send_events(self, request: Request) -> Response:
+        return EventStream(self._live, _parse_query(request).optional_text("run"))  # type: ignore[return-value]
 
-    async def _prometheus(self, request: Request) -> Response:
-        text = await self._reading.ask(prometheus.exposition)
+    async def _send_prometheus(self, request: Request) -> Response:
+        text = await self._listing_thread.query(prometheus.render_exposition)
         return Response(text, media_type=prometheus.MEDIA_TYPE)
 
-    def _control(self, what: str) -> Endpoint:
-        async def done(request: Request) -> Response:
+    def _control_endpoint(self, what: str) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
             if not self._allow_control:
-                raise Refused(403, "this dashboard only shows: start it with --allow-control")
-            wanted = control.wanted(what, await _body(request))
-            run = _asked(request).text("run")
-            home = await self._reading.ask(lambda listing: answers.home_of(listing, run))
-            return _json_of(await self._waiting.do(lambda: encode(control.request(home, wanted))))
+                raise RequestRefusedError(403, "this dashboard only shows: start it with --allow-control")
+            wanted = control.parse_control_body(what, await _read_body(request))
+            run = _parse_query(request).text("run")
+            home = await self._listing_thread.query(lambda listing: answers.get_location(listing, run))
+            return _json_response(await self._slow_threads.run_in_thread(lambda: encode(control.request(home, wanted))))
 
-        return done
+        return endpoint
 
-    async def _sent(self, parts: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
-        """One after the other, as fast as they are taken."""
+    async def _stream_parts(self, parts: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
+        """Yield the parts one by one, as fast as the client takes them."""
         try:
-            while (part := await self._waiting.do(lambda: next(parts, None))) is not None:
+            while (part := await self._slow_threads.run_in_thread(lambda: next(parts, None))) is not None:
                 yield part
         finally:
             parts.close()
 
 
-def _asked(request: Request) -> Asked:
-    return Asked.of_query(request.scope["query_string"])
+def _parse_query(request: Request) -> QueryFields:
+    return QueryFields.from_query(request.scope["query_string"])
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > control.MOST_BODY_BYTES:
-            raise Refused(413, f"the body may have {control.MOST_BODY_BYTES} bytes")
+        if len(body) > control.MAX_BODY_BYTES:
+            raise RequestRefusedError(413, f"the body may have {control.MAX_BODY_BYTES} bytes")
     return body
 
 
-def _json_of(body: bytes, status: int = 200) -> Response:
+def _json_response(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _error(status: int, text: str) -> Response:
-    return _json_of(encode({"error": text}), status)
+def _error_response(status: int, text: str) -> Response:
+    return _json_response(encode({"error": text}), status)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return _error(error.status, error.text)
+async def _handle_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRefusedError)
+    return _error_response(error.status, error.text)
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _handle_paceline_error(request: Request, error: Exception) -> Response:
     log.warning("%s: %s", request.url.path, error)
-    return _error(500, str(error))
+    return _error_response(500, str(error))
 
 
-async def _no_such(request: Request, error: Exception) -> Response:
+async def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, error.detail)
+    return _error_response(error.status_code, error.detail)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    """A mistake of ours. The server's log has the traceback, the page does not."""
-    return _error(500, "this could not be answered; the terminal of the dashboard has the reason")
+async def _handle_unexpected(request: Request, error: Exception) -> Response:
+    """Handle an internal error. The server's log has the traceback, the page does not."""
+    return _error_response(500, "this could not be answered; the terminal of the dashboard has the reason")

@@ -1,4 +1,4 @@
-"""Requests to a run that is being driven, from the page: what a body may ask for."""
+"""Requests from the page to a run's driver: which bodies are allowed, and how they are sent."""
 
 from __future__ import annotations
 
@@ -6,69 +6,78 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paceline._dashboard.asked import Refused
+from paceline._dashboard.query_fields import RequestRefusedError
 
 if TYPE_CHECKING:
     from paceline._control.requests import RankStacks
-    from paceline._storage.home import Home
+    from paceline._storage.run_location import RunLocation
 
-MOST_BODY_BYTES = 4096
-MOST_SECONDS = 300.0
-STOP_WAITS_S = 15.0
-"""For a run to end that was asked to; after that the page sees for itself when it has."""
+MAX_BODY_BYTES = 4096
+MAX_PROFILE_S = 300.0
+STOP_TIMEOUT_S = 15.0
+"""How long to wait for a stopped run to end; after that the page notices by itself."""
 
 
-class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StopBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     now: bool = False
 
 
-class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StacksBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProfileBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float = 10.0
     rank: int | None = None
 
 
-Wanted = Stop | Stacks | Profile
-REQUESTS: dict[str, type[Stop] | type[Stacks] | type[Profile]] = {"stop": Stop, "stacks": Stacks, "profile": Profile}
+ControlBody = StopBody | StacksBody | ProfileBody
+BODY_TYPES: dict[str, type[StopBody] | type[StacksBody] | type[ProfileBody]] = {
+    "stop": StopBody,
+    "stacks": StacksBody,
+    "profile": ProfileBody,
+}
 
 
-def wanted(what: str, body: bytes) -> Wanted:
+def parse_control_body(what: str, body: bytes) -> ControlBody:
     try:
-        found = msgspec.json.decode(body or b"{}", type=REQUESTS[what])
+        found = msgspec.json.decode(body or b"{}", type=BODY_TYPES[what])
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise Refused(400, f"this is not what can be asked for: {problem}") from None
-    if isinstance(found, Profile) and not 0 < found.seconds <= MOST_SECONDS:
-        raise Refused(400, f"`seconds` is {found.seconds:g}; it has to be above 0 and at most {MOST_SECONDS:g}")
-    if isinstance(found, Profile) and found.rank is not None and found.rank < 0:
-        raise Refused(400, f"`rank` is {found.rank}; it has to be 0 or more")
+        raise RequestRefusedError(400, f"this is not what can be asked for: {problem}") from None
+    if isinstance(found, ProfileBody) and not 0 < found.seconds <= MAX_PROFILE_S:
+        raise RequestRefusedError(
+            400, f"`seconds` is {found.seconds:g}; it has to be above 0 and at most {MAX_PROFILE_S:g}"
+        )
+    if isinstance(found, ProfileBody) and found.rank is not None and found.rank < 0:
+        raise RequestRefusedError(400, f"`rank` is {found.rank}; it has to be 0 or more")
     return found
 
 
-def request(home: Home, wanted: Wanted) -> dict[str, Any]:
-    """Ask the driver of a run, wait for what it says, and give it as it is sent. `Refused` where nothing came of it."""
+def request(home: RunLocation, wanted: ControlBody) -> dict[str, Any]:
+    """Send a request to the driver of a run and return its answer as JSON values.
+
+    Raises `RequestRefusedError` if it fails.
+    """
     from paceline._control import requests
 
     ranks: tuple[int, ...] = ()
     match wanted:
-        case Stop(now):
-            answer = requests.asked(home, requests.Stop(now), STOP_WAITS_S)
-        case Stacks():
-            answer = requests.asked(home, requests.Stacks())
-        case Profile(seconds, rank):
+        case StopBody(now):
+            answer = requests.send_request(home, requests.StopRequest(now), STOP_TIMEOUT_S)
+        case StacksBody():
+            answer = requests.send_request(home, requests.StacksRequest())
+        case ProfileBody(seconds, rank):
             ranks = () if rank is None else (rank,)
-            answer = requests.asked(home, requests.Profile(seconds, ranks))
+            answer = requests.send_request(home, requests.ProfileRequest(seconds, ranks))
     if answer.state not in ("done", "taken"):
-        raise Refused(409, answer.text)
-    if isinstance(wanted, Stacks):
-        return {"text": "\n".join(map(_stacks_text, answer.stacks)) or answer.text}
+        raise RequestRefusedError(409, answer.text)
+    if isinstance(wanted, StacksBody):
+        return {"text": "\n".join(map(_format_stacks, answer.stacks)) or answer.text}
     return {"text": answer.text, "state": answer.state, "files": answer.files, "problems": answer.problems}
 
 
-def _stacks_text(stacks: RankStacks) -> str:
-    """Of one rank, as text: innermost call last."""
+def _format_stacks(stacks: RankStacks) -> str:
+    """Format the stacks of one rank as text, innermost call last."""
     said = f"rank {stacks.rank}" + ("" if stacks.answers else ", which does not answer")
     lines = [f"{said}: {stacks.condition}" if stacks.condition else said]
     for thread in stacks.threads:

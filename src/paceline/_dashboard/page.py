@@ -1,4 +1,4 @@
-"""The prebuilt page: its three files, as they lie in this package."""
+"""The prebuilt page: its three files, shipped in this package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 
-_TYPES = {
+_MEDIA_TYPES = {
     "index.html": "text/html; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
 }
-NAMES = tuple(_TYPES)
+PAGE_FILE_NAMES = tuple(_MEDIA_TYPES)
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class PageFile:
     media_type: str
 
     @property
-    def compressed(self) -> bytes:
-        return _compressed(self.data)
+    def gzip_data(self) -> bytes:
+        return _gzip(self.data)
 
     @property
-    def tag(self) -> str:
+    def etag(self) -> str:
         return f'"{hashlib.sha256(self.data).hexdigest()[:24]}"'
 
 
-@functools.lru_cache(maxsize=len(NAMES))
-def _compressed(data: bytes) -> bytes:
+@functools.lru_cache(maxsize=len(PAGE_FILE_NAMES))
+def _gzip(data: bytes) -> bytes:
     return gzip.compress(data, 6, mtime=0)
 
 
-def page_file(name: str) -> PageFile:
-    return PageFile((resources.files(__package__) / "page" / name).read_bytes(), _TYPES[name])
+def load_page_file(name: str) -> PageFile:
+    return PageFile((resources.files(__package__) / "page" / name).read_bytes(), _MEDIA_TYPES[name])

@@ -1,4 +1,4 @@
-"""The runs in the text format that Prometheus scrapes. Of runs that have ended, what they ended with."""
+"""Formats runs as Prometheus text. Ended runs keep their last values."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
-from paceline._dashboard.answers import detail_of
+from paceline._dashboard.answers import get_detail
 from paceline._view.model import ENDED, Detail, State, Summary, Value
 
 if TYPE_CHECKING:
     from paceline._view.listing import Listing
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MOST_RUNS = 2000
-"""Those that were written last."""
-MOST_METRICS = 500
-"""Of one run: there are some that make up a name for each report."""
+MAX_RUNS = 2000
+"""The most recently written runs."""
+MAX_METRICS = 500
+"""Limit per run: some runs invent a new name for each report."""
 _STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass
-class Family:
+class MetricFamily:
     name: str
     kind: str
     help: str
@@ -32,8 +32,8 @@ class Family:
 
     def add(self, value: float | int | None, **labels: object) -> None:
         if value is not None:
-            text = ",".join(f'{name}="{escaped(str(label))}"' for name, label in labels.items())
-            self.samples.append(f"{self.name}{{{text}}} {_number(value)}\n")
+            text = ",".join(f'{name}="{escape_label(str(label))}"' for name, label in labels.items())
+            self.samples.append(f"{self.name}{{{text}}} {_format_number(value)}\n")
 
     def lines(self) -> Iterator[str]:
         if self.samples:
@@ -41,35 +41,35 @@ class Family:
             yield from self.samples
 
 
-def exposition(listing: Listing) -> str:
-    summaries = sorted(listing.summaries(), key=lambda one: one.updated_at, reverse=True)[:MOST_RUNS]
+def render_exposition(listing: Listing) -> str:
+    summaries = sorted(listing.summaries(), key=lambda one: one.updated_at, reverse=True)[:MAX_RUNS]
     going_on = {
-        one.id: detail_of(listing, one.id) for one in summaries if one.kind != "search" and one.state not in ENDED
+        one.id: get_detail(listing, one.id) for one in summaries if one.kind != "search" and one.state not in ENDED
     }
-    return text_of(summaries, going_on, time.time())
+    return format_families(summaries, going_on, time.time())
 
 
-def text_of(summaries: list[Summary], going_on: dict[str, Detail], now: float) -> str:
-    """`going_on`: more about some of them, by id."""
-    families = [*_of_summaries(summaries), *_of_details(going_on, now)]
+def format_families(summaries: list[Summary], going_on: dict[str, Detail], now: float) -> str:
+    """`going_on`: details of some of the runs, by id."""
+    families = [*_build_summary_families(summaries), *_build_detail_families(going_on, now)]
     return "".join(line for family in families for line in family.lines())
 
 
-def _of_summaries(summaries: list[Summary]) -> list[Family]:
-    info = Family("paceline_run_info", "gauge", "What a run is.")
-    state = Family("paceline_run_state", "gauge", "1 for the state that a run is in.")
-    began = Family("paceline_run_start_time_seconds", "gauge", "When a run began, since the epoch.")
-    updated = Family("paceline_run_update_time_seconds", "gauge", "When a run was written last, since the epoch.")
-    reports = Family("paceline_run_reports_total", "counter", "Reports; of a search, trials that have ended.")
-    steps = Family("paceline_run_steps_per_second", "gauge", "Reports a second, over the last while.")
-    epochs = Family("paceline_run_epochs_per_second", "gauge", "Epochs a second, over the last while.")
-    progress = Family("paceline_run_progress_ratio", "gauge", "How much of it is done, from 0 to 1.")
-    left = Family("paceline_run_left_seconds", "gauge", "How long it will yet take, where that can be known.")
-    attempt = Family("paceline_run_attempt", "gauge", "The attempt that is under way, or was the last.")
-    failures = Family("paceline_run_failures_total", "counter", "Attempts that failed.")
-    checkpoints = Family("paceline_run_checkpoints", "gauge", "Checkpoints that were committed.")
-    workers = Family("paceline_run_workers", "gauge", "Workers.")
-    metric = Family("paceline_metric", "gauge", "A metric as it was reported last.")
+def _build_summary_families(summaries: list[Summary]) -> list[MetricFamily]:
+    info = MetricFamily("paceline_run_info", "gauge", "What a run is.")
+    state = MetricFamily("paceline_run_state", "gauge", "1 for the state that a run is in.")
+    began = MetricFamily("paceline_run_start_time_seconds", "gauge", "When a run began, since the epoch.")
+    updated = MetricFamily("paceline_run_update_time_seconds", "gauge", "When a run was written last, since the epoch.")
+    reports = MetricFamily("paceline_run_reports_total", "counter", "Reports; of a search, trials that have ended.")
+    steps = MetricFamily("paceline_run_steps_per_second", "gauge", "Reports a second, over the last while.")
+    epochs = MetricFamily("paceline_run_epochs_per_second", "gauge", "Epochs a second, over the last while.")
+    progress = MetricFamily("paceline_run_progress_ratio", "gauge", "How much of it is done, from 0 to 1.")
+    left = MetricFamily("paceline_run_left_seconds", "gauge", "How long it will yet take, where that can be known.")
+    attempt = MetricFamily("paceline_run_attempt", "gauge", "The attempt that is under way, or was the last.")
+    failures = MetricFamily("paceline_run_failures_total", "counter", "Attempts that failed.")
+    checkpoints = MetricFamily("paceline_run_checkpoints", "gauge", "Checkpoints that were committed.")
+    workers = MetricFamily("paceline_run_workers", "gauge", "Workers.")
+    metric = MetricFamily("paceline_metric", "gauge", "A metric as it was reported last.")
     for one in summaries:
         run = one.id
         info.add(1, run=run, name=one.name, kind=one.kind, state=one.state, search=one.search or "")
@@ -86,21 +86,21 @@ def _of_summaries(summaries: list[Summary]) -> list[Family]:
         failures.add(one.num_failures, run=run)
         checkpoints.add(one.num_checkpoints, run=run)
         workers.add(one.num_workers, run=run)
-        for name, value in itertools.islice(one.metrics.items(), MOST_METRICS):
-            metric.add(as_number(value), run=run, name=name)
+        for name, value in itertools.islice(one.metrics.items(), MAX_METRICS):
+            metric.add(to_number(value), run=run, name=name)
     return [
         info, state, began, updated, reports, steps, epochs, progress, left, attempt, failures, checkpoints, workers,
         metric,
     ]  # fmt: skip
 
 
-def _of_details(details: dict[str, Detail], now: float) -> list[Family]:
-    age = Family("paceline_run_last_checkpoint_age_seconds", "gauge", "Since the last checkpoint was committed.")
-    spent = Family("paceline_run_time_seconds", "gauge", "Where the time went so far; all but wall sum to wall.")
-    cpu = Family("paceline_worker_cpu_cores", "gauge", "Cores that a worker keeps busy.")
-    memory = Family("paceline_worker_memory_bytes", "gauge", "Resident memory of a worker.")
-    gpu_memory = Family("paceline_worker_gpu_memory_bytes", "gauge", "Memory in use of a worker's GPU.")
-    gpu_busy = Family("paceline_worker_gpu_busy_ratio", "gauge", "How much of the time a worker's GPU was busy.")
+def _build_detail_families(details: dict[str, Detail], now: float) -> list[MetricFamily]:
+    age = MetricFamily("paceline_run_last_checkpoint_age_seconds", "gauge", "Since the last checkpoint was committed.")
+    spent = MetricFamily("paceline_run_time_seconds", "gauge", "Where the time went so far; all but wall sum to wall.")
+    cpu = MetricFamily("paceline_worker_cpu_cores", "gauge", "Cores that a worker keeps busy.")
+    memory = MetricFamily("paceline_worker_memory_bytes", "gauge", "Resident memory of a worker.")
+    gpu_memory = MetricFamily("paceline_worker_gpu_memory_bytes", "gauge", "Memory in use of a worker's GPU.")
+    gpu_busy = MetricFamily("paceline_worker_gpu_busy_ratio", "gauge", "How much of the time a worker's GPU was busy.")
     for run, detail in details.items():
         if detail.checkpoints:
             age.add(max(now - max(one.at for one in detail.checkpoints), 0.0), run=run)
@@ -115,18 +115,18 @@ def _of_details(details: dict[str, Detail], now: float) -> list[Family]:
     return [age, spent, cpu, memory, gpu_memory, gpu_busy]
 
 
-def as_number(value: Value) -> float | int | None:
-    """None for what is a text."""
+def to_number(value: Value) -> float | int | None:
+    """Return None for text."""
     if isinstance(value, str):
         return float(value) if value in ("nan", "inf", "-inf") else None
     return value
 
 
-def escaped(label: str) -> str:
+def escape_label(label: str) -> str:
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float | int) -> str:
+def _format_number(value: float | int) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
     return repr(float(value)) if isinstance(value, float) else str(int(value))

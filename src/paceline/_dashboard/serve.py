@@ -1,4 +1,4 @@
-"""`paceline dashboard`: the server, from the first word on the terminal to Ctrl-C."""
+"""The `paceline dashboard` command: runs the server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import threading
 import webbrowser
 from typing import TYPE_CHECKING, Any
 
-from paceline._dashboard.gate import Names, is_loopback
+from paceline._dashboard.access_gate import AllowedHosts, is_loopback
 
 if TYPE_CHECKING:
-    from paceline._dashboard.live import Live
+    from paceline._dashboard.live_updates import LiveUpdates
 
 PORT = 8265
 NICE = 10
-"""The server gives way: what trains on this machine comes first."""
-_CLOSES_WITHIN_S = 2
-_MOST_CONNECTIONS = 256
+"""Low priority: training on this machine comes first."""
+_SHUTDOWN_TIMEOUT_S = 2
+_MAX_CONNECTIONS = 256
 
 
 def serve(
@@ -31,18 +31,18 @@ def serve(
     control: bool = False,
     open_browser: bool = True,
 ) -> int:
-    """Show the runs below a path until Ctrl-C; the exit code of the command.
+    """Serve the runs below a path until Ctrl-C; return the exit code of the command.
 
-    `port`: None for 8265 or, if that is taken, any that is free; 0 for any. `token`: None for a random one. The one
-    line on standard output is the address to open.
+    `port`: None for 8265 or, if that is taken, any free port; 0 for any free port. `token`: None for a random one. The
+    only line on standard output is the address to open.
     """
-    uvicorn = _uvicorn()
-    from paceline._dashboard.app import dashboard
+    uvicorn = _import_uvicorn()
+    from paceline._dashboard.app import create_dashboard
     from paceline._view.listing import Listing
 
     _check_token(token)
     token = token or secrets.token_urlsafe(24)
-    listener = _listener(host, port)
+    listener = _make_listener(host, port)
     actual: int = listener.getsockname()[1]
     machine: tuple[str, ...] = ()
     if not is_loopback(host.strip("[]")):
@@ -53,10 +53,10 @@ def serve(
             "hint: leave --host out, and use `ssh -L` from elsewhere; see docs/watching/dashboard.md",
             file=sys.stderr,
         )
-    names = Names.of_host(host, machine)
-    # The options of an address are nobody's business: there may be keys among them.
+    names = AllowedHosts.from_host(host, machine)
+    # Do not show the options of an address: they may contain keys.
     shown = root.partition("?")[0] if "://" in root else root
-    site = dashboard(lambda: Listing(root), shown, token=token, names=names, port=actual, allow_control=control)
+    site = create_dashboard(lambda: Listing(root), shown, token=token, names=names, port=actual, allow_control=control)
     config = uvicorn.Config(
         site.app,
         loop="asyncio",
@@ -68,46 +68,47 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=_CLOSES_WITHIN_S,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
-    url = f"http://{_shown(host)}:{actual}/?token={token}"
+    url = f"http://{_url_host(host)}:{actual}/?token={token}"
     print(url, flush=True)
     if open_browser:
-        # Beside the server: some browsers are commands that end when their window does. And before it gives way.
-        threading.Thread(target=_open, args=(url,), daemon=True).start()
+        # In a thread, since some browsers are commands that end only when their window closes. And before the server
+        # lowers its priority.
+        threading.Thread(target=_open_browser, args=(url,), daemon=True).start()
     with contextlib.suppress(OSError):
         os.nice(NICE)
     with listener, contextlib.suppress(KeyboardInterrupt):
-        _server(uvicorn, config, site.live).run(sockets=[listener])
+        _make_server(uvicorn, config, site.live).run(sockets=[listener])
     return 0
 
 
-def _open(url: str) -> None:
+def _open_browser(url: str) -> None:
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
-        return  # There is none on this machine; the address is printed.
-    # One of this exact type would show the page in our own terminal.
+        return  # No browser on this machine; the address is printed.
+    # A browser of exactly this type would show the page in our own terminal.
     if type(browser) is not webbrowser.GenericBrowser:
         browser.open(url)
 
 
-def _server(uvicorn: Any, config: Any, live: Live) -> Any:
+def _make_server(uvicorn: Any, config: Any, live: LiveUpdates) -> Any:
     class Server(uvicorn.Server):  # type: ignore[misc]
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Pages that listen for events would be waited for.
+            # Or the shutdown would wait for pages that listen for events.
             live.close()
             await super().shutdown(sockets)
 
     return Server(config)
 
 
-def _listener(host: str, port: int | None) -> socket.socket:
+def _make_listener(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried = [PORT, 0] if port is None else [port]
     for number in tried:
-        # With the protocol named, asyncio sends small answers at once; without, they wait for the client's word.
+        # With an explicit protocol, asyncio sends small responses at once; otherwise they wait for the client's ACK.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -127,7 +128,7 @@ def _listener(host: str, port: int | None) -> socket.socket:
     raise AssertionError("no port was tried")
 
 
-def _shown(host: str) -> str:
+def _url_host(host: str) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     return f"[{host}]" if ":" in host else host
 
@@ -139,7 +140,7 @@ def _check_token(token: str | None) -> None:
         raise ValueError("a token has at least 16 characters, out of letters, digits and - _ . ~")
 
 
-def _uvicorn() -> Any:
+def _import_uvicorn() -> Any:
     try:
         import starlette  # noqa: F401
         import uvicorn

@@ -1,1 +1,1 @@
-"""Where workers live. `base` says what an engine does, `messages` what crosses to a worker and back."""
+"""Where workers live. `base` defines the engine interface, `messages` what driver and workers send each other."""

@@ -1,9 +1,9 @@
-"""All that crosses between the driver and a worker, as frozen structs in JSON.
+"""Messages between the driver and a worker: frozen structs, encoded as JSON.
 
-What a worker says is at the same time an event in the life of the run: `Reported` is one line of bytes that stands
-alike in the worker's own file, on the wire and in the journal. A pickle is carried in few places, and never from
-storage: jobs and the user's own filesystem, from driver to worker, and a value or exception that has no plain form,
-from worker to driver.
+A message from a worker is also an event of the run: the encoded bytes of `Reported` are the same in the worker's own
+file, on the wire and in the journal. Only a few fields carry a pickle, and none is ever loaded from storage: jobs and
+the user's own filesystem, from driver to worker; values and exceptions that JSON cannot represent, from worker to
+driver.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Literal
 import msgspec
 
 from paceline._core.cursor import Cursors
-from paceline._core.reductions import Mark
-from paceline._core.system import Condition
+from paceline._core.reductions import ReductionMark
+from paceline._core.system import ProcessStatus
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
 CheckpointStatus = Literal["COMMITTED", "PENDING_VALIDATION", "VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
 
-PROTOCOL = 1
+PROTOCOL_VERSION = 1
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -30,39 +30,39 @@ class FileEntry(msgspec.Struct, frozen=True):
     hash: str
 
 
-class Staged(msgspec.Struct, frozen=True):
+class StagedFiles(msgspec.Struct, frozen=True):
     """One rank's part of a checkpoint, durable but not yet visible."""
 
     rank: int
     files: tuple[FileEntry, ...]
     in_place: bool = False
-    """The files already lie in the checkpoint's own directory; only the manifest is missing."""
+    """The files are already in the checkpoint's own directory; only the manifest is missing."""
 
 
 class ValidationTask(msgspec.Struct, frozen=True):
-    """What the validation of one checkpoint was asked for with; what it leaves out, the trainer says."""
+    """The arguments for validating one checkpoint. The trainer supplies what is left out."""
 
     kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     timeout_s: float | None = None
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True):
-    """A committed checkpoint: what the journal, the manifest and a worker know of it."""
+    """A committed checkpoint, as the journal, the manifest and the workers know it."""
 
     seq: int
     name: str
     attempt: int
     metrics: msgspec.Raw
-    """As reported; once it is validated, with the metrics of the validation. The manifest keeps the former."""
+    """As reported; after validation, with the validation metrics added. The manifest keeps the reported ones."""
     num_bytes: int = 0
     validation: ValidationTask | None = None
     status: CheckpointStatus = "COMMITTED"
     data: Cursors = ()
-    """Where the datasets of the run stood."""
+    """The positions of the run's datasets."""
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """Why one worker ended before its function returned."""
+class WorkerFailure(msgspec.Struct, frozen=True):
+    """Why a worker ended before its function returned."""
 
     rank: int
     kind: FailureKind
@@ -75,48 +75,48 @@ class Failure(msgspec.Struct, frozen=True):
     """The user's own frames, innermost last, as `train.py:41 in train_fn`."""
     traceback: str = ""
     collateral: bool = False
-    """Probably the echo of another rank's end, such as a connection closed by a peer."""
+    """Probably caused by the end of another rank, such as a connection closed by a peer."""
     retriable: bool = True
     transient: bool = False
-    """An error of the world around (a connection, a file, a time-out), which may be gone the next time."""
+    """An environmental error (a connection, a file, a timeout) that may not recur."""
 
 
-# What a worker says
+# Messages from a worker
 
 
-class WorkerReady(msgspec.Struct, frozen=True, tag=True):
-    """The framework is set up; the user's function is next."""
+class WorkerReady(msgspec.Struct, frozen=True, tag="worker_ready"):
+    """The framework is set up; the user's function runs next."""
 
     attempt: int
     rank: int
     pid: int
 
 
-class Reported(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class Reported(msgspec.Struct, frozen=True, tag="reported", omit_defaults=True):
     attempt: int
     rank: int
     seq: int
     metrics: msgspec.Raw
-    """This rank's own."""
+    """Of this rank only."""
     at: float
     where: str
     checkpoint: str | None = None
-    """The name of the checkpoint that this rank adds files to, if it does; `CheckpointStaged` follows."""
+    """The checkpoint that this rank adds files to, if any; `CheckpointStaged` follows."""
     validation: ValidationTask | None = None
     data: Cursors = ()
-    """Where this rank's parts of the datasets stand."""
-    reduce: tuple[Mark, ...] = ()
-    """Which of the metrics are reduced over the ranks, and how."""
+    """The positions of this rank's dataset shards."""
+    reduce: tuple[ReductionMark, ...] = ()
+    """Which metrics are reduced over the ranks, and how."""
 
 
-class CheckpointStaged(msgspec.Struct, frozen=True, tag=True):
+class CheckpointStaged(msgspec.Struct, frozen=True, tag="checkpoint_staged"):
     attempt: int
     seq: int
-    staged: Staged
+    staged: StagedFiles
 
 
-class StagingFailed(msgspec.Struct, frozen=True, tag=True):
-    """A rank could not make its files durable: the checkpoint of this number can never be whole."""
+class StagingFailed(msgspec.Struct, frozen=True, tag="staging_failed"):
+    """A rank could not make its files durable, so the checkpoint of this report can never be complete."""
 
     attempt: int
     rank: int
@@ -124,48 +124,48 @@ class StagingFailed(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
-class WorkerHeld(msgspec.Struct, frozen=True, tag=True):
-    """The worker will not get past its next report until it is told where to stop."""
+class WorkerHeld(msgspec.Struct, frozen=True, tag="worker_held"):
+    """The worker blocks in its next report until it receives `StopAt`."""
 
     attempt: int
     rank: int
     seq: int
     asks: bool = False
-    """Its code looks for notices of preemption."""
+    """Its code checks for preemption notices."""
 
 
-class PreemptionTold(msgspec.Struct, frozen=True, tag=True):
-    """A machine of the run is about to be taken away. Said by a worker that got the signal, or by the engine."""
+class PreemptionNoticeReceived(msgspec.Struct, frozen=True, tag="preemption_notice_received"):
+    """A machine of the run is about to be taken away. Sent by a worker that received the signal, or by the engine."""
 
     attempt: int
     grace_s: float
     ranks: tuple[int, ...] = ()
-    """The workers on that machine, where they are known."""
-    whole: bool = True
-    """The driver is on it too."""
+    """The workers on that machine, if known."""
+    includes_driver: bool = True
+    """The driver is on that machine too."""
 
 
-class WorkerReturned(msgspec.Struct, frozen=True, tag=True):
+class WorkerReturned(msgspec.Struct, frozen=True, tag="worker_returned"):
     attempt: int
     rank: int
     num_reports: int
     where: str = ""
     """Where the last report was made."""
     stopped: bool = False
-    """The function did not get to its end: it was asked to stop at a report."""
+    """The function did not finish: it was stopped at a report."""
     value: msgspec.Raw = msgspec.Raw(b"null")
     pickled: bytes | None = None
 
 
-class WorkerFailed(msgspec.Struct, frozen=True, tag=True):
+class WorkerFailed(msgspec.Struct, frozen=True, tag="worker_failed"):
     attempt: int
     rank: int
-    failure: Failure
+    failure: WorkerFailure
     pickled: bytes | None = None
 
 
-class Joined(msgspec.Struct, frozen=True, tag=True):
-    """A worker stands at its `number`-th barrier and waits for the others."""
+class Joined(msgspec.Struct, frozen=True, tag="joined"):
+    """A worker is waiting at its `number`-th barrier."""
 
     attempt: int
     rank: int
@@ -173,88 +173,88 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     where: str
     data: bytes = b""
     gathers: bool = False
-    """It waits for what every rank brings, not for that of rank 0 alone."""
+    """It waits for the data of every rank, not only for that of rank 0."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One call on the stack of a thread."""
+class StackFrame(msgspec.Struct, frozen=True, array_like=True):
+    """One call on a thread's stack."""
 
     module: str
     function: str
     where: str
     """As `train.py:41`."""
-    own: bool = False
-    """In the user's own files."""
+    is_user_code: bool = False
+    """Whether it is in the user's own files."""
 
 
-class Sampled(msgspec.Struct, frozen=True, tag=True):
-    """What a worker's threads are doing, looked at from its listening thread: the answer to `Sample`."""
+class StacksSampled(msgspec.Struct, frozen=True, tag="stacks_sampled"):
+    """What the threads of a worker are doing, sampled from its listener thread: the answer to `SampleStacks`."""
 
     attempt: int
     rank: int
     number: int
-    main: tuple[Frame, ...] = ()
-    """The main thread, innermost last."""
+    main: tuple[StackFrame, ...] = ()
+    """The stack of the main thread, innermost frame last."""
     called: str = ""
-    """What the innermost of these frames calls that has no frame, being no Python: `time.sleep`."""
-    moved: bool = False
-    """The main thread was seen at more than one place, or in more than one call."""
-    fresh: bool = False
-    """What the user's code calls has not been seen by an earlier sample."""
-    others: tuple[tuple[str, tuple[Frame, ...]], ...] = ()
-    """The other threads by name."""
-    condition: Condition | None = None
+    """The native function that the innermost frame is calling, which has no frame of its own: `time.sleep`."""
+    has_moved: bool = False
+    """The samples show the main thread at more than one line, or in more than one call."""
+    is_new_call: bool = False
+    """No earlier sample has seen this call from the user's code."""
+    others: tuple[tuple[str, tuple[StackFrame, ...]], ...] = ()
+    """The stacks of the other threads, by name."""
+    process_status: ProcessStatus | None = None
 
 
-class GpuUse(msgspec.Struct, frozen=True, array_like=True):
-    """Of one accelerator."""
+class GpuUsage(msgspec.Struct, frozen=True, array_like=True):
+    """Usage of one accelerator."""
 
     index: int
-    """Among those that the machine has."""
+    """Among all accelerators of the machine."""
     used_bytes: int = 0
-    """On the whole of it, whoever uses it."""
+    """On the whole device, by all processes."""
     total_bytes: int = 0
     busy: float = -1.0
-    """From 0 to 1; below 0 where the driver does not say."""
+    """From 0 to 1; negative if the driver does not report it."""
 
 
-class RankUse(msgspec.Struct, frozen=True, array_like=True):
-    """What one rank has used since its attempt began: seconds are sums, bytes are of now."""
+class RankUsage(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank has used since its attempt began. Seconds are cumulative, bytes are current."""
 
     rank: int
     cpu_s: float = 0.0
-    """With all processes that it started."""
+    """Including all processes that it started."""
     rss_bytes: int = 0
-    """Likewise; what they hold together counts for each of them."""
-    gpus: tuple[GpuUse, ...] = ()
+    """Including all processes that it started; memory they share is counted once for each."""
+    gpus: tuple[GpuUsage, ...] = ()
     wall_s: float = 0.0
-    """From when the worker was told who it is until it was done. What of it is none of the four below was spent in the
-    user's own code."""
+    """From `WorkerInit` until the worker is done. The rest, beyond the four below, was spent in the user's own code."""
     setup_s: float = 0.0
-    """Around the user's function: the job loaded, the framework's group formed and left again. Of a worker that takes
-    orders, also standing by for the next."""
+    """Around the user's function: loading the job, forming and leaving the framework's process group. For a worker that
+    runs tasks, also waiting for the next one.
+    """
     data_s: float = 0.0
-    """Waiting for rows or batches: of datasets, and of loaders that were prepared."""
+    """Waiting for rows or batches, from datasets and from prepared loaders."""
     report_s: float = 0.0
-    """In `report()`, without what follows."""
+    """In `report()` without a checkpoint."""
     checkpoint_s: float = 0.0
-    """In `report()` with a checkpoint: copied, staged, waited for."""
+    """In `report()` with a checkpoint: copying, staging, waiting."""
     num_reports: int = 0
     pid: int = 0
     host: str = ""
     device: str = ""
-    """As `cuda:0`, once it is known; else `cpu`."""
+    """Such as `cuda:0`, once it is known; else `cpu`."""
 
 
-class Used(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Measure`; said unasked once, right before the worker says that it is done."""
+class UsageReported(msgspec.Struct, frozen=True, tag="usage_reported"):
+    """The answer to `MeasureUsage`; also sent once unasked, just before the worker reports its end."""
 
     attempt: int
-    use: RankUse
+    usage: RankUsage
 
 
-class Profiled(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Profile`: files by name, or why there are none."""
+class ProfileRecorded(msgspec.Struct, frozen=True, tag="profile_recorded"):
+    """The answer to `RecordProfile`: files by name, or the reason why there are none."""
 
     attempt: int
     rank: int
@@ -263,8 +263,8 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True):
-    """A worker has done what `Order` asked for, and stands by for the next."""
+class TaskAnswered(msgspec.Struct, frozen=True, tag="task_answered"):
+    """A worker has finished a `RunTask` and waits for the next."""
 
     attempt: int
     rank: int
@@ -273,11 +273,11 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
     where: str = ""
     """Where the last report was made."""
     value: bytes = b""
-    """What the function returned, as a pickle: it goes to the caller's memory, and nowhere else."""
+    """The pickled return value. It goes only to the caller's memory."""
 
 
-class WorkersStopped(msgspec.Struct, frozen=True, tag=True):
-    """Said by the engine: all processes of the attempt are gone, and all they said has been heard."""
+class WorkersStopped(msgspec.Struct, frozen=True, tag="workers_stopped"):
+    """Sent by the engine: all processes of the attempt are gone, and all their messages have been delivered."""
 
     attempt: int
 
@@ -288,42 +288,42 @@ FromWorker = (
     | CheckpointStaged
     | StagingFailed
     | WorkerHeld
-    | PreemptionTold
+    | PreemptionNoticeReceived
     | WorkerReturned
     | WorkerFailed
     | Joined
-    | Sampled
-    | Used
-    | Profiled
-    | Answered
+    | StacksSampled
+    | UsageReported
+    | ProfileRecorded
+    | TaskAnswered
 )
 
 
-# What a worker is told
+# Messages to a worker
 
 
-ON_CLUSTER = "ray-rows://"
-"""How the address of datasets begins whose rows lie on a Ray cluster."""
+RAY_ROWS_PREFIX = "ray-rows://"
+"""Address prefix of datasets whose rows are on a Ray cluster."""
 
 
-class Shard(msgspec.Struct, frozen=True):
-    """A dataset of the run, and what a worker gets of it."""
+class ShardSpec(msgspec.Struct, frozen=True):
+    """A dataset of the run, and how its rows are split among the workers."""
 
     name: str
     mode: Literal["equal", "exact", "all"] = "equal"
 
 
-class Guest(msgspec.Struct, frozen=True):
-    """A worker's process on a Ray cluster, which is none of Ray's own: where it finds the cluster when it needs it."""
+class RayConnectionSpec(msgspec.Struct, frozen=True):
+    """How a worker process on a Ray cluster finds the cluster when needed. The process is not a Ray worker."""
 
     address: str
     namespace: str
-    at_once: bool = False
-    """Its job carries something of Ray's, and can be loaded only when Ray is connected."""
+    connect_at_once: bool = False
+    """Its job contains Ray objects and can be loaded only once Ray is connected."""
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
-    """The first message: who this worker is and where the run stands."""
+class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
+    """The first message: the worker's identity and the state of the run."""
 
     run_name: str
     run_path: str
@@ -336,145 +336,145 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     first_seq: int
     num_threads: int
     devices: tuple[int, ...] = ()
-    """Indices, among the visible ones, of the accelerators given to this worker."""
+    """Indices, among the visible ones, of the accelerators assigned to this worker."""
     num_nodes: int = 1
     node_address: str = "127.0.0.1"
-    """Where the workers on other machines reach this one."""
+    """The address at which workers on other machines reach this one."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     initial: str | None = None
-    """A checkpoint from outside the run, to begin from while the run has none of its own."""
+    """A checkpoint from outside the run, to start from while the run has none of its own."""
     initial_filesystem: bytes | None = None
-    """A pickle of the one that it is on, where that is not this machine's."""
+    """A pickle of its filesystem, if it is not on this machine's."""
     resume: CheckpointRecord | None = None
     score_attribute: str | None = None
     score_order: str = "max"
     global_batch_size: int | None = None
     max_failed_saves: int | None = 0
     store: str | None = None
-    """The address of the store that the run is kept in; `run_path` is then a directory of this machine beside it."""
+    """The address of the store that holds the run; `run_path` is then a local directory beside it."""
     filesystem: bytes | None = None
-    """A pickle of the filesystem that the user gave for it."""
+    """A pickle of the filesystem that the user passed for the store."""
     validates: bool = False
-    """Whether the trainer said how a checkpoint is validated."""
-    shards: tuple[Shard, ...] = ()
+    """Whether the trainer validates checkpoints."""
+    shards: tuple[ShardSpec, ...] = ()
     data_address: str = ""
-    """Where the rows of these datasets are had."""
-    guest: Guest | None = None
+    """Where the rows of these datasets come from."""
+    ray_connection: RayConnectionSpec | None = None
     waits_in_reports: bool = False
-    """Each report returns once `Proceed` has come for it."""
+    """Each report blocks until its `ReleaseReport` arrives."""
     purpose: str = ""
-    """What the run is made for, where that was said."""
-    protocol: int = PROTOCOL
+    """What the run is for, if given."""
+    protocol: int = PROTOCOL_VERSION
 
 
-class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
+class CheckpointCommitted(msgspec.Struct, frozen=True, tag="checkpoint_committed"):
     record: CheckpointRecord
     removed: tuple[int, ...] = ()
 
 
-class CheckpointValidated(msgspec.Struct, frozen=True, tag=True):
-    """A validation has ended, well or not: here is the checkpoint as it counts from now on."""
+class CheckpointValidated(msgspec.Struct, frozen=True, tag="checkpoint_validated"):
+    """A validation has ended, successfully or not; `record` replaces the checkpoint's previous record."""
 
     record: CheckpointRecord
     removed: tuple[int, ...] = ()
 
 
-class CheckpointsRemoved(msgspec.Struct, frozen=True, tag=True):
-    """What kept these is over, and retention has no use for them."""
+class CheckpointsRemoved(msgspec.Struct, frozen=True, tag="checkpoints_removed"):
+    """Nothing pins these checkpoints any longer, and retention does not keep them."""
 
     removed: tuple[int, ...]
 
 
-class CheckpointRefused(msgspec.Struct, frozen=True, tag=True):
+class CheckpointRefused(msgspec.Struct, frozen=True, tag="checkpoint_refused"):
     seq: int
     error: str
     rank: int | None = None
-    """Whose files could not be staged; None where the commit itself failed."""
+    """The rank whose files could not be staged; None if the commit itself failed."""
 
 
-class Notice(msgspec.Struct, frozen=True):
-    """Which workers lose their machine, and when, in seconds since the epoch."""
+class PreemptionNotice(msgspec.Struct, frozen=True):
+    """Which workers lose their machine, and when (`deadline`, in seconds since the epoch)."""
 
     ranks: tuple[int, ...]
     deadline: float
     nodes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """The machines and the workers on each, where there are several."""
+    """The machines and the workers on each, if there are several."""
 
 
-class Hold(msgspec.Struct, frozen=True, tag=True):
-    """Answer with `WorkerHeld`, and let no report return before `StopAt` has come."""
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """Answer with `WorkerHeld`, and let no report return before `StopAt` arrives."""
 
 
-class StopAt(msgspec.Struct, frozen=True, tag=True):
-    """Report `seq` is the last."""
+class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
+    """Report `seq` is the last one."""
 
     seq: int
     save: bool = True
-    """Whether there is time for a checkpoint there."""
-    preemption: Notice | None = None
-    """Why, if it is because a machine is taken away."""
+    """Whether there is time for a checkpoint at that report."""
+    preemption: PreemptionNotice | None = None
+    """The preemption that causes the stop, if any."""
 
 
-class Proceed(msgspec.Struct, frozen=True, tag=True):
-    """Of a worker that waits in its reports: report `seq` may return."""
+class ReleaseReport(msgspec.Struct, frozen=True, tag="release_report"):
+    """Lets report `seq` return, in a worker that waits in its reports."""
 
     seq: int
 
 
-class Release(msgspec.Struct, frozen=True, tag=True):
-    """Everybody has come to barrier `number`; here is what rank 0 brought, or, where it was gathered, every rank."""
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """All ranks have reached barrier `number`. Carries the data of rank 0 or, for a gather, of every rank."""
 
     number: int
     data: bytes = b""
     gathered: tuple[bytes, ...] = ()
 
 
-class Sample(msgspec.Struct, frozen=True, tag=True):
-    """Answer with `Sampled`."""
+class SampleStacks(msgspec.Struct, frozen=True, tag="sample_stacks"):
+    """Answer with `StacksSampled`."""
 
     number: int
 
 
-class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Answer with `Used`."""
+class MeasureUsage(msgspec.Struct, frozen=True, tag="measure_usage"):
+    """Answer with `UsageReported`."""
 
 
-class Profile(msgspec.Struct, frozen=True, tag=True):
-    """Look at what this worker does for so long, and answer with `Profiled`."""
+class RecordProfile(msgspec.Struct, frozen=True, tag="record_profile"):
+    """Profile this worker for `seconds`, and answer with `ProfileRecorded`."""
 
     number: int
     seconds: float
 
 
-class Order(msgspec.Struct, frozen=True, tag=True):
-    """To a worker that stands by: do this, and answer with `Answered`. Without anything to do it is the last."""
+class RunTask(msgspec.Struct, frozen=True, tag="run_task"):
+    """Run this job in a waiting worker, and answer with `TaskAnswered`. An empty job means there are no more tasks."""
 
     number: int
     job: bytes = b""
-    """A pickle, as that of the run is."""
+    """A pickle, like the job of the run."""
 
 
-class Exit(msgspec.Struct, frozen=True, tag=True):
-    """The run has taken in all this worker had to say."""
+class ExitWorker(msgspec.Struct, frozen=True, tag="exit_worker"):
+    """The run has received everything this worker had to send."""
 
 
 ToWorker = (
-    Begin
+    WorkerInit
     | CheckpointCommitted
     | CheckpointValidated
     | CheckpointsRemoved
     | CheckpointRefused
     | Hold
     | StopAt
-    | Proceed
+    | ReleaseReport
     | Release
-    | Sample
-    | Measure
-    | Profile
-    | Order
-    | Exit
+    | SampleStacks
+    | MeasureUsage
+    | RecordProfile
+    | RunTask
+    | ExitWorker
 )
 
-encode = msgspec.json.Encoder().encode
+encode_message = msgspec.json.Encoder().encode
 decode_from_worker: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode
 decode_to_worker: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode

@@ -1,1 +1,1 @@
-"""Checkpoints and the run's directory: staged, committed, verified, retained, held by one driver at a time."""
+"""Run storage: stages, commits, verifies and retains checkpoints, and lets one driver at a time write a run."""

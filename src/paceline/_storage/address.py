@@ -1,9 +1,10 @@
-"""From `storage_path` and `storage_filesystem` to a store.
+"""Opens a store from `storage_path` and `storage_filesystem`.
 
     s3://bucket/runs?region=eu-west-1&endpoint_override=localhost:9000&scheme=http
     gs://bucket/runs      az://container/runs      abfs://...      anything that pyarrow or fsspec opens
 
-Options are those of pyarrow's own URIs; what is not given comes from the variables that each cloud's tools read.
+The options are those of pyarrow's own URIs. Defaults come from the environment variables that each cloud's own tools
+read.
 """
 
 from __future__ import annotations
@@ -20,38 +21,40 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from paceline._core.errors import StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
-from paceline._storage.retrying import PATIENCE, Patience, RetryingStore
+from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
 from paceline._storage.store import Store
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 
 log = logging.getLogger("paceline")
 
-_CLIENT = {"timeout": "300s", "connect_timeout": "10s"}
-_GCS_RETRIES = timedelta(seconds=20)
-"""Of pyarrow's client, which would go on for fifteen minutes without a word."""
-_S3_ATTEMPTS = 5
-"""Of pyarrow's client, where nobody around it tries again."""
+_CLIENT_OPTIONS = {"timeout": "300s", "connect_timeout": "10s"}
+_GCS_RETRY_LIMIT = timedelta(seconds=20)
+"""Retry limit for pyarrow's client, which would otherwise retry silently for fifteen minutes."""
+_S3_MAX_ATTEMPTS = 5
+"""Attempts of pyarrow's client where no `RetryingStore` wraps it."""
 
 
-def store_at(storage_path: str, filesystem: Any = None, patience: Patience = PATIENCE) -> RetryingStore:
-    """The store that a path leads to; nothing is asked of it yet."""
+def open_store_at(
+    storage_path: str, filesystem: Any = None, patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
+) -> RetryingStore:
+    """Return the store at a path. Does not contact it yet."""
     try:
-        store = _bare(storage_path, filesystem)
+        store = _open_bare_store(storage_path, filesystem)
     except (ValueError, TypeError, ImportError):
         raise
     except Exception as error:
-        shown = _Address.parsed(storage_path, {}).uri
-        raise StorageError(f"{shown} cannot be opened: {in_short(error)}") from error
+        shown = _StoreAddress.parse(storage_path, {}).uri
+        raise StorageError(f"{shown} cannot be opened: {summarize_error(error)}") from error
     return RetryingStore(store, patience)
 
 
-def _bare(storage_path: str, filesystem: Any) -> Store:
+def _open_bare_store(storage_path: str, filesystem: Any) -> Store:
     if filesystem is not None:
-        arrow = as_arrow(filesystem)
+        arrow = to_arrow_filesystem(filesystem)
         path = storage_path.partition("://")[2] or storage_path
         return ArrowStore(arrow, path, storage_path if "://" in storage_path else f"{arrow.type_name}://{path}")
-    address = _Address.parsed(storage_path, dict(os.environ))
-    known: dict[str, Callable[[_Address], Store]] = {
+    address = _StoreAddress.parse(storage_path, dict(os.environ))
+    known: dict[str, Callable[[_StoreAddress], Store]] = {
         "s3": _s3,
         "s3a": _s3,
         "gs": _gs,
@@ -63,25 +66,27 @@ def _bare(storage_path: str, filesystem: Any) -> Store:
     return known.get(address.scheme, _any)(address)
 
 
-def filesystem_at(address: str, argument: str) -> tuple[Any, str]:
-    """The `pyarrow.fs.FileSystem` that an address leads to, and the path there, for those who only read files.
+def resolve_filesystem(address: str, argument: str) -> tuple[Any, str]:
+    """Return the `pyarrow.fs.FileSystem` for an address and the path on it, for callers that only read files.
 
-    `argument` is what errors call the address.
+    `argument` is the name that errors use for the address.
     """
-    parsed = _Address.parsed(address, dict(os.environ), argument)
+    parsed = _StoreAddress.parse(address, dict(os.environ), argument)
     match parsed.scheme:
         case "s3" | "s3a":
-            return _s3_filesystem(parsed, _s3_region(parsed), _S3_ATTEMPTS), f"{parsed.host}/{parsed.path}".rstrip("/")
+            return _s3_filesystem(parsed, _s3_region(parsed), _S3_MAX_ATTEMPTS), f"{parsed.host}/{parsed.path}".rstrip(
+                "/"
+            )
         case "gs" | "gcs":
-            return _gs_filesystem(parsed), f"{parsed.host}/{parsed.path}".rstrip("/")
+            return _gcs_filesystem(parsed), f"{parsed.host}/{parsed.path}".rstrip("/")
         case "az" | "abfs" | "abfss":
-            account, container, key = _az_account(parsed)
-            return _az_filesystem(parsed, account, key), f"{container}/{parsed.path}".rstrip("/")
-    return _any_filesystem(parsed)
+            account, container, key = _azure_account(parsed)
+            return _azure_filesystem(parsed, account, key), f"{container}/{parsed.path}".rstrip("/")
+    return _other_filesystem(parsed)
 
 
-def as_arrow(filesystem: Any, argument: str = "storage_filesystem") -> Any:
-    """A `pyarrow.fs.FileSystem` from one, or from one of fsspec."""
+def to_arrow_filesystem(filesystem: Any, argument: str = "storage_filesystem") -> Any:
+    """Return a `pyarrow.fs.FileSystem`; wraps an fsspec filesystem."""
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
     if isinstance(filesystem, FileSystem):
@@ -92,7 +97,7 @@ def as_arrow(filesystem: Any, argument: str = "storage_filesystem") -> Any:
 
 
 @dataclass(frozen=True)
-class _Address:
+class _StoreAddress:
     scheme: str
     user: str
     password: str
@@ -100,14 +105,14 @@ class _Address:
     path: str
     options: dict[str, str]
     variables: Mapping[str, str]
-    """What the environment says; only the clouds' own variables are looked at."""
+    """The environment; only the clouds' own variables are read."""
     text: str
-    """All of it, as it was given."""
+    """The whole address, as given."""
     argument: str = "storage_path"
-    """What the caller calls it."""
+    """The caller's name for the address, used in errors."""
 
     @classmethod
-    def parsed(cls, text: str, variables: Mapping[str, str], argument: str = "storage_path") -> _Address:
+    def parse(cls, text: str, variables: Mapping[str, str], argument: str = "storage_path") -> _StoreAddress:
         parts = urlsplit(text)
         host = parts.netloc.rpartition("@")[2]
         return cls(
@@ -127,11 +132,11 @@ class _Address:
 
     @property
     def uri(self) -> str:
-        """For people: no credentials, no options."""
+        """The address for display, without credentials and options."""
         return f"{self.scheme}://{self.host}/{self.path}".rstrip("/")
 
     def endpoint(self, default: str | None, scheme: str = "https") -> tuple[str, str] | None:
-        """(scheme, host and port) of a server that is not the cloud's own."""
+        """Return (scheme, host and port) of a custom server, or None for the cloud's own."""
         given = self.options.get("endpoint_override") or default
         if not given:
             return None
@@ -141,15 +146,15 @@ class _Address:
         return own, rest.rstrip("/")
 
 
-def _s3(address: _Address) -> Store:
+def _s3(address: _StoreAddress) -> Store:
     bucket, region, endpoint = address.host, _s3_region(address), _s3_endpoint(address)
     path = f"{bucket}/{address.path}".rstrip("/")
 
     def filesystem() -> Any:
-        # One place tries again, and that is ours: two that do multiply.
+        # Only `RetryingStore` retries: two retry layers would multiply.
         return _s3_filesystem(address, region, max_attempts=1)
 
-    credentials = _s3_credentials(address, _anonymous(address))
+    credentials = _s3_credentials(address, _is_anonymous(address))
     if find_spec("obstore") is None or credentials is None:
         return ArrowStore(filesystem(), path, address.uri)
 
@@ -159,43 +164,43 @@ def _s3(address: _Address) -> Store:
         given: dict[str, Any] = {"region": region, "prefix": address.path or None, **credentials}
         if endpoint is not None:
             given |= {"endpoint": f"{endpoint[0]}://{endpoint[1]}", "virtual_hosted_style_request": False}
-        client = {**_CLIENT, "allow_http": endpoint is not None and endpoint[0] == "http"}
+        client = {**_CLIENT_OPTIONS, "allow_http": endpoint is not None and endpoint[0] == "http"}
         return S3Store(bucket, client_options=client, **given, **more)
 
     return ObjectStore(make, filesystem=filesystem, bucket=bucket, path=path, uri=address.uri)
 
 
-def _s3_endpoint(address: _Address) -> tuple[str, str] | None:
+def _s3_endpoint(address: _StoreAddress) -> tuple[str, str] | None:
     return address.endpoint(address.variable("AWS_ENDPOINT_URL_S3") or address.variable("AWS_ENDPOINT_URL"))
 
 
-def _s3_region(address: _Address) -> str:
+def _s3_region(address: _StoreAddress) -> str:
     known = {"region", "scheme", "endpoint_override", "anonymous", "allow_bucket_creation", "allow_bucket_deletion"}
     _check_options(address, known)
     region = address.options.get("region") or address.variable("AWS_REGION") or address.variable("AWS_DEFAULT_REGION")
-    return region or ("us-east-1" if _s3_endpoint(address) else _resolved_region(address.host))
+    return region or ("us-east-1" if _s3_endpoint(address) else _resolve_region(address.host))
 
 
-def _anonymous(address: _Address) -> bool:
+def _is_anonymous(address: _StoreAddress) -> bool:
     return address.options.get("anonymous", "").lower() in ("1", "true")
 
 
-def _s3_filesystem(address: _Address, region: str, max_attempts: int) -> Any:
+def _s3_filesystem(address: _StoreAddress, region: str, max_attempts: int) -> Any:
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
-    given: dict[str, Any] = {"region": region, "anonymous": _anonymous(address), "connect_timeout": 10}
+    given: dict[str, Any] = {"region": region, "anonymous": _is_anonymous(address), "connect_timeout": 10}
     given["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=max_attempts)
     endpoint = _s3_endpoint(address)
     if endpoint is not None:
         given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
     if address.user:
         given |= {"access_key": address.user, "secret_key": address.password}
-    # Writes in the background would hold a whole file in memory when the network is slower than the disk.
+    # Background writes would hold a whole file in memory when the network is slower than the disk.
     return S3FileSystem(background_writes=False, **given)
 
 
-def _s3_credentials(address: _Address, anonymous: bool) -> dict[str, Any] | None:
-    """How obstore is to sign; None where only pyarrow can, which reads profiles by itself."""
+def _s3_credentials(address: _StoreAddress, anonymous: bool) -> dict[str, Any] | None:
+    """Return the credentials for obstore; None where only pyarrow can sign, since it reads profiles itself."""
     if anonymous:
         return {"skip_signature": True}
     if address.user:
@@ -211,22 +216,22 @@ def _s3_credentials(address: _Address, anonymous: bool) -> dict[str, Any] | None
     return {"credential_provider": Boto3CredentialProvider()}
 
 
-def _resolved_region(bucket: str) -> str:
+def _resolve_region(bucket: str) -> str:
     from pyarrow.fs import resolve_s3_region
 
     return str(resolve_s3_region(bucket))
 
 
-def _gs(address: _Address) -> Store:
-    return ArrowStore(_gs_filesystem(address), f"{address.host}/{address.path}", address.uri)
+def _gs(address: _StoreAddress) -> Store:
+    return ArrowStore(_gcs_filesystem(address), f"{address.host}/{address.path}", address.uri)
 
 
-def _gs_filesystem(address: _Address) -> Any:
+def _gcs_filesystem(address: _StoreAddress) -> Any:
     from pyarrow.fs import GcsFileSystem
 
     _check_options(address, {"scheme", "endpoint_override", "project_id", "anonymous"})
     endpoint = address.endpoint(address.variable("STORAGE_EMULATOR_HOST"), scheme="http")
-    given: dict[str, Any] = {"retry_time_limit": _GCS_RETRIES}
+    given: dict[str, Any] = {"retry_time_limit": _GCS_RETRY_LIMIT}
     if endpoint is not None:
         given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
     if address.user == "anonymous" or address.options.get("anonymous") or address.variable("STORAGE_EMULATOR_HOST"):
@@ -236,13 +241,13 @@ def _gs_filesystem(address: _Address) -> Any:
     return GcsFileSystem(**given)
 
 
-def _az(address: _Address) -> Store:
-    account, container, key = _az_account(address)
+def _az(address: _StoreAddress) -> Store:
+    account, container, key = _azure_account(address)
     endpoint = address.options.get("endpoint")
     path = f"{container}/{address.path}".rstrip("/")
 
     def filesystem() -> Any:
-        return _az_filesystem(address, account, key)
+        return _azure_filesystem(address, account, key)
 
     if find_spec("obstore") is None:
         return ArrowStore(filesystem(), path, address.uri)
@@ -255,15 +260,17 @@ def _az(address: _Address) -> Store:
             given["account_key"] = key
         if endpoint:
             given["endpoint"] = f"{endpoint}/{account}"
-        client = {**_CLIENT, "allow_http": bool(endpoint) and str(endpoint).startswith("http://")}
+        client = {**_CLIENT_OPTIONS, "allow_http": bool(endpoint) and str(endpoint).startswith("http://")}
         return AzureStore(container, client_options=client, **given, **more)
 
     return ObjectStore(make, filesystem=filesystem, bucket=container, path=path, uri=address.uri)
 
 
-def _az_account(address: _Address) -> tuple[str, str, str | None]:
-    """Account, container and key: of `az://container/path` with the account in the environment, or of pyarrow's own
-    `abfs://` forms."""
+def _azure_account(address: _StoreAddress) -> tuple[str, str, str | None]:
+    """Return account, container and key.
+
+    Accepts `az://container/path` with the account in the environment, and pyarrow's own `abfs://` forms.
+    """
     _check_options(address, {"account_name", "account_key", "endpoint", "scheme"})
     account = address.options.get("account_name") or address.variable("AZURE_STORAGE_ACCOUNT_NAME")
     key = address.options.get("account_key") or address.variable("AZURE_STORAGE_ACCOUNT_KEY")
@@ -278,7 +285,7 @@ def _az_account(address: _Address) -> tuple[str, str, str | None]:
     return account, container, key
 
 
-def _az_filesystem(address: _Address, account: str, key: str | None) -> Any:
+def _azure_filesystem(address: _StoreAddress, account: str, key: str | None) -> Any:
     from pyarrow.fs import AzureFileSystem
 
     given: dict[str, Any] = {"account_key": key}
@@ -290,13 +297,13 @@ def _az_filesystem(address: _Address, account: str, key: str | None) -> Any:
     return AzureFileSystem(account, **given)
 
 
-def _any(address: _Address) -> Store:
-    filesystem, path = _any_filesystem(address)
+def _any(address: _StoreAddress) -> Store:
+    filesystem, path = _other_filesystem(address)
     return ArrowStore(filesystem, path, address.uri)
 
 
-def _any_filesystem(address: _Address) -> tuple[Any, str]:
-    """Whatever else pyarrow knows (hdfs), or fsspec."""
+def _other_filesystem(address: _StoreAddress) -> tuple[Any, str]:
+    """Open any other filesystem that pyarrow (hdfs) or fsspec supports."""
     import pyarrow
     from pyarrow.fs import FileSystem
 
@@ -314,11 +321,11 @@ def _any_filesystem(address: _Address) -> tuple[Any, str]:
             found, path = fsspec.core.url_to_fs(address.text)
         except ValueError as error:
             raise ValueError(f"{address.argument}={address.uri!r}: {error}") from None
-        filesystem = as_arrow(found)
+        filesystem = to_arrow_filesystem(found)
     return filesystem, path
 
 
-def _check_options(address: _Address, known: set[str]) -> None:
+def _check_options(address: _StoreAddress, known: set[str]) -> None:
     for name in address.options:
         if name not in known:
             shown = urlunsplit((address.scheme, address.host, f"/{address.path}", "", ""))

@@ -1,6 +1,6 @@
-"""The few things that are ever done to files: the seam that faults are planted in and that other stores implement.
+"""The few file operations of storage: tests inject faults here, and other filesystems implement them.
 
-Every call is durable when it returns, except `rename` and `make_dir`, which `sync_dir` of the parent makes so.
+Every call is durable when it returns, except `rename` and `make_dir`, which `sync_dir` of the parent makes durable.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from paceline._engine.messages import FileEntry
 
 _CHUNK = 8 << 20
 _FICLONE = 0x40049409
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK_PATIENCE_S = 2.0
-"""A checkpoint that does not fit fills the disk until what there is of it is removed, which takes a moment."""
-_TRY_AGAIN_S = 0.02
+"""Retry time on a full disk: a checkpoint that does not fit fills it until its files are removed."""
+_RETRY_PAUSE_S = 0.02
 
 
 class Files(Protocol):
@@ -50,7 +50,7 @@ class LocalFiles:
 
         digest = xxhash.xxh3_128()
         size = 0
-        with _private(path, os.O_TRUNC) as fd:
+        with _open_private(path, os.O_TRUNC) as fd:
             for part in parts:
                 for start in range(0, len(part), _CHUNK):
                     chunk = part[start : start + _CHUNK]
@@ -61,19 +61,19 @@ class LocalFiles:
         return FileEntry(path.name, size, digest.hexdigest())
 
     def copy(self, source: Path, target: Path, name: str) -> FileEntry:
-        """Copy one file, by reference where the filesystem can, and hash it on the way."""
-        with source.open("rb") as reader, _private(target, os.O_EXCL) as writer:
-            entry = _hashed(reader.fileno(), name, None if _cloned(reader.fileno(), writer) else (writer, target))
+        """Copy one file, by reference (reflink) where the filesystem supports it, and hash it on the way."""
+        with source.open("rb") as reader, _open_private(target, os.O_EXCL) as writer:
+            entry = _hash_fd(reader.fileno(), name, None if _try_clone(reader.fileno(), writer) else (writer, target))
             _sync(writer, target)
         return entry
 
     def seal(self, path: Path, name: str) -> FileEntry:
-        """Make a file that is already in its place durable, and hash it."""
+        """Hash a file that is already in its final place and make it durable."""
         with path.open("rb") as file:
-            # Ask for the write-back first: the disk works while the hash is computed.
+            # Sequential: the disk reads ahead while the hash is computed.
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            entry = _hashed(file.fileno(), name)
+            entry = _hash_fd(file.fileno(), name)
             _sync(file.fileno(), path)
         return entry
 
@@ -99,11 +99,11 @@ class LocalFiles:
 
 def hash_file(path: Path, name: str) -> FileEntry:
     with path.open("rb") as file:
-        return _hashed(file.fileno(), name)
+        return _hash_fd(file.fileno(), name)
 
 
-def write_some(fd: int, data: bytes | bytearray) -> int:
-    """How many bytes of a line the disk took. One that is full is tried again for a while before that is an error."""
+def write_retrying_full_disk(fd: int, data: bytes | bytearray) -> int:
+    """Write a line and return the number of bytes written. Retries for a while if the disk is full."""
     until: float | None = None
     while True:
         try:
@@ -111,15 +111,15 @@ def write_some(fd: int, data: bytes | bytearray) -> int:
         except OSError as error:
             now = time.monotonic()
             until = until if until is not None else now + FULL_DISK_PATIENCE_S
-            if error.errno not in _FULL or now >= until:
+            if error.errno not in _FULL_DISK_ERRORS or now >= until:
                 raise
-        time.sleep(_TRY_AGAIN_S)
+        time.sleep(_RETRY_PAUSE_S)
 
 
-def with_room(error: OSError, path: Path, num_bytes: int) -> OSError:
-    """The same error, with the file it is about and, where the disk is full, how much was asked for and is free."""
+def add_disk_details(error: OSError, path: Path, num_bytes: int) -> OSError:
+    """Return the error with the file's name and, if the disk is full, the space needed and the space free."""
     text = error.strerror or str(error)
-    if error.errno in _FULL:
+    if error.errno in _FULL_DISK_ERRORS:
         asked = f"{num_bytes} bytes were to be written" if num_bytes else "the last bytes were to be written out"
         try:
             disk = os.statvfs(path.parent)
@@ -132,12 +132,12 @@ def with_room(error: OSError, path: Path, num_bytes: int) -> OSError:
 
 
 @contextlib.contextmanager
-def _private(path: Path, how: int) -> Iterator[int]:
-    """A new file for its owner alone, open for writing."""
+def _open_private(path: Path, how: int) -> Iterator[int]:
+    """Create a file that only its owner can read, open for writing."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
     except OSError as error:
-        raise with_room(error, path, 0) from error
+        raise add_disk_details(error, path, 0) from error
     try:
         yield fd
     finally:
@@ -150,23 +150,23 @@ def _write_all(fd: int, data: memoryview, path: Path, num_left: int) -> None:
             written = os.write(fd, data)
             data, num_left = data[written:], num_left - written
     except OSError as error:
-        raise with_room(error, path, num_left) from error
+        raise add_disk_details(error, path, num_left) from error
 
 
 def _sync(fd: int, path: Path) -> None:
-    """Some filesystems only find out now that they have no room."""
+    """Sync a file. Some filesystems report a full disk only now."""
     try:
         os.fsync(fd)
     except OSError as error:
-        raise with_room(error, path, 0) from error
+        raise add_disk_details(error, path, 0) from error
 
 
-def _hashed(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
+def _hash_fd(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
     import xxhash
 
     digest = xxhash.xxh3_128()
     size = 0
-    # To clear a whole chunk takes milliseconds, and most files are small.
+    # Clearing a whole chunk takes milliseconds, and most files are small.
     buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
     while count := os.readv(fd, [buffer]):
         digest.update(buffer[:count])
@@ -176,7 +176,7 @@ def _hashed(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEnt
     return FileEntry(name, size, digest.hexdigest())
 
 
-def _cloned(source: int, target: int) -> bool:
+def _try_clone(source: int, target: int) -> bool:
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as problem:

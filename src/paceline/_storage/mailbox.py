@@ -1,7 +1,7 @@
-"""Where people leave requests for the driver of a run, and find its answers: a directory, or objects of a store.
+"""The mailbox of a run, a directory or objects of a store: people leave requests for its driver and collect answers.
 
-A request is `<id>.json`, its answer `<id>.answer.json`; each is there whole or not at all. Whoever may write there may
-ask. What is read is never more than some kilobytes of a plain file: anybody may have put anything there.
+A request is `<id>.json`, its answer `<id>.answer.json`; each appears atomically. Whoever may write there may send
+requests. Reads are limited to a few kilobytes of regular files, since anybody may have put anything there.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from typing import Protocol
 from paceline._storage.store import Store
 
 MAX_BYTES = 64 << 10
-FORGOTTEN_S = 600.0
-"""An answer that nobody has fetched for so long is removed."""
-LOOK_ANEW_S = 5.0
-"""How often a network filesystem is made to look at the server, and not at what it remembers of a directory."""
+EXPIRY_S = 600.0
+"""An answer that nobody has fetched for this long is removed."""
+NFS_REFRESH_S = 5.0
+"""How often to make a network filesystem ask the server and not its directory cache."""
 _PREFIX, _REQUEST, _ANSWER = ".requests", ".json", ".answer.json"
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class Mailbox(Protocol):
-    # For the driver.
+    # The driver's side.
 
     def open(self) -> None: ...
     def close(self) -> None: ...
-    def waiting(self) -> list[str]:
-        """The ids of the requests that are there."""
+    def list_waiting(self) -> list[str]:
+        """Return the ids of the pending requests."""
         ...
 
     def read(self, id: str) -> bytes | None:
-        """A request; None where it is gone, or nothing that is read: too large, or no plain file."""
+        """Return a request; None if it is gone, too large or not a regular file."""
         ...
 
     def remove(self, id: str) -> None:
-        """The request, once it is taken."""
+        """Remove a request that the driver has taken."""
         ...
 
-    def answer(self, id: str, data: bytes) -> None: ...
+    def write_answer(self, id: str, data: bytes) -> None: ...
 
-    # For those who ask.
+    # The requester's side.
 
     def is_open(self) -> bool: ...
     def put(self, id: str, data: bytes) -> None: ...
-    def answer_to(self, id: str) -> bytes | None: ...
-    def leave(self, id: str) -> None:
-        """Remove the request, and the answer, of somebody who does not wait any more."""
+    def read_answer(self, id: str) -> bytes | None: ...
+    def withdraw(self, id: str) -> None:
+        """Remove the request and the answer of a requester that has stopped waiting."""
         ...
 
 
 class DiskMailbox:
-    """Files for their owner alone, in a directory of the run that its driver makes."""
+    """Files that only their owner can read, in a directory of the run that its driver creates."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._looked_at = float("-inf")
+        self._invalidated_at = float("-inf")
 
     def open(self) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -69,17 +69,17 @@ class DiskMailbox:
         try:
             self._directory.rmdir()
         except OSError:
-            pass  # Answers lie there that are still to be fetched; the next driver removes what is left of them.
+            pass  # Unfetched answers are left; the next driver removes them.
 
-    def waiting(self) -> list[str]:
+    def list_waiting(self) -> list[str]:
         try:
-            anew = self._look_anew()
+            anew = self._invalidate_nfs_cache()
             names = os.listdir(self._directory)
         except FileNotFoundError:
-            self.open()  # Somebody has tidied up.
+            self.open()  # Somebody has removed the directory.
             return []
         if anew:
-            self._remove_forgotten(names)
+            self._remove_expired(names)
         requests = [name.removesuffix(_REQUEST) for name in names if name.endswith(_REQUEST)]
         return sorted(id for id in requests if _ID.fullmatch(id))
 
@@ -89,7 +89,7 @@ class DiskMailbox:
     def remove(self, id: str) -> None:
         (self._directory / (id + _REQUEST)).unlink(missing_ok=True)
 
-    def answer(self, id: str, data: bytes) -> None:
+    def write_answer(self, id: str, data: bytes) -> None:
         self._write(id + _ANSWER, data)
 
     def is_open(self) -> bool:
@@ -98,40 +98,40 @@ class DiskMailbox:
     def put(self, id: str, data: bytes) -> None:
         self._write(id + _REQUEST, data)
 
-    def answer_to(self, id: str) -> bytes | None:
+    def read_answer(self, id: str) -> bytes | None:
         try:
-            self._look_anew()
+            self._invalidate_nfs_cache()
         except FileNotFoundError:
             return None
         return self._read(id + _ANSWER, None)
 
-    def leave(self, id: str) -> None:
+    def withdraw(self, id: str) -> None:
         for name in (id + _REQUEST, id + _ANSWER):
             (self._directory / name).unlink(missing_ok=True)
 
-    def _look_anew(self) -> bool:
-        """Now and then, change the directory's date: what a client of NFS remembers of it is void from then on."""
+    def _invalidate_nfs_cache(self) -> bool:
+        """Now and then, touch the directory: this invalidates what NFS clients have cached of it."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_ANEW_S:
+        if now - self._invalidated_at < NFS_REFRESH_S:
             return False
-        self._looked_at = now
+        self._invalidated_at = now
         os.utime(self._directory)
         return True
 
-    def _remove_forgotten(self, names: list[str]) -> None:
+    def _remove_expired(self, names: list[str]) -> None:
         for name in names:
             if name.endswith(_REQUEST) and not name.endswith(_ANSWER):
                 continue
             path = self._directory / name
             try:
-                if time.time() - path.lstat().st_mtime > FORGOTTEN_S:
+                if time.time() - path.lstat().st_mtime > EXPIRY_S:
                     path.unlink(missing_ok=True)
             except OSError:
-                pass  # A directory, or somebody else's: it is none of ours.
+                pass  # A directory, or somebody else's file: not ours.
 
     def _read(self, name: str, at_most: int | None) -> bytes | None:
         try:
-            # Not waited for, and not followed elsewhere: what lies there may be a pipe or a link.
+            # Neither block nor follow: it may be a pipe or a link.
             fd = os.open(self._directory / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
@@ -150,11 +150,11 @@ class DiskMailbox:
         part.rename(self._directory / name)
 
 
-class StoreMailbox:
-    """Objects beside the run's other ones. Looking costs a call to the store, so it is done seldom."""
+class RemoteMailbox:
+    """Objects in the run's store. Each look costs a call to the store, so looks are rare."""
 
     def __init__(self, connected: Callable[[], Store]) -> None:
-        """`connected`: to the store, once somebody looks."""
+        """`connected` returns the store; called on first use."""
         self._connected = connected
 
     @functools.cached_property
@@ -162,17 +162,17 @@ class StoreMailbox:
         return self._connected()
 
     def open(self) -> None:
-        """Remove the answers of earlier drivers that nobody has fetched."""
-        for entry in self._store.entries(_PREFIX):
+        """Remove answers of earlier drivers that nobody has fetched."""
+        for entry in self._store.list_entries(_PREFIX):
             if entry.key.endswith(_ANSWER):
                 self._store.delete(entry.key)
 
     def close(self) -> None:
-        """There are no directories, and answers are still to be fetched."""
+        """Do nothing: there are no directories, and answers may still be fetched."""
 
-    def waiting(self) -> list[str]:
+    def list_waiting(self) -> list[str]:
         found = []
-        for entry in self._store.entries(_PREFIX):
+        for entry in self._store.list_entries(_PREFIX):
             id = entry.key.removeprefix(f"{_PREFIX}/").removesuffix(_REQUEST)
             if entry.key == f"{_PREFIX}/{id}{_REQUEST}" and _ID.fullmatch(id) and entry.size <= MAX_BYTES:
                 found.append(id)
@@ -184,7 +184,7 @@ class StoreMailbox:
     def remove(self, id: str) -> None:
         self._store.delete(f"{_PREFIX}/{id}{_REQUEST}")
 
-    def answer(self, id: str, data: bytes) -> None:
+    def write_answer(self, id: str, data: bytes) -> None:
         self._store.write(f"{_PREFIX}/{id}{_ANSWER}", data)
 
     def is_open(self) -> bool:
@@ -193,10 +193,10 @@ class StoreMailbox:
     def put(self, id: str, data: bytes) -> None:
         self._store.write(f"{_PREFIX}/{id}{_REQUEST}", data)
 
-    def answer_to(self, id: str) -> bytes | None:
+    def read_answer(self, id: str) -> bytes | None:
         return self._read(id + _ANSWER)
 
-    def leave(self, id: str) -> None:
+    def withdraw(self, id: str) -> None:
         for name in (id + _REQUEST, id + _ANSWER):
             self._store.delete(f"{_PREFIX}/{name}")
 

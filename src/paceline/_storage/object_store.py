@@ -1,4 +1,4 @@
-"""S3 and Azure through obstore: conditional puts, and uploads that need fewer round trips than pyarrow's."""
+"""S3 and Azure through obstore: conditional puts, and uploads with fewer round trips than pyarrow's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from paceline._engine.messages import FileEntry
-from paceline._storage.arrow_store import missing_bucket
-from paceline._storage.store import CHUNK, Entry, Moved, Tally, chunks, unwatched
+from paceline._storage.arrow_store import make_missing_bucket_error
+from paceline._storage.store import (
+    CHUNK,
+    ProgressCallback,
+    StoreEntry,
+    TransferHasher,
+    ignore_progress,
+    iter_hashed_chunks,
+)
 
 _NUM_PARTS_AT_ONCE = 2
 _MAX_PARTS = 9000
-"""S3 takes ten thousand parts of one object."""
+"""S3 allows ten thousand parts per object."""
 
-RETRIES_OF_PARTS = {
+PART_RETRY_CONFIG = {
     "max_retries": 2,
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-"""One part of a large object is tried again by itself; all else is tried again by `RetryingStore`."""
+"""Retries for one part of a large object; `RetryingStore` retries everything else."""
 
 
 class ObjectStore:
-    conditional = True
+    has_conditional_puts = True
 
     def __init__(
         self, make: Callable[..., Any], *, filesystem: Callable[[], Any], bucket: str, path: str, uri: str
@@ -35,9 +42,9 @@ class ObjectStore:
         self.uri = uri.rstrip("/")
         self._bucket = bucket
         self._make_filesystem = filesystem
-        # A conditional put that is tried again behind our back cannot be told from one that lost.
+        # If obstore retried a conditional put, its success would look like a lost race.
         self._once = make(retry_config={"max_retries": 0})
-        self._parts = make(retry_config=RETRIES_OF_PARTS)
+        self._parts = make(retry_config=PART_RETRY_CONFIG)
 
     @cached_property
     def filesystem(self) -> Any:
@@ -53,7 +60,7 @@ class ObjectStore:
             found = obstore.get(self._once, key)
             return bytes(found.bytes()), found.meta["e_tag"] or ""
         except FileNotFoundError as error:
-            raise self._absent(error, key) from None
+            raise self._missing_error(error, key) from None
 
     def write(self, key: str, data: bytes) -> None:
         import obstore
@@ -61,7 +68,7 @@ class ObjectStore:
         try:
             obstore.put(self._once, key, data, use_multipart=False)
         except FileNotFoundError as error:
-            raise self._absent(error, key) from None
+            raise self._missing_error(error, key) from None
 
     def create(self, key: str, data: bytes) -> bool:
         import obstore
@@ -72,7 +79,7 @@ class ObjectStore:
         except AlreadyExistsError:
             return False
         except FileNotFoundError as error:
-            raise self._absent(error, key) from None
+            raise self._missing_error(error, key) from None
         return True
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
@@ -84,32 +91,32 @@ class ObjectStore:
         except (PreconditionError, AlreadyExistsError):
             return None
         except FileNotFoundError as error:
-            if _lacks_bucket(error):
-                raise self._absent(error, key) from None
+            if _is_bucket_missing(error):
+                raise self._missing_error(error, key) from None
             return None
         return put["e_tag"] or ""
 
-    def upload(self, source: Path, key: str, moved: Moved = unwatched) -> FileEntry:
+    def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
         import obstore
 
-        tally = Tally(moved)
+        tally = TransferHasher(moved)
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             part = max(CHUNK, -(-size // _MAX_PARTS))
-            pieces = chunks(file, tally, part)
+            pieces = iter_hashed_chunks(file, tally, part)
             try:
                 if size <= part:
                     obstore.put(self._parts, key, b"".join(pieces), use_multipart=False)
                 else:
                     obstore.put(self._parts, key, pieces, chunk_size=part, max_concurrency=_NUM_PARTS_AT_ONCE)
             except FileNotFoundError as error:
-                raise self._absent(error, key) from None
-        return tally.entry(key)
+                raise self._missing_error(error, key) from None
+        return tally.to_file_entry(key)
 
-    def download(self, key: str, target: Path, moved: Moved = unwatched) -> FileEntry:
+    def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
         import obstore
 
-        tally = Tally(moved)
+        tally = TransferHasher(moved)
         try:
             size = obstore.head(self._parts, key)["size"]
             with target.open("wb") as file:
@@ -118,14 +125,16 @@ class ObjectStore:
                     tally.add(memoryview(piece))
                     file.write(piece)
         except FileNotFoundError as error:
-            raise self._absent(error, key) from None
-        return tally.entry(key)
+            raise self._missing_error(error, key) from None
+        return tally.to_file_entry(key)
 
-    def entries(self, prefix: str = "") -> list[Entry]:
+    def list_entries(self, prefix: str = "") -> list[StoreEntry]:
         import obstore
 
-        found = [Entry(one["path"], one["size"]) for page in obstore.list(self._once, prefix or None) for one in page]
-        # pyarrow leaves an empty object where it thinks of a directory; here its name has lost the slash at the end.
+        found = [
+            StoreEntry(one["path"], one["size"]) for page in obstore.list(self._once, prefix or None) for one in page
+        ]
+        # pyarrow leaves an empty object for each directory; in this listing its name has lost the trailing slash.
         names = {entry.key for entry in found}
         parents = {key[:end] for key in names for end in range(len(key)) if key[end] == "/"}
         return sorted((entry for entry in found if entry.key not in parents), key=lambda entry: entry.key)
@@ -136,22 +145,22 @@ class ObjectStore:
         try:
             obstore.delete(self._once, key)
         except FileNotFoundError as error:
-            if _lacks_bucket(error):
-                raise self._absent(error, key) from None
+            if _is_bucket_missing(error):
+                raise self._missing_error(error, key) from None
 
     def delete_all(self, prefix: str) -> None:
         import obstore
 
-        keys = [entry.key for entry in self.entries(prefix)]
+        keys = [entry.key for entry in self.list_entries(prefix)]
         if keys:
             obstore.delete(self._once, keys)
 
-    def _absent(self, error: FileNotFoundError, key: str) -> OSError:
-        if _lacks_bucket(error):
-            return missing_bucket(self._bucket)
+    def _missing_error(self, error: FileNotFoundError, key: str) -> OSError:
+        if _is_bucket_missing(error):
+            return make_missing_bucket_error(self._bucket)
         return FileNotFoundError(f"{self.uri}/{key} is not there")
 
 
-def _lacks_bucket(error: FileNotFoundError) -> bool:
-    """Not the object is missing, but all that it would lie in: as S3 says it, and as Azure does."""
+def _is_bucket_missing(error: FileNotFoundError) -> bool:
+    """Whether the whole bucket or container is missing and not only the object, in the words of S3 or Azure."""
     return "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error)

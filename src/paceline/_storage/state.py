@@ -1,7 +1,7 @@
-"""A state on disk without pickle: `state.json` is the tree, `state.bin` the bytes of its tensors and arrays.
+"""A state on disk without pickle: `state.json` holds the tree, `state.bin` the bytes of its tensors and arrays.
 
-Saving is two acts. `snapshot` copies every value into memory that is kept between saves, and training goes on
-at once; `Snapshot.write` puts that memory on disk, in another thread if one likes. Reading maps `state.bin` and
+Saving has two steps. `take_snapshot` copies every value into memory that is kept between saves, and training continues
+at once. `StateSnapshot.write` writes that memory to disk, in another thread if desired. Reading maps `state.bin` and
 copies nothing. Every buffer starts at a multiple of 64 bytes, and equal states have equal files.
 """
 
@@ -16,27 +16,27 @@ from typing import Any
 import msgspec
 
 from paceline._engine.messages import FileEntry
-from paceline._storage.arena import Arena, copy_into
 from paceline._storage.files import Files, LocalFiles
-from paceline._storage.layout import METADATA
-from paceline._storage.leaves import Buffer, Leaf, Natural, restored_array, restored_tensor, torch_dtype
-from paceline._storage.pinned import ALIGNMENT, FromGpu, gap_after
-from paceline._storage.tree import decoded, encoded
+from paceline._storage.pinned_memory import ALIGNMENT, GpuSnapshot, padding_after
+from paceline._storage.run_layout import METADATA
+from paceline._storage.snapshot_memory import SnapshotMemory, copy_leaves
+from paceline._storage.state_leaves import Buffer, Leaf, Natural, parse_torch_dtype, restore_array, restore_tensor
+from paceline._storage.state_tree import decode_tree, encode_tree
 
 __all__ = [
-    "Arena",
-    "Deferred",
+    "DeferredLeaf",
     "RawLeaf",
-    "Snapshot",
-    "holds_state",
-    "read_deferred",
-    "read_raw",
+    "SnapshotMemory",
+    "StateSnapshot",
+    "has_state",
+    "read_deferred_state",
+    "read_raw_state",
     "read_state",
-    "snapshot",
+    "take_snapshot",
     "write_state",
 ]
 
-VERSION = 1
+STATE_VERSION = 1
 STEM = "state"
 TREE_FILE = f"{STEM}.json"
 BYTES_FILE = f"{STEM}.bin"
@@ -44,8 +44,8 @@ BYTES_FILE = f"{STEM}.bin"
 _DISK = LocalFiles()
 
 
-class _Document(msgspec.Struct, frozen=True):
-    """What `state.json` holds."""
+class _StateDocument(msgspec.Struct, frozen=True):
+    """The contents of `state.json`."""
 
     version: int
     num_bytes: Natural
@@ -54,23 +54,23 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Snapshot:
-    """A state as it was when `snapshot` returned, in the memory of its arena."""
+class StateSnapshot:
+    """A state as it was when `take_snapshot` returned, held in its `SnapshotMemory`."""
 
     nbytes: int
     _tree: Any
     _buffers: tuple[Buffer, ...]
     _host: memoryview
-    _from_gpu: FromGpu
+    _gpu_snapshot: GpuSnapshot
     _stem: str
-    """What the names of its files begin with."""
+    """Prefix of its file names."""
     notes: bytes = b""
-    """The user's own about it, in a file of their own."""
+    """The user's own notes, written to a separate file."""
 
     def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
-        """Write its files; on an error a part of one may be left. The directory itself is not synced."""
+        """Write the files; an error may leave a partial one. Does not sync the directory itself."""
         document = {
-            "version": VERSION,
+            "version": STATE_VERSION,
             "num_bytes": self.nbytes,
             "tree": self._tree,
             "buffers": msgspec.to_builtins(self._buffers),
@@ -84,46 +84,47 @@ class Snapshot:
 
     def _parts(self) -> Iterator[memoryview]:
         yield self._host
-        yield from self._from_gpu.parts()
+        yield from self._gpu_snapshot.parts()
 
 
-def snapshot(tree: Any, arena: Arena, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM) -> Snapshot:
-    """Copy a state into the arena; a value that has no place in a state is a TypeError that names its path.
+def take_snapshot(
+    tree: Any, arena: SnapshotMemory, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM
+) -> StateSnapshot:
+    """Copy a state into the arena. Raises a TypeError that names the path of an unsupported value.
 
-    Values on a GPU are on their way when this returns: work given to the current stream from then on comes
-    after the copy. Work on another stream that changes them must be ordered by its owner.
+    Copies of GPU values are in progress when this returns: later work on the current stream runs after them. The owner
+    of another stream that changes the values must order its work.
     """
-    node, leaves = encoded(tree, path=path, allow_pickle=allow_pickle)
-    buffers, num_host_bytes, num_bytes = _laid_out(leaves)
+    node, leaves = encode_tree(tree, path=path, allow_pickle=allow_pickle)
+    buffers, num_host_bytes, num_bytes = _lay_out_leaves(leaves)
     on_gpu = ((leaf, at.offset - num_host_bytes) for leaf, at in zip(leaves, buffers, strict=True) if leaf.on_gpu)
-    from_gpu = FromGpu(on_gpu, num_bytes - num_host_bytes, arena.pinned)
+    from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, arena.pinned)
     host = arena.reserve(num_host_bytes)
-    copy_into(((leaf, at.offset) for leaf, at in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
-    return Snapshot(num_bytes, node, buffers, host, from_gpu, stem)
+    copy_leaves(((leaf, at.offset) for leaf, at in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
+    return StateSnapshot(num_bytes, node, buffers, host, from_gpu, stem)
 
 
 def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False, stem: str = STEM) -> tuple[FileEntry, ...]:
-    """Write a state in one go, in memory of its own."""
-    return snapshot(tree, Arena(), allow_pickle=allow_pickle, stem=stem).write(directory)
+    """Write a state in one call, with its own memory."""
+    return take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle, stem=stem).write(directory)
 
 
 def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any = None, stem: str = STEM) -> Any:
-    """The state that was written; tensors and arrays are views of the file, and writable.
+    """Read a state; tensors and arrays are writable views of the file.
 
-    They are read as they are touched, and what is changed in them stays in this process; the file must not be
-    cut short while they live. Tensors are on the CPU, or on the device `map_location`. A ValueError names the
-    file that is not what it should be.
+    Data is read on first access, and changes stay in this process. The file must not be truncated while the views
+    exist. Tensors are on the CPU, or on the device `map_location`. Raises a ValueError that names the invalid file.
     """
     directory = Path(directory)
     file = directory / f"{stem}.json"
     document = _read_document(file)
-    data = _mapped(directory / f"{stem}.bin", document)
-    makers = _Makers(document.buffers, data, allow_pickle, map_location)
+    data = _map_buffers(directory / f"{stem}.bin", document)
+    makers = _LeafRestorer(document.buffers, data, allow_pickle, map_location)
     try:
-        return decoded(
+        return decode_tree(
             document.tree,
             path="state",
-            makers={"$leaf": makers.leaf, "$dtype": makers.dtype, "$size": makers.size},
+            makers={"$leaf": makers.restore_leaf, "$dtype": makers.restore_dtype, "$size": makers.restore_size},
         )
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
@@ -132,7 +133,7 @@ def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any
 
 
 class RawLeaf(msgspec.Struct, frozen=True):
-    """A tensor, an array, bytes or a pickle as it lies in the file."""
+    """A tensor, an array, bytes or a pickle as stored in the file."""
 
     kind: str
     dtype: str
@@ -140,10 +141,10 @@ class RawLeaf(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def read_raw(directory: Path) -> Any:
-    """The state with a `RawLeaf` in the place of each leaf: nothing is unpickled, and no framework is imported."""
+def read_raw_state(directory: Path) -> Any:
+    """Read a state with a `RawLeaf` for each leaf: unpickles nothing and imports no framework."""
     document = _read_document(directory / TREE_FILE)
-    data = _mapped(directory / BYTES_FILE, document)
+    data = _map_buffers(directory / BYTES_FILE, document)
 
     def leaf(number: Any) -> RawLeaf:
         if type(number) is not int or not 0 <= number < len(document.buffers):
@@ -152,11 +153,11 @@ def read_raw(directory: Path) -> Any:
         return RawLeaf(at.kind, str(at.dtype), at.shape, bytes(data[at.offset : at.offset + at.nbytes]))
 
     makers = {"$leaf": leaf, "$dtype": lambda name: f"dtype {name}", "$size": lambda lengths: tuple(lengths)}
-    return decoded(document.tree, path="state", makers=makers)
+    return decode_tree(document.tree, path="state", makers=makers)
 
 
-class Deferred:
-    """A leaf that is not read yet."""
+class DeferredLeaf:
+    """A leaf that is read on demand."""
 
     def __init__(self, buffer: Buffer, read: Callable[[], Any]) -> None:
         self.dtype = buffer.dtype
@@ -164,45 +165,49 @@ class Deferred:
         self._read = read
 
     def value(self) -> Any:
-        """The tensor, array or bytes: a view of the file."""
+        """Return the tensor, array or bytes: a view of the file."""
         return self._read()
 
 
-def read_deferred(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> Any:
-    """The state with a `Deferred` in the place of each leaf; `bytes_file` is asked for the other file by its name.
+def read_deferred_state(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> Any:
+    """Read a state with a `DeferredLeaf` for each leaf; `bytes_file` returns the path of the binary file for its name.
 
-    Not before a leaf is read: it may have to be fetched from afar. A pickle is refused.
+    It is called only when a leaf is read, since the file may have to be downloaded. Refuses pickles.
     """
     file = directory / f"{stem}.json"
     document = _read_document(file)
-    made: list[_Makers] = []
+    made: list[_LeafRestorer] = []
 
-    def makers() -> _Makers:
+    def makers() -> _LeafRestorer:
         if not made:
-            data = _mapped(bytes_file(f"{stem}.bin"), document)
-            made.append(_Makers(document.buffers, data, allow_pickle=False, map_location=None))
+            data = _map_buffers(bytes_file(f"{stem}.bin"), document)
+            made.append(_LeafRestorer(document.buffers, data, allow_pickle=False, map_location=None))
         return made[0]
 
-    def leaf(number: Any) -> Deferred:
+    def leaf(number: Any) -> DeferredLeaf:
         if type(number) is not int or not 0 <= number < len(document.buffers):
             raise ValueError(f"there is no leaf {number!r} among {len(document.buffers)}")
-        return Deferred(document.buffers[number], lambda: makers().leaf(number))
+        return DeferredLeaf(document.buffers[number], lambda: makers().restore_leaf(number))
 
-    plain = _Makers(document.buffers, bytearray(), allow_pickle=False, map_location=None)
+    plain = _LeafRestorer(document.buffers, bytearray(), allow_pickle=False, map_location=None)
     try:
-        return decoded(document.tree, path="state", makers={"$leaf": leaf, "$dtype": plain.dtype, "$size": plain.size})
+        return decode_tree(
+            document.tree,
+            path="state",
+            makers={"$leaf": leaf, "$dtype": plain.restore_dtype, "$size": plain.restore_size},
+        )
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{file}: the state is nested too deeply") from error
 
 
-def holds_state(directory: Path) -> bool:
+def has_state(directory: Path) -> bool:
     return (Path(directory) / TREE_FILE).is_file() and (Path(directory) / BYTES_FILE).is_file()
 
 
-class _Makers:
-    """Makes the values that stand outside the tree, each leaf once: what was shared is shared again."""
+class _LeafRestorer:
+    """Restores the values outside the tree, each leaf once, so that shared values are shared again."""
 
     def __init__(
         self, buffers: tuple[Buffer, ...], data: mmap.mmap | bytearray, allow_pickle: bool, map_location: Any
@@ -213,32 +218,32 @@ class _Makers:
         self._map_location = map_location
         self._made: dict[int, Any] = {}
 
-    def leaf(self, number: Any) -> Any:
+    def restore_leaf(self, number: Any) -> Any:
         if type(number) is not int or not 0 <= number < len(self._buffers):
             raise ValueError(f"there is no leaf {number!r} among {len(self._buffers)}")
         if number not in self._made:
-            self._made[number] = self._restored(self._buffers[number])
+            self._made[number] = self._restore_buffer(self._buffers[number])
         return self._made[number]
 
-    def dtype(self, name: Any) -> Any:
-        return torch_dtype(name, _torch())
+    def restore_dtype(self, name: Any) -> Any:
+        return parse_torch_dtype(name, _import_torch())
 
-    def size(self, lengths: Any) -> Any:
-        return _torch().Size(lengths)
+    def restore_size(self, lengths: Any) -> Any:
+        return _import_torch().Size(lengths)
 
-    def _restored(self, buffer: Buffer) -> Any:
+    def _restore_buffer(self, buffer: Buffer) -> Any:
         if buffer.kind == "tensor":
             try:
-                tensor = restored_tensor(buffer, self._data, _torch())
+                tensor = restore_tensor(buffer, self._data, _import_torch())
             except RuntimeError as error:
                 raise ValueError(str(error)) from error
             return tensor if self._map_location is None else tensor.to(self._map_location)
         if buffer.kind == "array":
-            return restored_array(buffer, self._data)
+            return restore_array(buffer, self._data)
         data = bytes(self._data[buffer.offset : buffer.offset + buffer.nbytes])
-        return data if buffer.kind == "bytes" else self._unpickled(data)
+        return data if buffer.kind == "bytes" else self._unpickle(data)
 
-    def _unpickled(self, data: bytes) -> Any:
+    def _unpickle(self, data: bytes) -> Any:
         if not self._allow_pickle:
             raise ValueError(
                 "it is a pickle, which can run any code when it is loaded\n\n"
@@ -249,15 +254,15 @@ class _Makers:
         return pickle.loads(data)  # noqa: S301  the caller said so
 
 
-def _laid_out(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
-    """Where each leaf goes, the size of the part in plain memory, and of the whole: GPU values come last."""
+def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
+    """Return the buffer of each leaf, the size of the host-memory part, and the total size; GPU values come last."""
     offsets = [0] * len(leaves)
     num_host_bytes = end = 0
     for on_gpu in (False, True):
         for number, leaf in enumerate(leaves):
             if leaf.on_gpu is on_gpu:
                 offsets[number] = end
-                end += leaf.nbytes + gap_after(leaf.nbytes)
+                end += leaf.nbytes + padding_after(leaf.nbytes)
         if not on_gpu:
             num_host_bytes = end
     buffers = tuple(
@@ -267,25 +272,25 @@ def _laid_out(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
     return buffers, num_host_bytes, end
 
 
-def _read_document(file: Path) -> _Document:
+def _read_document(file: Path) -> _StateDocument:
     try:
         raw = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
     version = raw.get("version") if isinstance(raw, dict) else None
-    if isinstance(version, int) and version != VERSION:
+    if isinstance(version, int) and version != STATE_VERSION:
         raise ValueError(
-            f"{file} has the format {version}, and this version of Paceline reads the format {VERSION}\n\n"
+            f"{file} has the format {version}, and this version of Paceline reads the format {STATE_VERSION}\n\n"
             "hint: use the version of Paceline that wrote it, or a later one"
         )
     try:
-        return msgspec.convert(raw, _Document)
+        return msgspec.convert(raw, _StateDocument)
     except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{file} does not describe a state: {error}") from error
 
 
-def _mapped(file: Path, document: _Document) -> mmap.mmap | bytearray:
-    """The bytes of all buffers, private to this process; every buffer is known to lie inside them."""
+def _map_buffers(file: Path, document: _StateDocument) -> mmap.mmap | bytearray:
+    """Map the bytes of all buffers privately, after checking that every buffer lies inside the file."""
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size != document.num_bytes:
@@ -296,13 +301,13 @@ def _mapped(file: Path, document: _Document) -> mmap.mmap | bytearray:
                 raise ValueError(
                     f"{file.with_name(TREE_FILE)}: {told} does not lie in the {size} bytes of {BYTES_FILE}"
                 )
-        # Copies of overlapping buffers could add up to more memory than the file is large.
+        # Copies of overlapping buffers could need more memory than the size of the file.
         if sum(buffer.nbytes for buffer in document.buffers) > size:
             raise ValueError(f"{file.with_name(TREE_FILE)}: the buffers overlap")
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) if size else bytearray()
 
 
-def _torch() -> Any:
+def _import_torch() -> Any:
     try:
         import torch
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Where a run is kept when that is not a disk of this machine: what every store can do.
+"""The interface of a store: where a run is kept if not on a disk of this machine.
 
-A key is a posix path relative to the store's root. An object is put whole or not at all; there are no directories and
-no renames. Where a store has conditional puts, `create` and `replace` decide between two writers; where it has none
-they look first and write then, which `conditional` says.
+A key is a posix path relative to the store's root. Objects are put atomically; there are no directories and no renames.
+`conditional` says whether the store has conditional puts. With them, `create` and `replace` decide between two writers;
+without them, they check first and then write.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from paceline._engine.messages import FileEntry
 
 CHUNK = 8 << 20
 
-Moved = Callable[[int], None]
-"""Told of bytes as they go by, so that somebody can see that a transfer is alive."""
+ProgressCallback = Callable[[int], None]
+"""Called with the number of bytes transferred, to show that a transfer is alive."""
 
 
-def unwatched(num_bytes: int) -> None:
+def ignore_progress(num_bytes: int) -> None:
     """For transfers that nobody watches."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     key: str
     size: int
 
@@ -33,11 +33,11 @@ class Entry:
 class Store(Protocol):
     @property
     def uri(self) -> str:
-        """Where it is, for people: no credentials and no options."""
+        """The store's location for display, without credentials and options."""
         ...
 
     @property
-    def conditional(self) -> bool: ...
+    def has_conditional_puts(self) -> bool: ...
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem` on which `path` leads to the same objects."""
@@ -46,56 +46,56 @@ class Store(Protocol):
     @property
     def path(self) -> str: ...
     def read(self, key: str) -> bytes:
-        """`FileNotFoundError` where there is no such object."""
+        """Raises `FileNotFoundError` if there is no such object."""
         ...
 
     def read_tagged(self, key: str) -> tuple[bytes, str]:
-        """Also the tag that `replace` wants: it changes whenever the object does."""
+        """Also return the tag for `replace`, which changes whenever the object does."""
         ...
 
     def write(self, key: str, data: bytes) -> None: ...
     def create(self, key: str, data: bytes) -> bool:
-        """Put an object where there is none; False where there is one."""
+        """Put a new object; return False if one exists."""
         ...
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
-        """Put an object in place of the one with this tag, and return its own; None where another is there.
+        """Replace the object that has this tag and return the new tag; None if the object has changed.
 
-        A tag may be a hash of the contents. So each put has to differ from the last, by a time or a random word in it:
-        the same bytes again would leave the tag as it was, and a second writer would win with it too.
+        A tag may be a hash of the contents. So each put must differ from the last, by a time or a random word in it:
+        identical bytes would leave the tag unchanged, and a second writer would win with it too.
         """
         ...
 
-    def upload(self, source: Path, key: str, moved: Moved = unwatched) -> FileEntry:
-        """Put a file, whatever its size, and hash it on the way."""
+    def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
+        """Put a file of any size, and hash it on the way."""
         ...
 
-    def download(self, key: str, target: Path, moved: Moved = unwatched) -> FileEntry:
-        """Get an object into a file and hash it on the way."""
+    def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
+        """Download an object into a file, and hash it on the way."""
         ...
 
-    def entries(self, prefix: str = "") -> list[Entry]:
-        """Everything below a prefix, in the order of keys. Fails rather than leave something out."""
+    def list_entries(self, prefix: str = "") -> list[StoreEntry]:
+        """Return everything below a prefix, sorted by key. Fails rather than omit an entry."""
         ...
 
     def delete(self, key: str) -> None:
-        """No error where there is none."""
+        """Delete an object; no error if there is none."""
         ...
 
     def delete_all(self, prefix: str) -> None: ...
 
 
-def own_key(key: str) -> str:
-    """The key, if it stays below the store's root: joined to a path, one that does not would reach other files."""
+def check_key(key: str) -> str:
+    """Return the key if it stays below the store's root: joined to a path, any other would reach other files."""
     if key.startswith("/") or "\0" in key or any(part in (".", "..") for part in key.split("/")):
         raise ValueError(f"{key!r} is not a key: it leads out of the store")
     return key
 
 
-class Tally:
-    """Size and hash of what has gone by."""
+class TransferHasher:
+    """Size and hash of the bytes transferred."""
 
-    def __init__(self, moved: Moved = unwatched) -> None:
+    def __init__(self, moved: ProgressCallback = ignore_progress) -> None:
         import xxhash
 
         self._digest = xxhash.xxh3_128()
@@ -107,12 +107,12 @@ class Tally:
         self.size += len(chunk)
         self._moved(len(chunk))
 
-    def entry(self, name: str) -> FileEntry:
+    def to_file_entry(self, name: str) -> FileEntry:
         return FileEntry(name, self.size, self._digest.hexdigest())
 
 
-def chunks(file: BinaryIO, tally: Tally, size: int = CHUNK) -> Iterator[bytes]:
-    """A file piece by piece, each a buffer of its own: an upload may still hold the last one."""
+def iter_hashed_chunks(file: BinaryIO, tally: TransferHasher, size: int = CHUNK) -> Iterator[bytes]:
+    """Yield a file in chunks, each a new buffer, because an upload may still hold the previous one."""
     while chunk := file.read(size):
         tally.add(chunk)
         yield chunk

@@ -1,4 +1,4 @@
-"""Many files at once, to a store and from it: a few at a time, so that memory stays bounded."""
+"""Uploads and downloads many files, a few at a time, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import TypeVar
 from paceline._engine.messages import FileEntry
 from paceline._storage.store import Store
 
-NUM_AT_ONCE = 4
+MAX_PARALLEL = 4
 
 T = TypeVar("T")
 
 
 def upload_all(store: Store, files: Sequence[tuple[Path, str]]) -> list[FileEntry]:
-    """Put every (file, key), and return what was put in the order given; the first failure ends it."""
-    return in_parallel([partial(store.upload, path, key) for path, key in files])
+    """Upload every (file, key) and return the entries in order. Stops at the first failure."""
+    return run_in_parallel([partial(store.upload, path, key) for path, key in files])
 
 
 def download_all(store: Store, files: Sequence[tuple[str, Path]]) -> list[FileEntry]:
-    """Get every (key, file), and return what was got in the order given; the first failure ends it."""
+    """Download every (key, file) and return the entries in order. Stops at the first failure."""
     for directory in {path.parent for _, path in files}:
         directory.mkdir(parents=True, exist_ok=True)
-    return in_parallel([partial(store.download, key, path) for key, path in files])
+    return run_in_parallel([partial(store.download, key, path) for key, path in files])
 
 
-def in_parallel(calls: Sequence[Callable[[], T]], num_at_once: int = NUM_AT_ONCE) -> list[T]:
-    """The answers in order. After a failure nothing more is begun, what runs is waited for, and it is raised."""
+def run_in_parallel(calls: Sequence[Callable[[], T]], num_at_once: int = MAX_PARALLEL) -> list[T]:
+    """Return the results in order. After a failure, starts no more calls, waits for the running ones, and raises it."""
     answers: dict[int, T] = {}
     failures: list[BaseException] = []
     ahead = iter(enumerate(calls))
-    # Protects `ahead`, which cannot be advanced by two threads, and orders the failures.
+    # Protects `ahead`, which two threads cannot advance at once, and orders the failures.
     lock = threading.Lock()
 
     def work() -> None:
@@ -48,7 +48,7 @@ def in_parallel(calls: Sequence[Callable[[], T]], num_at_once: int = NUM_AT_ONCE
                 with lock:
                     failures.append(error)
 
-    # Daemons, for nobody may wait at the end of the process for a transfer that hangs.
+    # Daemon threads: a transfer that hangs must not keep the process from exiting.
     threads = [
         threading.Thread(target=work, name="paceline-transfer", daemon=True)
         for _ in range(min(num_at_once, len(calls)))

@@ -1,2 +1,4 @@
-"""Runs as people look at them: read from journals and logs, during a run, after it, or of a copy. Nothing is changed,
-and nothing waits for it. The terminal's words, the command line and the dashboard all stand on this."""
+"""Read-only views of runs, built from journals and logs, during a run, after it, or from a copy.
+
+They change nothing, and no run waits for them. The terminal view, the command line and the dashboard all build on this.
+"""

@@ -1,27 +1,29 @@
-"""The attempts of a run as they are shown: their workers, failures and hangs."""
+"""The attempts of a run as shown: their workers, failures and hangs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline._control.policy import first_failure
-from paceline._engine.messages import Failure, RankUse
-from paceline._view.model import Attempt, GpuNow, Hang, ShownFailure, Worker
-from paceline._view.story import Chapter, Story, TrackedWorker
-from paceline._view.usage import Usage
+from paceline._control.retry_policy import first_failure
+from paceline._engine.messages import RankUsage, WorkerFailure
+from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, Worker
+from paceline._view.run_history import AttemptHistory, RunHistory, TrackedWorker
+from paceline._view.usage import UsageHistory
 
 
-def attempts_of(
-    story: Story, usage: Usage, *, is_lost: bool, has: Callable[[str], bool] = lambda path: False
+def build_attempts(
+    story: RunHistory, usage: UsageHistory, *, is_lost: bool, has: Callable[[str], bool] = lambda path: False
 ) -> tuple[Attempt, ...]:
-    """`has`: whether there is a file below the run's directory."""
-    chapters = story.chapters
+    """Build the attempts. `has`: whether a file exists below the run's directory."""
+    chapters = story.attempts
     return tuple(
-        _attempt(chapter, usage, is_lost and chapter is chapters[-1], story.last_at, has) for chapter in chapters
+        _build_attempt(chapter, usage, is_lost and chapter is chapters[-1], story.last_at, has) for chapter in chapters
     )
 
 
-def _attempt(chapter: Chapter, usage: Usage, is_lost: bool, last_at: float, has: Callable[[str], bool]) -> Attempt:
+def _build_attempt(
+    chapter: AttemptHistory, usage: UsageHistory, is_lost: bool, last_at: float, has: Callable[[str], bool]
+) -> Attempt:
     stacks = f"logs/attempt_{chapter.number}/stacks.txt"
     cause = first_failure(chapter.failures) if chapter.failures else None
     is_over = is_lost or chapter.ended_at is not None
@@ -34,9 +36,9 @@ def _attempt(chapter: Chapter, usage: Usage, is_lost: bool, last_at: float, has:
         ending=chapter.ending or ("lost" if is_lost else ""),
         first_report=chapter.first_report,
         last_report=chapter.last_report,
-        failures=tuple(_failure(chapter, failure, failure is cause) for failure in chapter.failures),
+        failures=tuple(_build_failure(chapter, failure, failure is cause) for failure in chapter.failures),
         hangs=tuple(
-            Hang(
+            ShownHang(
                 rank=told.rank,
                 verdict=told.verdict,
                 action=told.action,
@@ -47,18 +49,20 @@ def _attempt(chapter: Chapter, usage: Usage, is_lost: bool, last_at: float, has:
             for told in chapter.hangs
         ),
         workers=tuple(
-            _worker(worker, usage.last.get((chapter.number, rank)), usage.cpu(chapter.number, rank), is_over)
+            _build_worker(
+                worker, usage.last.get((chapter.number, rank)), usage.cpu_cores(chapter.number, rank), is_over
+            )
             for rank, worker in sorted(chapter.workers.items())
         ),
     )
 
 
-def _failure(chapter: Chapter, failure: Failure, is_cause: bool) -> ShownFailure:
+def _build_failure(chapter: AttemptHistory, failure: WorkerFailure, is_cause: bool) -> ShownFailure:
     return ShownFailure(
         rank=failure.rank,
         kind=failure.kind,
         message=failure.message,
-        at=failure.at or chapter.heard_at.get((failure.rank, failure.message), 0.0),
+        at=failure.at or chapter.failure_heard_at.get((failure.rank, failure.message), 0.0),
         host=failure.host,
         pid=failure.pid,
         frames=failure.frames,
@@ -67,7 +71,7 @@ def _failure(chapter: Chapter, failure: Failure, is_cause: bool) -> ShownFailure
     )
 
 
-def _worker(worker: TrackedWorker, use: RankUse | None, cpu: float | None, is_over: bool) -> Worker:
+def _build_worker(worker: TrackedWorker, use: RankUsage | None, cpu: float | None, is_over: bool) -> Worker:
     state = worker.state
     if is_over and state in ("starting", "running", "hangs"):
         state = "gone"
@@ -81,7 +85,8 @@ def _worker(worker: TrackedWorker, use: RankUse | None, cpu: float | None, is_ov
         cpu=cpu,
         rss_bytes=use.rss_bytes if use is not None else None,
         gpus=tuple(
-            GpuNow(gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.busy if gpu.busy >= 0 else None) for gpu in use.gpus
+            ShownGpu(gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.busy if gpu.busy >= 0 else None)
+            for gpu in use.gpus
         )
         if use is not None
         else (),

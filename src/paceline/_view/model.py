@@ -1,7 +1,7 @@
 """What is shown of a run, as plain values: `--json` prints them, the dashboard sends them.
 
-Times are seconds since the epoch, durations are seconds. Texts come from users' runs: whoever shows them as markup
-has to escape them. The types of the dashboard's page, in `frontend/src/api.ts`, are these.
+Times are seconds since the epoch, durations are seconds. Texts come from users' runs: escape them before using them as
+markup. The types in `frontend/src/api.ts` mirror these.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any, Literal
 import msgspec
 
 State = Literal[
-    "starting",  # workers are being started, or started again
+    "starting",  # workers are starting or restarting
     "running",
-    "waiting",  # for room
+    "waiting",  # for resources
     "stopping",
-    "validating",  # trained; validations are left
+    "validating",  # training is done; validations remain
     "complete",
     "failed",
     "stopped",  # by a person, a stopper or a scheduler
     "preempted",
-    "lost",  # its journal ends in the middle, and nobody holds the run any more
+    "lost",  # its journal breaks off, and no driver holds the run
 ]
 ENDED: frozenset[State] = frozenset({"complete", "failed", "stopped", "preempted", "lost"})
 
 WorkerState = Literal["starting", "running", "hangs", "returned", "failed", "gone"]
 
 Value = float | int | str | bool | None
-"""Of a metric, flat: nested ones have names like `eval/loss`. What is nan or infinite is the text `nan`, `inf` or
-`-inf`, since JSON has no numbers for them."""
+"""A metric's value. Nested metrics have flat names like `eval/loss`. JSON has no nan or infinity, so these are the
+texts `nan`, `inf` and `-inf`."""
 
 
-class Best(msgspec.Struct, frozen=True):
+class BestMetric(msgspec.Struct, frozen=True):
     metric: str
     mode: Literal["min", "max"]
     value: float
@@ -39,13 +39,13 @@ class Best(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a list of runs."""
+    """One entry of a list of runs."""
 
     id: str
-    """Its path below the root that was listed, with `/`; of the root itself, `.`."""
+    """Path below the listed root, with `/`; `.` for the root itself."""
     name: str
     path: str
-    """All of it."""
+    """The full path."""
     kind: Literal["run", "search", "trial"]
     state: State
     began_at: float
@@ -54,27 +54,27 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     num_workers: int = 0
     num_reports: int = 0
-    """Of a search: how many trials have ended."""
+    """For a search: the number of trials that have ended."""
     num_checkpoints: int = 0
     num_failures: int = 0
     metrics: dict[str, Value] = msgspec.field(default_factory=dict)
-    """Reported last."""
-    best: Best | None = None
+    """The latest report."""
+    best: BestMetric | None = None
     progress: float | None = None
-    """From 0 to 1, where it can be known."""
+    """From 0 to 1, if known."""
     left_s: float | None = None
     steps_per_s: float | None = None
-    """Reports, over the last while."""
+    """Recent reports per second."""
     epochs_per_s: float | None = None
     failure: str | None = None
-    """The message of what ended it, or last failed."""
+    """Message of the failure that ended it, or of the last one."""
     hang: str | None = None
-    """What is said of ranks that stand still now."""
+    """Description of ranks that are hanging now."""
     search: str | None = None
-    """Of a trial: the id of its search."""
+    """For a trial: the id of its search."""
 
 
-class GpuNow(msgspec.Struct, frozen=True):
+class ShownGpu(msgspec.Struct, frozen=True):
     index: int
     used_bytes: int
     total_bytes: int
@@ -89,9 +89,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     num_reports: int = 0
     cpu: float | None = None
-    """Cores in use, between the last two measurements."""
+    """Cores in use between the last two measurements."""
     rss_bytes: int | None = None
-    gpus: tuple[GpuNow, ...] = ()
+    gpus: tuple[ShownGpu, ...] = ()
     failure: str | None = None
 
 
@@ -105,17 +105,17 @@ class ShownFailure(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[str, ...] = ()
     traceback: str = ""
     is_cause: bool = False
-    """It came first; the others are echoes of it, or came after."""
+    """It came first; the others are secondary failures."""
 
 
-class Hang(msgspec.Struct, frozen=True, kw_only=True):
+class ShownHang(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     verdict: str
     action: str
     at: float
     passed_after_s: float | None = None
     stacks: str | None = None
-    """The file, below the run."""
+    """Path of the file, below the run."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,13 +124,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     size: int
     resumed_from: str | None = None
-    """A checkpoint's name."""
+    """Name of a checkpoint."""
     ending: str = ""
-    """`complete`, `failed`, `stopped`, `preempted`, `resized`, `lost`; empty while it goes on."""
+    """`complete`, `failed`, `stopped`, `preempted`, `resized`, `lost`; empty while the attempt is running."""
     first_report: int = 0
     last_report: int = 0
     failures: tuple[ShownFailure, ...] = ()
-    hangs: tuple[Hang, ...] = ()
+    hangs: tuple[ShownHang, ...] = ()
     workers: tuple[Worker, ...] = ()
 
 
@@ -143,28 +143,28 @@ class ShownCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     status: str
     kept: bool
-    """Whether it is still there."""
+    """Whether it still exists."""
     is_best: bool = False
     is_latest: bool = False
     metrics: dict[str, Value] = msgspec.field(default_factory=dict)
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time went, in seconds. All but `wall_s` sum to it; those of workers are means over the ranks."""
+class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time went, in seconds. The other fields add up to `wall_s`; those of workers are means over ranks."""
 
     wall_s: float = 0.0
     starting_s: float = 0.0
-    """From asking for workers until the user's function was called."""
+    """From requesting workers until the user's function was called."""
     data_s: float = 0.0
     compute_s: float = 0.0
     """In the user's own code."""
     report_s: float = 0.0
     checkpoint_s: float = 0.0
     between_s: float = 0.0
-    """No workers: ended, waited for, checkpoints verified; or no driver at all."""
+    """Without workers: they ended, were waited for, or checkpoints were verified; or there was no driver."""
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class ShownStage(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str
     name: str
     num_rows: int
@@ -186,7 +186,7 @@ class ShownFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
-    """0: of a validation."""
+    """0 for a validation."""
     rank: int
     path: str
     num_bytes: int
@@ -194,9 +194,7 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     """`attempt 1, rank 0`."""
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the timeline."""
-
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     kind: Literal["driver", "attempt", "checkpoint", "failure", "hang", "preemption", "stop", "resize", "end", "other"]
     text: str
@@ -205,17 +203,17 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """All about one run but its points."""
+    """Everything about one run except its points."""
 
     summary: Summary
     attempts: tuple[Attempt, ...] = ()
     checkpoints: tuple[ShownCheckpoint, ...] = ()
-    spent: Spent = Spent()
-    stages: tuple[Stage, ...] = ()
+    spent: TimeBreakdown = TimeBreakdown()
+    stages: tuple[ShownStage, ...] = ()
     limited_by: str | None = None
-    """The stage of a dataset that the others wait for; `the consumer` where the workers are what all wait for."""
+    """The dataset stage that the others wait for; `the consumer` if all wait for the workers."""
     metric_names: tuple[str, ...] = ()
-    """Those that have numbers."""
+    """Metrics that have numbers."""
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     scaling: dict[str, Any] = msgspec.field(default_factory=dict)
     run_config: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -224,30 +222,30 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     """`script`, `function`, `git` (`commit`, `branch`, `dirty`), `sources` (text by file)."""
     logs: tuple[LogFile, ...] = ()
     files: tuple[ShownFile, ...] = ()
-    """Profiles and stacks that somebody asked for."""
-    timeline: tuple[Happened, ...] = ()
+    """Profiles and stacks made on request."""
+    timeline: tuple[TimelineEntry, ...] = ()
     version: int = 0
-    """Grows whenever something is new."""
+    """Grows with every change."""
 
 
 class Points(msgspec.Struct, frozen=True, kw_only=True):
-    """Points of one metric, at most so many: each stands for all around it, whose least and greatest are told."""
+    """A limited number of points of one metric; each stands for its neighbours and has their minimum and maximum."""
 
     name: str
     x: list[float]
-    """Steps (numbers of reports), or seconds since the run began."""
+    """Steps (report numbers), or seconds since the start of the run."""
     y: list[float | None]
-    """The mean; None where all are nan."""
+    """The mean; None if all values are nan."""
     low: list[float | None]
     high: list[float | None]
     num_points: int
-    """That there are in the range."""
+    """How many points the range has before downsampling."""
     whole: bool
     """Each point is one report."""
 
 
-class UseSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank used over time."""
+class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of one rank over time."""
 
     rank: int
     attempt: int
@@ -255,49 +253,49 @@ class UseSeries(msgspec.Struct, frozen=True, kw_only=True):
     cpu: list[float]
     rss_bytes: list[int]
     gpu_used_bytes: list[list[int]] = msgspec.field(default_factory=list)
-    """By GPU."""
+    """Per GPU."""
     gpu_busy: list[list[float | None]] = msgspec.field(default_factory=list)
 
 
 class LogLine(msgspec.Struct, frozen=True):
     offset: int
-    """In bytes, of its beginning."""
+    """Byte offset of its start."""
     text: str
 
 
 class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LogLine, ...]
     before: int | None
-    """Where to go on towards the beginning; None at it."""
+    """Offset to continue from towards the start of the log; None at the start."""
     after: int
-    """Where to go on when more is written."""
+    """Offset to continue from when more is written."""
     num_bytes: int
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ValueChange(msgspec.Struct, frozen=True):
     key: str
     a: Any
-    """None where it has none."""
+    """None if the run does not have it."""
     b: Any
 
 
 class CodeChange(msgspec.Struct, frozen=True):
     file: str
     diff: str
-    """As `diff -u` tells it."""
+    """In the format of `diff -u`."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between two runs."""
+    """The differences between two runs."""
 
     a: Summary
     b: Summary
-    config: tuple[Changed, ...] = ()
-    scaling: tuple[Changed, ...] = ()
-    environment: tuple[Changed, ...] = ()
+    config: tuple[ValueChange, ...] = ()
+    scaling: tuple[ValueChange, ...] = ()
+    environment: tuple[ValueChange, ...] = ()
     code: tuple[CodeChange, ...] = ()
-    metrics: tuple[Changed, ...] = ()
-    """Those reported last: also the equal ones."""
+    metrics: tuple[ValueChange, ...] = ()
+    """The latest values, including equal ones."""
 
 
 class SearchDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,9 +304,9 @@ class SearchDetail(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None
     trials: tuple[Summary, ...] = ()
     configs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    """By the id of a trial."""
+    """By trial id."""
     parallel: dict[str, Any] | None = None
-    """As `paceline.tune.plots` gives them."""
+    """As returned by `paceline.tune.plots`."""
     importance: dict[str, Any] | None = None
     curves: dict[str, Any] | None = None
 

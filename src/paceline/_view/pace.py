@@ -1,8 +1,7 @@
-"""How fast a run goes and when it will be done, where that can be known: from what it reports and was configured with.
+"""Estimates how fast a run goes and when it will finish, from its reports and its configuration.
 
-Epochs and steps are counted by metrics with the usual names, and there is an end to them where the configuration has
-one of the usual names for it. A counter that goes back, or past its end, is not what its name says and tells nothing.
-No clocks and no files: whoever asks says what time it is.
+Epochs and steps come from metrics with the usual names; their goal comes from configuration keys with the usual names.
+A counter that goes backwards or past its goal is ignored. Uses no clocks and no files: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ COUNTERS: dict[Kind, tuple[str, ...]] = {
     "step": ("global_step", "step", "steps", "total_step", "num_steps"),
     "iteration": ("iteration", "iter", "training_iteration", "boost_round", "round"),
 }
-"""Metrics that count, the best first."""
+"""Names of metrics that count, best first."""
 GOALS: dict[Kind, tuple[str, ...]] = {
     "epoch": ("num_epochs", "epochs", "max_epochs", "n_epochs", "total_epochs", "num_train_epochs"),
     "step": ("max_steps", "num_steps", "total_steps", "n_steps", "steps", "num_train_steps", "max_train_steps"),
     "iteration": ("num_iterations", "max_iterations", "iterations", "max_iters", "num_boost_round", "num_rounds"),
 }
-"""Where a configuration says up to which number."""
-_OF_METRICS = ("", "train", "trainer")
-_OF_CONFIGURATIONS = ("", "trainer", "training", "train", "fit")
-"""The dictionaries in which they may stand."""
+"""Configuration keys that hold the goal."""
+_METRIC_PREFIXES = ("", "train", "trainer")
+_CONFIG_PREFIXES = ("", "trainer", "training", "train", "fit")
+"""Dictionaries of a configuration that may contain them."""
 
 WINDOW_S = 60.0
-AT_LEAST = 6
-"""A rate is that of the last minute, or of so many reports where they are rarer."""
-APART_S = 0.2
-"""Of reports that follow each other faster, one in so long is looked at."""
+MIN_SAMPLES = 6
+"""A rate covers the last minute, or this many reports if they are rarer."""
+MIN_SAMPLE_GAP_S = 0.2
+"""Of reports that arrive faster, one per interval is used."""
 
 
-class Pacing(NamedTuple):
-    """None: not to be known."""
+class PaceEstimate(NamedTuple):
+    """Fields are None if unknown."""
 
     reports_per_s: float | None = None
     steps_per_s: float | None = None
@@ -49,87 +48,89 @@ class Pacing(NamedTuple):
     """From 0 to 1."""
     left_s: float | None = None
     kind: Kind | None = None
-    """What progress is measured in, with how many of how many."""
+    """The unit of `progress`, `done` and `goal`."""
     done: float | None = None
     goal: float | None = None
 
 
-class _Sample(NamedTuple):
+class _PaceSample(NamedTuple):
     at: float
     counts: tuple[float | None, ...]
-    """Of the reports, then of each kind."""
+    """The report's number, then the value of each kind."""
 
 
 @dataclass
-class _Counter:
-    """One kind of counting, over all attempts."""
+class _ProgressCounter:
+    """A counter of one kind, over all attempts."""
 
     name: str | None = None
     before: float | None = None
-    """The value that was reported last in this attempt."""
+    """The last value reported in this attempt."""
     is_number_of_report: bool = True
-    """Each value so far was the report's number less one: it counts from 0, what it names is done when it is told."""
+    """Every value so far was the report's number minus one: it counts from 0, and the reported item is already done."""
     is_void: bool = False
-    """It went back."""
+    """It went backwards."""
 
 
-class Pace:
-    """Hears reports in their order; tells at any time how fast they came lately."""
+class PaceEstimator:
+    """Receives reports in order, and estimates how fast they came lately at any time."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        self._goals = {kind: goal(config or {}, kind) for kind in COUNTERS}
-        self._counters: dict[Kind, _Counter] = {kind: _Counter() for kind in COUNTERS}
+        self._goals = {kind: find_goal(config or {}, kind) for kind in COUNTERS}
+        self._counters: dict[Kind, _ProgressCounter] = {kind: _ProgressCounter() for kind in COUNTERS}
         self._attempt: int | None = None
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[_PaceSample] = deque()
 
-    def hear(self, at: float, seq: int, metrics: Mapping[str, Any], attempt: int = 0) -> None:
-        """A report: when it was made, its number, and the attempt that made it."""
+    def add_report(self, at: float, seq: int, metrics: Mapping[str, Any], attempt: int = 0) -> None:
+        """Add a report: its time, its number, and its attempt."""
         if attempt != self._attempt:
-            # What an attempt makes again was made before: nothing of how fast it goes is known from that.
+            # Reports that an attempt repeats tell nothing about the current rate.
             self._attempt = attempt
             self._samples.clear()
             for known in self._counters.values():
                 known.before = None
-        counts = tuple(self._count(kind, seq, metrics) for kind in COUNTERS)
-        sample = _Sample(at, (float(seq), *counts))
+        counts = tuple(self._read_count(kind, seq, metrics) for kind in COUNTERS)
+        sample = _PaceSample(at, (float(seq), *counts))
         samples = self._samples
         if samples and at <= samples[-1].at:
-            # Not later by the clock of who reported: it counts, with the one before.
-            samples[-1] = _Sample(samples[-1].at, sample.counts)
+            # No later than the previous one by the reporter's clock: merge the two.
+            samples[-1] = _PaceSample(samples[-1].at, sample.counts)
             return
-        if len(samples) >= 2 and at - samples[-2].at < APART_S:
+        if len(samples) >= 2 and at - samples[-2].at < MIN_SAMPLE_GAP_S:
             samples[-1] = sample
         else:
             samples.append(sample)
-        while len(samples) > AT_LEAST and samples[1].at < at - WINDOW_S:
+        while len(samples) > MIN_SAMPLES and samples[1].at < at - WINDOW_S:
             samples.popleft()
 
-    def now(self, at: float) -> Pacing:
+    def estimate(self, at: float) -> PaceEstimate:
         if not self._samples:
-            return Pacing()
+            return PaceEstimate()
         since = max(0.0, at - self._samples[-1].at)
         rates: dict[Kind, float | None] = {}
         for index, kind in enumerate(COUNTERS, 1):
-            rates[kind] = None if self._counters[kind].is_void else self._rate(index, since)
-        best: Pacing | None = None
+            rates[kind] = None if self._counters[kind].is_void else self._estimate_rate(index, since)
+        best: PaceEstimate | None = None
         for index, kind in enumerate(COUNTERS, 1):
-            done, of = self._done(kind, index), self._goals[kind]
+            done, of = self._count_done(kind, index), self._goals[kind]
             if done is None or of is None or not 0 <= done <= of:
                 continue
             if best is None or best.progress is None or done / of > best.progress:
-                left = self._left(of - done, rates[kind], index, since)
-                best = Pacing(progress=done / of, left_s=left, kind=kind, done=done, goal=of)
+                left = self._estimate_left_s(of - done, rates[kind], index, since)
+                best = PaceEstimate(progress=done / of, left_s=left, kind=kind, done=done, goal=of)
         steps = rates["step"] if rates["step"] is not None else rates["iteration"]
-        told = best if best is not None else Pacing()
-        return told._replace(reports_per_s=self._rate(0, since), steps_per_s=steps, epochs_per_s=rates["epoch"])
+        told = best if best is not None else PaceEstimate()
+        return told._replace(
+            reports_per_s=self._estimate_rate(0, since), steps_per_s=steps, epochs_per_s=rates["epoch"]
+        )
 
-    def _count(self, kind: Kind, seq: int, metrics: Mapping[str, Any]) -> float | None:
+    def _read_count(self, kind: Kind, seq: int, metrics: Mapping[str, Any]) -> float | None:
         counter = self._counters[kind]
         if counter.name is None:
-            counter.name = next((name for name in _COUNTERS[kind] if _number(metrics, name) is not None), None)
+            counter.name = next((name for name in _COUNTERS[kind] if _find_number(metrics, name) is not None), None)
             if counter.name is None:
                 return None
-        value = _number(metrics, counter.name)
+        value = _find_number(metrics, counter.name)
         if value is None:
             return None
         if counter.before is not None and value < counter.before:
@@ -138,17 +139,17 @@ class Pace:
         counter.is_number_of_report = counter.is_number_of_report and value == seq - 1
         return value
 
-    def _done(self, kind: Kind, index: int) -> float | None:
-        counter, last = self._counters[kind], self._last(index)
+    def _count_done(self, kind: Kind, index: int) -> float | None:
+        counter, last = self._counters[kind], self._last_count(index)
         if counter.is_void or last is None:
             return None
         return last + 1 if counter.is_number_of_report else last
 
-    def _last(self, index: int) -> float | None:
+    def _last_count(self, index: int) -> float | None:
         return next((s.counts[index] for s in reversed(self._samples) if s.counts[index] is not None), None)
 
-    def _rate(self, index: int, since: float) -> float | None:
-        """A second; slower than it was where the next is overdue."""
+    def _estimate_rate(self, index: int, since: float) -> float | None:
+        """Return the rate per second; it drops when the next report is overdue."""
         with_it = [sample for sample in self._samples if sample.counts[index] is not None]
         if len(with_it) < 2:
             return None
@@ -157,44 +158,44 @@ class Pace:
         more = (last.counts[index] or 0.0) - (first.counts[index] or 0.0)
         if took <= 0 or more < 0:
             return None
-        overdue = max(0.0, since - self._longest(with_it))
+        overdue = max(0.0, since - self._longest_gap_s(with_it))
         return more / (took + overdue)
 
-    def _longest(self, samples: list[_Sample]) -> float:
+    def _longest_gap_s(self, samples: list[_PaceSample]) -> float:
         return max(later.at - earlier.at for earlier, later in pairwise(samples))
 
-    def _left(self, rest: float, rate: float | None, index: int, since: float) -> float | None:
+    def _estimate_left_s(self, rest: float, rate: float | None, index: int, since: float) -> float | None:
         if rest == 0:
             return 0.0
         if not rate:
             return None
         with_it = [sample for sample in self._samples if sample.counts[index] is not None]
-        left = rest / rate - min(since, self._longest(with_it))
+        left = rest / rate - min(since, self._longest_gap_s(with_it))
         return max(0.0, left) if math.isfinite(left) else None
 
 
-def goal(config: Mapping[str, Any], kind: Kind) -> float | None:
-    """Up to which number a run counts, if its configuration says so."""
+def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
+    """Return the number a run counts up to, if its configuration has one."""
     for name in _GOALS[kind]:
-        found = _number(config, name)
+        found = _find_number(config, name)
         if found:
             return found
     return None
 
 
-def _names(of_kinds: Mapping[Kind, tuple[str, ...]], within: tuple[str, ...]) -> dict[Kind, tuple[str, ...]]:
+def _expand_names(of_kinds: Mapping[Kind, tuple[str, ...]], within: tuple[str, ...]) -> dict[Kind, tuple[str, ...]]:
     return {
         kind: tuple(f"{outer}/{name}" if outer else name for outer in within for name in names)
         for kind, names in of_kinds.items()
     }
 
 
-_COUNTERS = _names(COUNTERS, _OF_METRICS)
-_GOALS = _names(GOALS, _OF_CONFIGURATIONS)
+_COUNTERS = _expand_names(COUNTERS, _METRIC_PREFIXES)
+_GOALS = _expand_names(GOALS, _CONFIG_PREFIXES)
 
 
-def _number(values: Mapping[str, Any], path: str) -> float | None:
-    """What stands under a name such as `epoch` or `train/epoch`, flat or nested; only finite numbers, from 0."""
+def _find_number(values: Mapping[str, Any], path: str) -> float | None:
+    """Return the value of a name such as `epoch` or `train/epoch`, flat or nested; only finite numbers >= 0."""
     found = values.get(path)
     outer, _, inner = path.partition("/")
     if found is None and inner and isinstance(values.get(outer), Mapping):

@@ -1,7 +1,7 @@
-"""What ranks use, over time, and where the time went: from the measurements in the journal. Pure.
+"""Usage of ranks over time and the time breakdown, from the measurements in the journal. Pure.
 
-Seconds are rounded to about a millionth, as multiples of a power of two: so they add up to the whole exactly, in
-whichever order they are added.
+Seconds are rounded to about a millionth, as multiples of a power of two, so that they add up to the total exactly in
+any order.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paceline._control.events import Measured
-from paceline._engine.messages import RankUse
-from paceline._view.model import Spent, UseSeries
+from paceline._control.events import UsageMeasured
+from paceline._engine.messages import RankUsage
+from paceline._view.model import TimeBreakdown, UsageSeries
 
 _GRAIN = 1 << 20
 _LONGEST_S = 3e10
 
 
 @dataclass
-class _Series:
+class _RankSeries:
     ats: array[float] = field(default_factory=lambda: array("d"))
     cpu_s: array[float] = field(default_factory=lambda: array("d"))
     rss: array[int] = field(default_factory=lambda: array("q"))
     gpus: list[tuple[array[int], array[float]]] = field(default_factory=list)
-    """By GPU: bytes in use, and how busy it was; the first measurements may have had none."""
+    """Per GPU: bytes in use, and how busy it was; the first measurements may have had no GPU."""
 
 
-class Usage:
+class UsageHistory:
     def __init__(self) -> None:
-        self.last: dict[tuple[int, int], RankUse] = {}
+        self.last: dict[tuple[int, int], RankUsage] = {}
         """By attempt and rank."""
         self.measured_at: dict[int, float] = {}
-        """By attempt, the last time."""
-        self.measured: Measured | None = None
-        """The last with stages of datasets."""
-        self._series: dict[tuple[int, int], _Series] = {}
+        """Time of the last measurement, by attempt."""
+        self.measured: UsageMeasured | None = None
+        """The last measurement that has dataset stages."""
+        self._series: dict[tuple[int, int], _RankSeries] = {}
 
-    def hear(self, event: Measured) -> None:
+    def add_measurement(self, event: UsageMeasured) -> None:
         self.measured_at[event.attempt] = event.at
         if event.stages:
             self.measured = event
@@ -46,7 +46,7 @@ class Usage:
             self.last[key] = use
             series = self._series.get(key)
             if series is None:
-                series = self._series[key] = _Series()
+                series = self._series[key] = _RankSeries()
             series.ats.append(event.at)
             series.cpu_s.append(use.cpu_s)
             series.rss.append(use.rss_bytes)
@@ -58,7 +58,7 @@ class Usage:
                 used.append(gpu.used_bytes if gpu is not None else 0)
                 busy.append(gpu.busy if gpu is not None else -1.0)
 
-    def cpu(self, attempt: int, rank: int) -> float | None:
+    def cpu_cores(self, attempt: int, rank: int) -> float | None:
         """Cores in use between the last two measurements."""
         series = self._series.get((attempt, rank))
         if series is None:
@@ -66,9 +66,9 @@ class Usage:
         rates = _rates(series.ats[-2:], series.cpu_s[-2:])
         return rates[-1] if len(series.ats) > 1 else None
 
-    def series(self, attempt: int | None = None) -> list[UseSeries]:
+    def series(self, attempt: int | None = None) -> list[UsageSeries]:
         return [
-            UseSeries(
+            UsageSeries(
                 rank=rank,
                 attempt=of,
                 at=series.ats.tolist(),
@@ -83,7 +83,7 @@ class Usage:
 
 
 def _rates(ats: array[float], sums: array[float]) -> list[float]:
-    """Between each measurement and the one before; the first is what the second tells, where there is one."""
+    """Return the rate since the previous measurement for each one; the first copies the second, if there is one."""
     found = [
         max(0.0, (sums[i] - sums[i - 1]) / (ats[i] - ats[i - 1])) if ats[i] > ats[i - 1] else 0.0
         for i in range(1, len(ats))
@@ -92,22 +92,22 @@ def _rates(ats: array[float], sums: array[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Worked:
-    """When workers of one attempt were there, and what they said they did."""
+class AttemptWork:
+    """When the workers of one attempt existed, and what they reported doing."""
 
     began: float
-    """They were asked for."""
+    """When they were requested."""
     until: float
-    """The first failed, the last returned, or this is the last that is known."""
+    """When the first failed or the last returned, or the last known moment."""
     measured: float | None = None
-    """When they were last asked."""
+    """When they were last measured."""
     ready: float | None = None
-    uses: tuple[RankUse, ...] = ()
+    uses: tuple[RankUsage, ...] = ()
 
 
-def spent(began: float, until: float, worked: Iterable[Worked]) -> Spent:
-    """Where the time from one moment to another went. Attempts come in order; what overlaps counts once."""
-    wall = _rounded(max(0.0, until - began))
+def compute_time_breakdown(began: float, until: float, worked: Iterable[AttemptWork]) -> TimeBreakdown:
+    """Compute where the time between two moments went. Attempts are in order; overlaps count once."""
+    wall = _round_seconds(max(0.0, until - began))
     sums = {"starting_s": 0.0, "data_s": 0.0, "compute_s": 0.0, "report_s": 0.0, "checkpoint_s": 0.0}
     left, edge = wall, began
     for one in worked:
@@ -115,19 +115,19 @@ def spent(began: float, until: float, worked: Iterable[Worked]) -> Spent:
         if not last > first:
             continue
         edge = last
-        share = min(_rounded(last - first), left)
+        share = min(_round_seconds(last - first), left)
         left -= share
-        parts = _parts(one, last - first)
+        parts = _split_time(one, last - first)
         for name in ("data_s", "report_s", "checkpoint_s", "starting_s"):
-            amount = min(_rounded(parts[name]), share)
+            amount = min(_round_seconds(parts[name]), share)
             sums[name] += amount
             share -= amount
         sums["compute_s"] += share
-    return Spent(wall_s=wall, between_s=left, **sums)
+    return TimeBreakdown(wall_s=wall, between_s=left, **sums)
 
 
-def _parts(one: Worked, whole: float) -> dict[str, float]:
-    """All but what was spent in the user's code, which is the rest."""
+def _split_time(one: AttemptWork, whole: float) -> dict[str, float]:
+    """Return everything except the time in the user's code, which is the remainder."""
     uses = one.uses
     if not uses or one.measured is None:
         starting = one.ready - one.began if one.ready is not None else whole
@@ -138,7 +138,7 @@ def _parts(one: Worked, whole: float) -> dict[str, float]:
     }
     told = mean["data_s"] + mean["report_s"] + mean["checkpoint_s"]
     scale = min(1.0, whole / told) if told > 0 else 1.0
-    before = max(0.0, min(one.measured - one.began, whole) - mean["wall_s"])  # Until they were told who they are.
+    before = max(0.0, min(one.measured - one.began, whole) - mean["wall_s"])  # Before they received their ranks.
     return {
         "starting_s": before + mean["setup_s"],
         "data_s": mean["data_s"] * scale,
@@ -147,6 +147,6 @@ def _parts(one: Worked, whole: float) -> dict[str, float]:
     }
 
 
-def _rounded(seconds: float) -> float:
-    # A journal that anybody may have written: no run takes a thousand years.
+def _round_seconds(seconds: float) -> float:
+    # Anybody may have written the journal: no run takes a thousand years.
     return round(min(seconds, _LONGEST_S) * _GRAIN) / _GRAIN if seconds == seconds else 0.0

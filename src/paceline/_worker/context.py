@@ -1,7 +1,7 @@
-"""What a worker knows of its run, and how it reports: the inside of `paceline.train.report` and its siblings.
+"""What a worker knows about its run, and how it reports: implements `paceline.train.report` and its siblings.
 
-A report is one line of bytes: appended to this worker's own file, then pushed to the driver. Its number is counted
-here, and the name of its checkpoint follows from the number, so ranks need not agree on anything.
+A report is one line of bytes: appended to this worker's own file, then pushed to the driver. It is numbered here, and
+the name of its checkpoint follows from the number, so ranks need not agree on anything.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from paceline._core import settings
-from paceline._core.codec import sealed
+from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
-from paceline._core.frames import shown_path
-from paceline._core.plain import plain, printable
-from paceline._core.reductions import Mark, apart
-from paceline._core.spending import CHECKPOINT, REPORT, Spending
+from paceline._core.frames import display_path
+from paceline._core.plain_values import to_plain, to_printable
+from paceline._core.reductions import ReductionMark, split_reductions
 from paceline._core.system import make_private_dirs
+from paceline._core.time_accounting import CHECKPOINT, REPORT, TimeAccounting
 from paceline._engine.messages import (
-    Answered,
-    Begin,
     CheckpointCommitted,
     CheckpointRecord,
     CheckpointRefused,
     CheckpointsRemoved,
     CheckpointStaged,
     CheckpointValidated,
-    Exit,
+    ExitWorker,
     Hold,
     Joined,
-    Notice,
-    Order,
-    PreemptionTold,
-    Proceed,
+    PreemptionNotice,
+    PreemptionNoticeReceived,
     Release,
+    ReleaseReport,
     Reported,
-    Shard,
-    Staged,
+    RunTask,
+    ShardSpec,
+    StagedFiles,
     StagingFailed,
     StopAt,
+    TaskAnswered,
     ToWorker,
     ValidationTask,
     WorkerHeld,
-    encode,
+    WorkerInit,
+    encode_message,
 )
-from paceline._storage.depot import Depot, DiskDepot, StoreDepot
-from paceline._storage.files import LocalFiles, with_room, write_some
-from paceline._storage.layout import Layout, checkpoint_name
-from paceline._storage.retention import ranked
-from paceline._storage.retrying import Patience
-from paceline._worker.link import Link
-from paceline._worker.signals import NOTICES
-from paceline._worker.upload import Source, Uploader
+from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
+from paceline._storage.retention import rank_checkpoints
+from paceline._storage.retrying_store import StoreRetryPolicy
+from paceline._storage.run_layout import RunLayout, checkpoint_name
+from paceline._storage.run_store import DiskRunStore, RemoteRunStore, RunStore
+from paceline._worker.link import DriverLink
+from paceline._worker.signals import PREEMPTION_SIGNALS
+from paceline._worker.upload import CheckpointSource, Uploader
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
@@ -73,42 +73,42 @@ log = logging.getLogger("paceline")
 
 
 class StopTraining(BaseException):
-    """Raised out of `report()` to end the user's function where all ranks agreed to stop.
+    """Raised from `report()` to end the user's function where all ranks agreed to stop.
 
     Not an `Exception`, so that a train function that catches those still ends.
     """
 
 
-class Context:
+class WorkerContext:
     """One worker in one attempt."""
 
-    def __init__(self, begin: Begin, link: Link) -> None:
+    def __init__(self, begin: WorkerInit, link: DriverLink) -> None:
         self.begin = begin
-        self.layout = Layout(Path(begin.run_path))
-        self.depot = depot_of(begin)
+        self.layout = RunLayout(Path(begin.run_path))
+        self.depot = open_run_store(begin)
         self.uploader = Uploader(LocalFiles(), self.depot, begin.attempt, begin.rank)
-        self.last_where = ""
+        self.last_report_site = ""
         self.error: BaseException | None = None
-        """What ended the user's function, if it did not return."""
-        self.echo: Exception | None = None
-        """The last error that another rank was the reason for: its files, or, as a backend found, its end."""
+        """The exception that ended the user's function, if any."""
+        self.secondary_error: Exception | None = None
+        """The last error that another rank caused: its staging failed, or a backend detected its exit."""
         self.num_reports = begin.first_seq
-        self.began = time.monotonic()
-        """When this worker, or the order at hand, began."""
-        self.spending = Spending()
-        """Where the time of the thread that makes this goes."""
+        self.started_at = time.monotonic()
+        """When this worker, or the current task, began."""
+        self.time_accounting = TimeAccounting()
+        """Accounts for the time of the thread that creates this context."""
         self.config: Any = None
-        """What the user's function is called with."""
-        self.given: Any = None
-        """A checkpoint from outside the run, for the order at hand."""
+        """The argument of the user's function."""
+        self.given_checkpoint: Any = None
+        """A checkpoint from outside the run, for the current task."""
         self.shards: dict[str, Any] = {}
-        """Of the datasets of the run, the parts that this worker has taken."""
+        """The dataset shards that this worker has requested, by name."""
         self.positions: dict[str, Callable[[], Cursor]] = {}
-        """Where each of them stands."""
-        self.at_the_end: Callable[[], None] = lambda: None
-        """To be called when the function has returned, before that is said."""
+        """Returns the current cursor of each shard."""
+        self.before_return: Callable[[], None] = lambda: None
+        """Called when the function has returned, before the driver is notified."""
         self._link = link
-        # Protects the two below: reports are written by the user's thread and by the one that uploads.
+        # Protects the two below: both the user's thread and the upload thread write reports.
         self._writing = threading.Lock()
         self._file: int | None = None
         self._unwritten = bytearray()
@@ -119,21 +119,21 @@ class Context:
         self._latest = begin.resume
         self._refused: dict[int, CheckpointRefused] = {}
         self._num_failed_saves = 0
-        """In a row."""
+        """Consecutive failures."""
         self._announced: set[int] = set()
         self._released: dict[int, Release] = {}
         self._held = False
-        self._asks = False
+        self._checks_for_preemption = False
         self._stop: StopAt | None = None
-        self._passed = begin.first_seq
-        """The last report that may return, of a worker that waits in them."""
-        self._notified = False
+        self._last_released = begin.first_seq
+        """The last report that may return, if the worker blocks in `report()`."""
+        self._has_sent_notice = False
         self._may_exit = False
-        self._orders: deque[Order] = deque()
+        self._orders: deque[RunTask] = deque()
         self._num_ordered = 0
 
-    def take(self, message: ToWorker) -> None:
-        """Take in what the driver says. On the listening thread."""
+    def handle_message(self, message: ToWorker) -> None:
+        """Handle a message from the driver. Runs on the listening thread."""
         with self._changed:
             match message:
                 case CheckpointCommitted(record=record, removed=removed):
@@ -153,85 +153,87 @@ class Context:
                     for seq in removed:
                         self._checkpoints.pop(seq, None)
                 case CheckpointRefused(seq=seq):
-                    # Of one that was made and is not waited for, this rank knows already or brought no files.
+                    # If the report was made and nothing waits for it, this rank knows already or brought no files.
                     if seq in self._announced or seq > self.num_reports:
                         self._refused[seq] = message
                     self._announced.discard(seq)
                 case Hold():
                     self._held = True
                     begin = self.begin
-                    self._link.send(WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._asks))
+                    self._link.send(
+                        WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._checks_for_preemption)
+                    )
                 case StopAt():
                     self._stop = message
-                case Proceed(seq=seq) if self._stop is None:
-                    # None counts after a stop: so all ranks, which hear both in the same order, leave at one report.
-                    self._passed = max(self._passed, seq)
+                case ReleaseReport(seq=seq) if self._stop is None:
+                    # Ignored after a stop: all ranks receive both in the same order, so they all stop at one report.
+                    self._last_released = max(self._last_released, seq)
                 case Release(number=number):
                     self._released[number] = message
-                case Order(number=number) if number > self._num_ordered:
+                case RunTask(number=number) if number > self._num_ordered:
                     self._num_ordered = number
                     self._orders.append(message)
-                case Exit():
+                case ExitWorker():
                     self._may_exit = True
             self._changed.notify_all()
 
-    def signalled(self, signum: int) -> None:
-        """A signal has come. On the listening thread, while the user's may be busy."""
-        if signum in NOTICES and not self._notified:
-            self._notified = True
+    def handle_signal(self, signum: int) -> None:
+        """Handle a signal. Runs on the listening thread, while the user's thread may be busy."""
+        if signum in PREEMPTION_SIGNALS and not self._has_sent_notice:
+            self._has_sent_notice = True
             begin = self.begin
             grace_s = settings.load().preemption_grace_s
-            self._link.send(PreemptionTold(begin.attempt, grace_s, (begin.rank,)))
+            self._link.send(PreemptionNoticeReceived(begin.attempt, grace_s, (begin.rank,)))
 
-    def notice(self) -> Notice | None:
-        """What is known of a preemption: the same on all ranks, in the step before the last report and from then on."""
+    def preemption_notice(self) -> PreemptionNotice | None:
+        """The preemption notice, if any. All ranks see it in the step before the last report, and from then on."""
         with self._changed:
-            self._asks = True
+            self._checks_for_preemption = True
             stop = self._stop
             return stop.preemption if stop is not None and self.num_reports >= stop.seq - 1 else None
 
     def report(
         self,
         metrics: dict[str, object],
-        source: Source | None = None,
+        source: CheckpointSource | None = None,
         *,
         name: str | None = None,
         wait: bool = True,
-        on_stop: Callable[[], Source] | None = None,
+        on_stop: Callable[[], CheckpointSource] | None = None,
         validation: ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
-        `on_stop` makes a checkpoint where there is none and the run stops at this report. A checkpoint that fails is
-        raised here, of an earlier report too. The report itself is made in any case: ranks that go on after such an
-        error are still at the same number.
+        `on_stop` makes a checkpoint if there is none and the run stops at this report. A failed checkpoint raises here,
+        also one of an earlier report. The report itself is made in any case, so ranks that continue after such an error
+        still have the same report number.
         """
-        was = self.spending.turn(REPORT)
+        was = self.time_accounting.switch_to(REPORT)
         try:
-            reduce: tuple[Mark, ...] = ()
+            reduce: tuple[ReductionMark, ...] = ()
             try:
-                values = Raw(encode(plain(metrics)))
+                values = Raw(encode_message(to_plain(metrics)))
             except TypeError:
-                # Only now is it looked for what is reduced: those who reduce nothing pay nothing for it.
-                metrics, reduce = apart(metrics)
+                # Only now look for reductions: metrics without any pay nothing for it.
+                metrics, reduce = split_reductions(metrics)
                 if not reduce:
                     raise
-                values = Raw(encode(plain(metrics)))
+                values = Raw(encode_message(to_plain(metrics)))
             where = self.call_site()
             made = (lambda: source) if source is not None else on_stop
-            seq, stop, saves = self._count(source is not None, on_stop is not None)
-            self.last_where = where
+            seq, stop, saves = self._begin_report(source is not None, on_stop is not None)
+            self.last_report_site = where
             begin = self.begin
             named = (name or checkpoint_name(seq)) if saves else None
             task = validation if saves else None
             data = tuple((name, position()) for name, position in self.positions.items())
-            payload = encode(
+            payload = encode_message(
                 Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
             )
             if saves:
                 assert made is not None
                 assert named is not None
-                with self.spending.at(CHECKPOINT):
+                with self.time_accounting.at(CHECKPOINT):
                     self._save(seq, named, payload, made, wait)
             else:
                 self._record(payload)
@@ -241,10 +243,10 @@ class Context:
                 self._wait_to_proceed(seq)
             self._raise_refused()
         finally:
-            self.spending.turn(was)
+            self.time_accounting.switch_to(was)
 
-    def made_scratch(self) -> str:
-        """A new directory for what is made on the way to something else; it goes with the attempt."""
+    def make_scratch_directory(self) -> str:
+        """Create a temporary directory, which is removed with the attempt."""
         directory = self.layout.scratch(self.begin.attempt, self.begin.rank)
         make_private_dirs(directory)
         return tempfile.mkdtemp(dir=directory)
@@ -257,32 +259,32 @@ class Context:
             return self._latest
 
     def checkpoints(self, timeout_s: float | None = None, *, validated: bool = False) -> list[CheckpointRecord]:
-        """All that are committed and kept, once those that this worker announced are; worst to best.
+        """Wait for the checkpoints that this worker announced, then return all committed and kept ones, worst to best.
 
-        `validated`: also once no validation is pending. (Only what all ranks have reported is committed, so there is
-        none but of this worker's own reports.)
+        `validated`: also wait until no validation is pending. (A checkpoint is only committed once all ranks have
+        reported it, so they all belong to reports of this worker.)
         """
-        with self.spending.at(CHECKPOINT), self._changed:
+        with self.time_accounting.at(CHECKPOINT), self._changed:
             self._changed.wait_for(
                 lambda: not self._announced and not (validated and self._validation_is_pending()), timeout_s
             )
             records = list(self._checkpoints.values())
-        return ranked(records, self.begin.score_attribute, self.begin.score_order)
+        return rank_checkpoints(records, self.begin.score_attribute, self.begin.score_order)
 
     def _validation_is_pending(self) -> bool:
-        # A driver that was not told how to validate leaves those of an earlier one as they are.
+        # A driver without a validation function leaves the pending validations of an earlier one as they are.
         pending = (record.status == "PENDING_VALIDATION" for record in self._checkpoints.values())
         return self.begin.validates and any(pending)
 
     def join(self, data: bytes) -> bytes:
-        """Wait for all ranks; returns what rank 0 brought."""
-        return self._meet(data, gathers=False).data
+        """Wait for all ranks; return the data of rank 0."""
+        return self._wait_at_barrier(data, gathers=False).data
 
     def gather(self, data: bytes) -> tuple[bytes, ...]:
-        """Wait for all ranks; returns what each of them brought, by rank. For addresses and the like: it is little."""
-        return self._meet(data, gathers=True).gathered
+        """Wait for all ranks; return the data of each, by rank. For small data, such as addresses."""
+        return self._wait_at_barrier(data, gathers=True).gathered
 
-    def _meet(self, data: bytes, gathers: bool) -> Release:
+    def _wait_at_barrier(self, data: bytes, gathers: bool) -> Release:
         self._num_joined += 1
         number, where = self._num_joined, self.call_site()
         self._link.send(Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers))
@@ -291,25 +293,27 @@ class Context:
             return self._released.pop(number)
 
     def finish(self) -> None:
-        """See all that is still under way to its end: uploads staged, checkpoints committed or refused."""
-        with self.spending.at(CHECKPOINT):
+        """Wait until all uploads are staged and all checkpoints are committed or refused."""
+        with self.time_accounting.at(CHECKPOINT):
             self.uploader.wait()
             with self._changed:
                 self._changed.wait_for(lambda: not self._announced)
             self._raise_refused()
 
-    def next_order(self) -> Order:
-        """What to do next, waited for; `StopTraining` where the run is to stop before that comes."""
+    def wait_for_order(self) -> RunTask:
+        """Wait for the next task; raise `StopTraining` if the run stops first."""
         with self._changed:
             self._changed.wait_for(lambda: self._orders or self._stop is not None)
             if not self._orders:
                 raise StopTraining
             return self._orders.popleft()
 
-    def take_up(self, *, since: int, first: int, given: Any, shards: tuple[Shard, ...], data_address: str) -> None:
-        """Begin an order: from `given`, or from what the run's checkpoints later than `since` hold.
+    def begin_order(
+        self, *, since: int, first: int, given: Any, shards: tuple[ShardSpec, ...], data_address: str
+    ) -> None:
+        """Begin a task: from `given`, or from the run's checkpoints after `since`.
 
-        `first` is how many reports the rank had made that had made most: here they are counted from there on.
+        `first` is the highest report count of all ranks: this rank continues counting from there.
         """
         with self._changed:
             if self._latest is not None and self._latest.seq <= since:
@@ -318,37 +322,37 @@ class Context:
             self.num_reports = max(self.num_reports, first)
         initial = self.begin.initial if since < 0 else None
         self.begin = replace(self.begin, initial=initial, resume=latest, shards=shards, data_address=data_address)
-        self.given = given
-        self.began = time.monotonic()
+        self.given_checkpoint = given
+        self.started_at = time.monotonic()
 
-    def put_down(self) -> None:
-        """An order is done: what was made for it goes."""
-        self.given = None
+    def end_order(self) -> None:
+        """End a task and drop its state."""
+        self.given_checkpoint = None
         self.shards.clear()
         self.positions.clear()
 
-    def answer(self, order: Order, value: bytes) -> None:
-        """Say that an order is done, with what the user's function returned, as a pickle."""
+    def send_answer(self, order: RunTask, value: bytes) -> None:
+        """Send the result of a task: the user function's return value, pickled."""
         begin = self.begin
-        where, made = self.last_where, self.num_reports
-        self._link.send(Answered(begin.attempt, begin.rank, order.number, made, where, value))
+        where, made = self.last_report_site, self.num_reports
+        self._link.send(TaskAnswered(begin.attempt, begin.rank, order.number, made, where, value))
 
     def wait_for_exit(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._may_exit)
 
     def call_site(self) -> str:
-        """Where in the user's code we are: the innermost frame that is not ours, as `train.py:41`."""
+        """The current line of the user's code: the innermost frame that is not ours, as `train.py:41`."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
             frame = frame.f_back
-        return f"{_short(frame.f_code)}:{frame.f_lineno}"
+        return f"{_short_path(frame.f_code)}:{frame.f_lineno}"
 
-    def _count(self, saves: bool, saves_on_stop: bool) -> tuple[int, bool, bool]:
-        """The number of this report, whether it is the last, and whether a checkpoint is to be made of it."""
+    def _begin_report(self, saves: bool, saves_on_stop: bool) -> tuple[int, bool, bool]:
+        """Return the number of this report, whether it is the last, and whether it makes a checkpoint."""
         with self._changed:
-            # Between these lines no `Hold` can come: the count it is told is the count we go on with. Nor a refusal:
-            # it either finds the checkpoint announced, or was here before.
+            # No `Hold` can arrive between these lines, so the count it gets is the one we continue with. Nor can a
+            # refusal: it either finds the checkpoint announced, or came before.
             self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
             seq = self.num_reports
@@ -363,28 +367,28 @@ class Context:
 
     def _wait_to_proceed(self, seq: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._passed >= seq or self._stop is not None)
-            if self._passed < seq and self._stop is not None and self._stop.seq <= seq + 1:
+            self._changed.wait_for(lambda: self._last_released >= seq or self._stop is not None)
+            if self._last_released < seq and self._stop is not None and self._stop.seq <= seq + 1:
                 raise StopTraining
 
-    def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], Source], wait: bool) -> None:
-        """Make a report with a checkpoint. Whatever goes wrong here is told to the driver: other ranks wait for it."""
+    def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], CheckpointSource], wait: bool) -> None:
+        """Make a report with a checkpoint. Send any failure to the driver, because other ranks wait."""
         try:
             self._record(payload)
             if seq not in self._announced:
-                return  # Refused before we came to it: the files would be in vain.
+                return  # Already refused: staging the files would be pointless.
             if wait:
-                self._told_staged(seq, self.uploader.upload(seq, name, made()))
+                self._report_staged(seq, self.uploader.upload(seq, name, made()))
             else:
-                self.uploader.upload_later(seq, name, made(), lambda outcome: self._staged_later(seq, outcome))
+                self.uploader.upload_later(seq, name, made(), lambda outcome: self._on_upload_done(seq, outcome))
         except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
                 self._refused.pop(seq, None)
-            self._told_unstaged(seq, error)
+            self._report_staging_failure(seq, error)
             if not isinstance(error, OSError):
                 raise
-            failed = self._too_many_failed(f"report {seq}: the checkpoint could not be staged: {error}", 1)
+            failed = self._count_failed_saves(f"report {seq}: the checkpoint could not be staged: {error}", 1)
             if failed is not None:
                 raise failed from error
             return
@@ -393,58 +397,58 @@ class Context:
                 self._changed.wait_for(lambda: seq not in self._announced)
 
     def _record(self, payload: bytes) -> None:
-        """Write a line to this worker's own file and tell the driver, who hears of it also when the disk is full."""
+        """Write a line to this worker's own file and send it to the driver, which gets it even if the disk is full."""
         path = self.layout.reports(self.begin.attempt, self.begin.rank)
         try:
             with self._writing:
-                self._unwritten += sealed(payload)
+                self._unwritten += seal_line(payload)
                 if self._file is None:
                     make_private_dirs(path.parent)
                     self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                # Only what was written is let go: a line cut by a full disk is continued, not followed by another.
+                # Drop only what was written: a line cut short by a full disk is continued, not followed by another.
                 while self._unwritten:
-                    del self._unwritten[: write_some(self._file, self._unwritten)]
+                    del self._unwritten[: write_retrying_full_disk(self._file, self._unwritten)]
         except OSError as error:
-            told = with_room(error, path, len(self._unwritten))
+            told = add_disk_details(error, path, len(self._unwritten))
             raise StorageError(f"a report could not be written down: {told}") from error
         finally:
             self._link.send_payload(payload)
 
-    def _told_staged(self, seq: int, staged: Staged) -> None:
+    def _report_staged(self, seq: int, staged: StagedFiles) -> None:
         try:
-            self._record(encode(CheckpointStaged(self.begin.attempt, seq, staged)))
+            self._record(encode_message(CheckpointStaged(self.begin.attempt, seq, staged)))
         except StorageError as error:
-            # The files are durable and the driver knows: the line is for a driver that comes after this one only.
+            # The files are durable and the driver knows: only a later driver would need the line.
             log.warning("report %d: %s", seq, error)
 
-    def _staged_later(self, seq: int, outcome: Staged | Exception) -> None:
-        """On the upload thread. A failure goes to the driver at once: it concerns every rank."""
-        if isinstance(outcome, Staged):
-            self._told_staged(seq, outcome)
+    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception) -> None:
+        """Runs on the upload thread. Sends a failure to the driver at once, because it affects every rank."""
+        if isinstance(outcome, StagedFiles):
+            self._report_staged(seq, outcome)
         else:
-            self._told_unstaged(seq, outcome)
+            self._report_staging_failure(seq, outcome)
 
-    def _told_unstaged(self, seq: int, error: Exception) -> None:
-        text = printable(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
+    def _report_staging_failure(self, seq: int, error: Exception) -> None:
+        text = to_printable(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
         self._link.send(StagingFailed(self.begin.attempt, self.begin.rank, seq, text))
 
     def _raise_refused(self) -> None:
-        """Raise what became of checkpoints that could not be committed; of those reported with ASYNC, now."""
+        """Raise an error for checkpoints that could not be committed, including those of earlier ASYNC reports."""
         with self._changed:
             refused = [self._refused.pop(seq) for seq in sorted(self._refused) if seq <= self.num_reports]
         if not refused:
             return
         for message in refused:
             self.uploader.discard(message.seq)
-        error = self._too_many_failed("; ".join(map(self._told_refusal, refused)), len(refused))
+        error = self._count_failed_saves("; ".join(map(self._format_refusal, refused)), len(refused))
         if error is None:
             return
         if all(message.rank not in (None, self.begin.rank) for message in refused):
-            self.echo = error
+            self.secondary_error = error
         raise error
 
-    def _too_many_failed(self, text: str, number: int) -> StorageError | None:
-        """What to raise for saves that failed; None, and it is only said, while so many in a row may."""
+    def _count_failed_saves(self, text: str, number: int) -> StorageError | None:
+        """Return the error to raise for failed saves. Up to `max_failed_saves` in a row, log it and return None."""
         with self._changed:
             self._num_failed_saves += number
             num_failed, latest = self._num_failed_saves, self._latest
@@ -455,52 +459,52 @@ class Context:
             return None
         return StorageError(text if limit == 0 else f"{num_failed} saves in a row, max_failed_saves={limit}: {text}")
 
-    def _told_refusal(self, message: CheckpointRefused) -> str:
+    def _format_refusal(self, message: CheckpointRefused) -> str:
         if message.rank is None:
             return f"report {message.seq}: the checkpoint could not be committed: {message.error}"
         who = "this rank" if message.rank == self.begin.rank else f"rank {message.rank}"
         return f"report {message.seq}: the checkpoint could not be staged by {who}: {message.error}"
 
 
-def depot_of(begin: Begin) -> Depot:
-    """Where the run's checkpoints are kept, as the driver said."""
-    layout = Layout(Path(begin.run_path))
+def open_run_store(begin: WorkerInit) -> RunStore:
+    """Open the store that the driver named."""
+    layout = RunLayout(Path(begin.run_path))
     if begin.store is None:
-        return DiskDepot(LocalFiles(), layout)
-    from paceline._storage.address import store_at
+        return DiskRunStore(LocalFiles(), layout)
+    from paceline._storage.address import open_store_at
 
     filesystem = cloudpickle.loads(begin.filesystem) if begin.filesystem is not None else None
-    patience = Patience(no_progress_s=settings.load().storage_patience_s)
-    return StoreDepot(store_at(begin.store, filesystem, patience), layout)
+    patience = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
+    return RemoteRunStore(open_store_at(begin.store, filesystem, patience), layout)
 
 
-_shortened: dict[CodeType, str] = {}
+_short_paths: dict[CodeType, str] = {}
 
 
-def _short(code: CodeType) -> str:
-    short = _shortened.get(code)
+def _short_path(code: CodeType) -> str:
+    short = _short_paths.get(code)
     if short is None:
-        short = _shortened[code] = shown_path(code.co_filename)
+        short = _short_paths[code] = display_path(code.co_filename)
     return short
 
 
-_current: Context | None = None
-_around: list[Context | None] = []
+_current: WorkerContext | None = None
+_outer_contexts: list[WorkerContext | None] = []
 """A worker may itself have a run in its own process, with `num_workers=0`."""
 
 
-def current() -> Context | None:
-    """The worker that this process is, if it is one."""
+def current() -> WorkerContext | None:
+    """The worker context of this process, if it is a worker."""
     return _current
 
 
-def enter(context: Context) -> None:
+def push_context(context: WorkerContext) -> None:
     global _current
-    _around.append(_current)
+    _outer_contexts.append(_current)
     _current = context
 
 
-def leave() -> None:
+def pop_context() -> None:
     global _current
-    # A validation has left before its worker does.
-    _current = _around.pop() if _around else None
+    # A validation leaves its context before its worker does.
+    _current = _outer_contexts.pop() if _outer_contexts else None

@@ -1,7 +1,7 @@
 """The worker's end of its socket to the driver.
 
-Any thread may send; sending does not wait for the driver, unless it is far behind. One thread listens, sends what the
-socket did not take at once, and notices when the driver is gone: a worker never outlives its run.
+Any thread may send; sending does not block unless the driver is far behind. One thread listens, sends what the socket
+did not accept at once, and detects when the driver is gone: a worker never outlives its run.
 """
 
 import os
@@ -11,22 +11,22 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from paceline._core.codec import FrameReader, frame
-from paceline._engine.messages import FromWorker, ToWorker, decode_to_worker, encode
+from paceline._core.codec import FrameReader, encode_frame
+from paceline._engine.messages import FromWorker, ToWorker, decode_to_worker, encode_message
 
 MAX_UNSENT = 64 << 20
-"""How far a driver may fall behind, in bytes, before reports wait for it. They are in the worker's file already."""
+"""How far a driver may fall behind, in bytes, before reports block. They are already in the worker's file."""
 
 
-class Link:
+class DriverLink:
     def __init__(self, end: socket.socket, gone: Callable[[], None]) -> None:
-        """`gone` is called, on the listening thread, when the driver is gone."""
-        self._end = end
-        self._gone = gone
+        """`gone` is called on the listening thread when the driver is gone."""
+        self._socket = end
+        self._on_driver_gone = gone
         self._thread: threading.Thread | None = None
-        self._signalled: Callable[[int], None] | None = None
+        self._on_signal: Callable[[int], None] | None = None
         self._frames = FrameReader()
-        self._first: list[bytes] = []
+        self._early_payloads: list[bytes] = []
         self._unsent: deque[memoryview] = deque()
         self._num_unsent = 0
         self._lock = threading.Condition()  # protects `_unsent`, `_num_unsent` and the order of sending
@@ -34,23 +34,23 @@ class Link:
         os.set_blocking(self._wake_w, False)
 
     def receive(self) -> ToWorker:
-        """The next message, waited for; only before `listen`."""
-        while not self._first:
-            data = self._end.recv(1 << 16)
+        """Wait for the next message; only before `listen`."""
+        while not self._early_payloads:
+            data = self._socket.recv(1 << 16)
             if not data:
                 raise ConnectionResetError("the driver is gone")
-            self._first += self._frames.feed(data)
-        return decode_to_worker(self._first.pop(0))
+            self._early_payloads += self._frames.feed(data)
+        return decode_to_worker(self._early_payloads.pop(0))
 
     def listen(self, take: Callable[[ToWorker], None], signalled: Callable[[int], None] | None = None) -> None:
-        """Pass on what is heard, and the signals that `wake` is called with, on a thread of its own."""
-        self._signalled = signalled
+        """Pass on messages, and the signals that `wake` is called with, on a separate thread."""
+        self._on_signal = signalled
         self._thread = threading.Thread(target=self._listen, args=(take,), name="paceline-link", daemon=True)
         self._thread.start()
 
     @property
     def wake_fd(self) -> int:
-        """Where the number of a signal may be written, from a signal handler or by the system itself."""
+        """A descriptor for signal numbers, written by a signal handler or by the system itself."""
         return self._wake_w
 
     def wake(self, signum: int = 0) -> None:
@@ -60,22 +60,22 @@ class Link:
             pass  # It is full of wakes already.
 
     def close(self) -> None:
-        """Once the driver has closed its side."""
+        """Call this once the driver has closed its side."""
         if self._thread is not None:
             self._thread.join()
-        self._end.close()
+        self._socket.close()
         os.close(self._wake_r)
         os.close(self._wake_w)
 
     def send(self, message: FromWorker) -> None:
-        self.send_payload(encode(message))
+        self.send_payload(encode_message(message))
 
     def send_payload(self, payload: bytes) -> None:
-        data = frame(payload)
+        data = encode_frame(payload)
         with self._lock:
             if not self._unsent:
                 try:
-                    sent = self._end.send(data, socket.MSG_DONTWAIT)
+                    sent = self._socket.send(data, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     sent = 0
                 except ConnectionError:
@@ -89,40 +89,40 @@ class Link:
             self._unsent.append(memoryview(data))
             self._num_unsent += len(data)
             if first:
-                # After it is in the queue: the listening thread looks there once, when it wakes.
+                # Wake after queueing: the listening thread checks the queue once per wake.
                 self.wake()
 
     def flush(self) -> None:
-        """Wait until the driver's side of the socket has everything."""
+        """Wait until the socket has accepted everything."""
         with self._lock:
             while self._unsent:
                 self._lock.wait()
 
     def _listen(self, take: Callable[[ToWorker], None]) -> None:
-        for payload in self._first:
+        for payload in self._early_payloads:
             take(decode_to_worker(payload))
         try:
             while True:
-                for payload in self._heard():
+                for payload in self._receive_payloads():
                     take(decode_to_worker(payload))
         except ConnectionError:
-            self._gone()
+            self._on_driver_gone()
 
-    def _heard(self) -> list[bytes]:
+    def _receive_payloads(self) -> list[bytes]:
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
-        poll.register(self._end, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         ready = dict(poll.poll())
         if self._wake_r in ready:
             for signum in set(os.read(self._wake_r, 4096)) - {0}:
-                if self._signalled is not None:
-                    self._signalled(signum)
-        events = ready.get(self._end.fileno(), 0)
+                if self._on_signal is not None:
+                    self._on_signal(signum)
+        events = ready.get(self._socket.fileno(), 0)
         if events & select.POLLOUT:
             self._send_unsent()
         if not events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             return []
-        data = self._end.recv(1 << 16)
+        data = self._socket.recv(1 << 16)
         if not data:
             raise ConnectionResetError("the driver is gone")
         return self._frames.feed(data)
@@ -132,7 +132,7 @@ class Link:
             try:
                 while self._unsent:
                     data = self._unsent[0]
-                    sent = self._end.send(data, socket.MSG_DONTWAIT)
+                    sent = self._socket.send(data, socket.MSG_DONTWAIT)
                     self._num_unsent -= sent
                     if sent < len(data):
                         self._unsent[0] = data[sent:]

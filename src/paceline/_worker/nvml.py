@@ -1,11 +1,11 @@
-"""What NVIDIA's driver says of its GPUs, asked by its own C library: no package has to be there, and no CUDA begun."""
+"""Reads GPU usage through the NVIDIA driver's own C library: needs no package, and does not initialise CUDA."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-from paceline._engine.messages import GpuUse
+from paceline._engine.messages import GpuUsage
 
 _LIBRARY = "libnvidia-ml.so.1"
 
@@ -24,26 +24,26 @@ class Nvml:
         self._handles: dict[str, ctypes.c_void_p | None] = {}
 
     @classmethod
-    def opened(cls) -> Nvml | None:
-        """None where there is no such driver."""
+    def open(cls) -> Nvml | None:
+        """Return None if there is no such driver."""
         try:
             library: Any = ctypes.CDLL(_LIBRARY)
             return cls(library) if library.nvmlInit_v2() == 0 else None
         except (OSError, AttributeError):
             return None
 
-    def use(self, name: str) -> GpuUse | None:
-        """Of a GPU as `CUDA_VISIBLE_DEVICES` names it; None where the driver does not say."""
-        handle = self._handle(name)
+    def use(self, name: str) -> GpuUsage | None:
+        """Usage of a GPU as named in `CUDA_VISIBLE_DEVICES`; None if the driver does not tell."""
+        handle = self._find_handle(name)
         memory, busy, index = _Memory(), _Utilization(), ctypes.c_uint()
         if handle is None or self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
             return None
         if self._library.nvmlDeviceGetIndex(handle, ctypes.byref(index)):
             return None
         unknown = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(busy))
-        return GpuUse(index.value, memory.used, memory.total, -1.0 if unknown else busy.gpu / 100)
+        return GpuUsage(index.value, memory.used, memory.total, -1.0 if unknown else busy.gpu / 100)
 
-    def _handle(self, name: str) -> ctypes.c_void_p | None:
+    def _find_handle(self, name: str) -> ctypes.c_void_p | None:
         if name not in self._handles:
             handle = ctypes.c_void_p()
             if name.isdigit():

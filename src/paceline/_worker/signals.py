@@ -1,7 +1,7 @@
-"""SIGTERM and SIGUSR1 to a worker: this machine is about to be taken away.
+"""Handles SIGTERM and SIGUSR1 in a worker: this machine is about to be taken away.
 
-The system writes the signal's number to the link's own pipe, so the listening thread hears of it while the main thread
-is busy in C code. A handler of the user's own, set in the train function, takes the place of ours.
+The system writes the signal's number to the link's own pipe, so the listening thread gets it while the main thread is
+busy in C code. A handler that the user sets in the train function replaces ours.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from paceline._worker.link import Link
+from paceline._worker.link import DriverLink
 
-NOTICES = (signal.SIGTERM, signal.SIGUSR1)
+PREEMPTION_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
-_link: Link | None = None
+_link: DriverLink | None = None
 
 
 @contextlib.contextmanager
-def noticing(link: Link) -> Iterator[None]:
-    """Pass notices on to the link. In the main thread; elsewhere signals are not ours to take."""
+def forward_signals(link: DriverLink) -> Iterator[None]:
+    """Forward signals to the link. Only in the main thread; elsewhere signal handlers cannot be set."""
     global _link
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     around, _link = _link, link
     fd_before = signal.set_wakeup_fd(link.wake_fd, warn_on_full_buffer=False)
-    before = {signum: signal.signal(signum, _notice) for signum in NOTICES}
+    before = {signum: signal.signal(signum, _handle_signal) for signum in PREEMPTION_SIGNALS}
     try:
         yield
     finally:
         for signum, handler in before.items():
-            if signal.getsignal(signum) is _notice:
+            if signal.getsignal(signum) is _handle_signal:
                 signal.signal(signum, handler)
         signal.set_wakeup_fd(fd_before)
         _link = around
 
 
-def _notice(signum: int, frame: FrameType | None) -> None:
-    # The system has told the link already, unless an event loop of the user's took the descriptor over.
+def _handle_signal(signum: int, frame: FrameType | None) -> None:
+    # The system has notified the link already, unless an event loop of the user's took over the wakeup descriptor.
     if _link is not None:
         _link.wake(signum)
 
 
-def _hold_back() -> None:
-    """A signal to a child that has not forgotten yet would be told as one to this worker."""
+def _block_signals() -> None:
+    """A signal to a child that is not reset yet would count as one to this worker."""
     if _link is not None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, NOTICES)
+        signal.pthread_sigmask(signal.SIG_BLOCK, PREEMPTION_SIGNALS)
 
 
-def _let_through() -> None:
+def _unblock_signals() -> None:
     if _link is not None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTION_SIGNALS)
 
 
-def _forget() -> None:
-    """A process that the user's code forks is nobody's worker: it ends when it is told to."""
+def _reset_in_child() -> None:
+    """A process that the user's code forks is not a worker: signals end it as usual."""
     global _link
     if _link is None:
         return
     _link = None
     signal.set_wakeup_fd(-1)
-    for signum in NOTICES:
-        if signal.getsignal(signum) is _notice:
+    for signum in PREEMPTION_SIGNALS:
+        if signal.getsignal(signum) is _handle_signal:
             signal.signal(signum, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTION_SIGNALS)
 
 
-os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_forget)
+os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_reset_in_child)

@@ -1,7 +1,7 @@
-"""What the threads of this worker are doing, seen from the thread that listens to the driver.
+"""Samples what the threads of this worker are doing, from the thread that listens to the driver.
 
-Nothing is stopped or traced for it. The main thread may be stuck for ever; where it keeps the GIL there is no answer,
-and that is an answer too.
+Nothing is stopped or traced. The main thread may be stuck forever; if it holds the GIL there is no answer, and that is
+an answer too.
 """
 
 from __future__ import annotations
@@ -16,81 +16,81 @@ import time
 from types import CodeType, FrameType
 
 from paceline._core import system
-from paceline._core.frames import is_library, shown_name, shown_path
-from paceline._engine.messages import Frame, Sampled
+from paceline._core.frames import display_name, display_path, is_library_file
+from paceline._engine.messages import StackFrame, StacksSampled
 
-LOOKS = 5
-_APART_S = 0.02
-"""Looking once cannot tell a loop from a standstill; a loop is seldom at one place five times."""
-_MOST_FRAMES = 100
+NUM_LOOKS = 5
+_LOOK_INTERVAL_S = 0.02
+"""One sample cannot distinguish a loop from a standstill; a loop is rarely at one place five times."""
+_MAX_FRAMES = 100
 
 
-def sampled(attempt: int, rank: int, number: int) -> Sampled:
-    """Look at the main thread for a tenth of a second, and at all threads at its end."""
+def sample_stacks(attempt: int, rank: int, number: int) -> StacksSampled:
+    """Sample the main thread for a tenth of a second, and all threads at the end."""
     places = set()
     fresh = []
-    for look in range(LOOKS):
+    for look in range(NUM_LOOKS):
         if look:
-            time.sleep(_APART_S)
-        stack = _of_the_job(_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
+            time.sleep(_LOOK_INTERVAL_S)
+        stack = _trim_to_job(_walk_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
         places.add(tuple((frame.f_code, frame.f_lasti) for frame in stack))
-        fresh.append(_first_seen(stack))
+        fresh.append(_is_first_seen(stack))
     main = stack
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     others = []
     for ident, innermost in sys._current_frames().items():
         if ident not in (threading.main_thread().ident, threading.get_ident()):
-            others.append((shown_name(names.get(ident, f"thread {ident}")), _told(_stack(innermost))))
-    return Sampled(
+            others.append((display_name(names.get(ident, f"thread {ident}")), _to_frames(_walk_stack(innermost))))
+    return StacksSampled(
         attempt,
         rank,
         number,
-        main=_told(main),
-        called=called(main[-1].f_code, main[-1].f_lasti) if main else "",
-        moved=len(places) > 1 or any(fresh[1:]),
-        fresh=fresh[0],
+        main=_to_frames(main),
+        called=find_called_name(main[-1].f_code, main[-1].f_lasti) if main else "",
+        has_moved=len(places) > 1 or any(fresh[1:]),
+        is_new_call=fresh[0],
         others=tuple(others),
-        condition=system.condition(os.getpid()) or system.Condition(cpu_s=time.process_time()),
+        process_status=system.read_process_status(os.getpid()) or system.ProcessStatus(cpu_s=time.process_time()),
     )
 
 
-def _stack(innermost: FrameType | None) -> list[FrameType]:
+def _walk_stack(innermost: FrameType | None) -> list[FrameType]:
     stack: list[FrameType] = []
-    while innermost is not None and len(stack) < _MOST_FRAMES:
+    while innermost is not None and len(stack) < _MAX_FRAMES:
         stack.append(innermost)
         innermost = innermost.f_back
     return stack[::-1]
 
 
-def _of_the_job(stack: list[FrameType]) -> list[FrameType]:
-    """Without the calls by which a process becomes a worker."""
+def _trim_to_job(stack: list[FrameType]) -> list[FrameType]:
+    """Drop our frames that start a worker."""
     for at, frame in enumerate(stack):
         if frame.f_code.co_name == "work" and frame.f_globals.get("__name__") == "paceline._worker.main":
             return stack[at:]
     return stack
 
 
-def _told(stack: list[FrameType]) -> tuple[Frame, ...]:
+def _to_frames(stack: list[FrameType]) -> tuple[StackFrame, ...]:
     frames = []
     for frame in stack:
         code = frame.f_code
         module = frame.f_globals.get("__name__")
-        where = f"{shown_path(code.co_filename)}:{frame.f_lineno}"
-        frames.append(Frame(str(module), shown_name(code.co_name), where, not is_library(code.co_filename)))
+        where = f"{display_path(code.co_filename)}:{frame.f_lineno}"
+        frames.append(StackFrame(str(module), display_name(code.co_name), where, not is_library_file(code.co_filename)))
     return tuple(frames)
 
 
-def _first_seen(stack: list[FrameType]) -> bool:
-    """Whether the call that the user's code is in was never seen before.
+def _is_first_seen(stack: list[FrameType]) -> bool:
+    """Whether the current call of the user's code was never seen before.
 
-    A frame can be neither kept, since it would keep all its variables, nor known by its address, which is used again.
-    So it is marked: with a flag of tracing that means nothing where nobody traces.
+    A frame can be neither kept, which would keep all its variables alive, nor identified by its address, which is
+    reused. So it is marked with a tracing flag that has no effect while nobody traces.
     """
     call = None
     for frame in reversed(stack):
-        if not is_library(frame.f_code.co_filename):
+        if not is_library_file(frame.f_code.co_filename):
             break
-        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which lives on from one item to the next
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which survives from one item to the next
             call = frame
     if call is None or call.f_trace is not None:
         return False
@@ -99,10 +99,10 @@ def _first_seen(stack: list[FrameType]) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def called(code: CodeType, at: int) -> str:
-    """What is called at an instruction, as it is written: `time.sleep`. Empty where it is no call by name.
+def find_called_name(code: CodeType, at: int) -> str:
+    """The name that is called at an instruction, as written: `time.sleep`. Empty if it is not a call by name.
 
-    Read from the bytecode: the source may lie on storage that does not answer.
+    Read from the bytecode: the source may be on storage that does not answer.
     """
     instructions = list(dis.get_instructions(code))
     call = next((i for i in instructions if i.offset == at), None)

@@ -1,8 +1,8 @@
-"""A trace of what torch does in this process, taken from a thread of ours: its operations, and the kernels of a GPU.
+"""Traces what torch does in this process, from a thread of ours: its operations, and the kernels of a GPU.
 
-torch's profiler holds everything up while it ends, some microseconds for each operation that it has seen. So it is
-started for a moment first and then for longer, but never for more than some ten thousand operations. It is one of its
-kind in a process: where the user's code uses it, this leaves it alone, and steps aside when that begins meanwhile.
+torch's profiler pauses everything while it stops, some microseconds for each operation it has seen. So it runs for a
+moment first and then for longer, but never for more than some ten thousand operations. A process can have only one: if
+the user's code uses it, we do not start ours, and we stop it when the user's code starts one meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from paceline._core import settings
 
-ENOUGH = 50_000
+MAX_EVENTS = 50_000
 """Events in a trace. Each takes about 7 microseconds in which nothing else runs."""
-FIRST_S = 0.1
-GROWTH = 3.0
+FIRST_WINDOW_S = 0.1
+WINDOW_GROWTH = 3.0
 _CHUNK = 1 << 20
 _OURS = "_of_paceline"
 """Marks a profiler as ours."""
@@ -32,20 +32,20 @@ _OURS = "_of_paceline"
 class TorchTrace:
     def __init__(self, seconds: float, scratch: Callable[[], str], ending: threading.Event) -> None:
         self.num_pauses = 0
-        """How often training was held up, for a moment."""
+        """How often training was paused briefly."""
         self.problems: list[str] = []
         self._seconds = seconds
         self._scratch = scratch
         self._ending = ending
         self._best: tuple[int, Any, float] | None = None
-        """How many events, the profiler that has them, and over how many seconds."""
+        """The number of events, the profiler that has them, and the seconds it covers."""
         self._thread = threading.Thread(target=self._run, name="paceline-trace", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def taken(self) -> bytes | None:
-        """The trace as gzipped JSON, waited for; None, and `problems` says why, where there is none."""
+    def wait_for_trace(self) -> bytes | None:
+        """Wait for the trace and return it as gzipped JSON; None if there is none, with the reason in `problems`."""
         self._thread.join()
         if self._best is None:
             return None
@@ -54,7 +54,7 @@ class TorchTrace:
         if seconds < 0.5 * self._seconds:
             self.problems.append(f"the trace covers {seconds:.1f} s: that is {num_events} events")
         try:
-            return self._written(profiler)
+            return self._export(profiler)
         except Exception as error:  # noqa: BLE001  see the module
             self.problems.append(f"no trace: {type(error).__name__}: {error}")
             return None
@@ -66,40 +66,40 @@ class TorchTrace:
             self.problems.append(f"no trace: {type(error).__name__}: {error}")
 
     def _trace(self, torch: Any) -> None:
-        if users_profiler(torch):
+        if has_user_profiler(torch):
             self.problems.append("no trace: the code uses torch's profiler itself, and there is one in a process")
             return
-        with settings.variables_set({"KINETO_LOG_LEVEL": "99"}):  # It would else write to the worker's log.
-            self._take_windows(torch)
+        with settings.override_environment({"KINETO_LOG_LEVEL": "99"}):  # It would otherwise write to the worker's log.
+            self._record_windows(torch)
 
-    def _take_windows(self, torch: Any) -> None:
+    def _record_windows(self, torch: Any) -> None:
         end = time.monotonic() + self._seconds
-        length, rate = min(FIRST_S, self._seconds), 0.0
-        with _stepping_aside(torch) as aside:
+        length, rate = min(FIRST_WINDOW_S, self._seconds), 0.0
+        with _yield_to_user_profiler(torch) as aside:
             while length > 0.0 and not aside.is_set() and not self._ending.is_set():
                 began = time.monotonic()
-                profiler, num_events = self._window(torch, length, aside)
+                profiler, num_events = self._record_window(torch, length, aside)
                 lasted = time.monotonic() - began
                 if num_events and (self._best is None or num_events >= self._best[0]):
                     self._best = num_events, profiler, lasted
-                if num_events >= ENOUGH / 2:
+                if num_events >= MAX_EVENTS / 2:
                     break
                 rate = max(rate, num_events / lasted)
-                longest = ENOUGH / rate if rate else float("inf")
-                length = min(GROWTH * length, longest, end - time.monotonic())
+                longest = MAX_EVENTS / rate if rate else float("inf")
+                length = min(WINDOW_GROWTH * length, longest, end - time.monotonic())
         if aside.is_set():
             self.problems.append("the trace ended early: the code began to use torch's profiler itself")
         elif self._best is None:
             self.problems.append("no trace: torch ran no operation meanwhile")
 
-    def _window(self, torch: Any, length: float, aside: _Aside) -> tuple[Any, int]:
-        """Have the profiler on for so long."""
+    def _record_window(self, torch: Any, length: float, aside: _ProfilerArbiter) -> tuple[Any, int]:
+        """Run the profiler for `length` seconds."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         profiler = torch.profiler.profile(activities=activities, experimental_config=config)
-        with aside.ours() as may:
+        with aside.hold() as may:
             if not may:
                 return profiler, 0
             profiler.start()
@@ -113,7 +113,7 @@ class TorchTrace:
                 self.num_pauses += 1
         return profiler, len(profiler.profiler.kineto_results.events())
 
-    def _written(self, profiler: Any) -> bytes:
+    def _export(self, profiler: Any) -> bytes:
         directory = Path(self._scratch())
         try:
             path = directory / "trace.json"
@@ -126,15 +126,15 @@ class TorchTrace:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def users_profiler(torch: Any) -> bool:
-    """Whether the user's code has a profiler of torch's: one that only warms up can be seen nowhere else."""
+def has_user_profiler(torch: Any) -> bool:
+    """Whether the user's code has a torch profiler. Searches all objects: a profiler in warm-up shows nowhere else."""
     kinds = (torch.profiler._KinetoProfile, torch.autograd.profiler.profile)
     found = (each for each in gc.get_objects() if issubclass(type(each), kinds))
     return any(_OURS not in vars(each) for each in found)
 
 
-class _Aside:
-    """Whether the user's code wants the profiler; who wants it waits until ours is off."""
+class _ProfilerArbiter:
+    """Gives the user's code precedence for the profiler; it waits until ours is off."""
 
     def __init__(self) -> None:
         self._deciding = threading.Lock()
@@ -153,8 +153,8 @@ class _Aside:
                 return
 
     @contextlib.contextmanager
-    def ours(self) -> Iterator[bool]:
-        """Whether ours may be switched on, in the block."""
+    def hold(self) -> Iterator[bool]:
+        """Yield whether ours may be on within the block."""
         with self._deciding:
             may = not self._wanted.is_set()
             if may:
@@ -164,7 +164,7 @@ class _Aside:
         finally:
             self._off.set()
 
-    def give_way(self) -> None:
+    def yield_to_user(self) -> None:
         if threading.get_ident() != self._thread:
             with self._deciding:
                 self._wanted.set()
@@ -172,20 +172,20 @@ class _Aside:
 
 
 @contextlib.contextmanager
-def _stepping_aside(torch: Any) -> Iterator[_Aside]:
-    """Have whoever switches torch's profiler on, in another thread, wait until ours is off: two of them crash."""
-    aside, module = _Aside(), torch.autograd.profiler
+def _yield_to_user_profiler(torch: Any) -> Iterator[_ProfilerArbiter]:
+    """Make other threads that start torch's profiler wait until ours is off: two at once crash."""
+    aside, module = _ProfilerArbiter(), torch.autograd.profiler
     before = {name: getattr(module, name) for name in ("_prepare_profiler", "_enable_profiler")}
 
-    def giving_way(call: Any) -> Any:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            aside.give_way()
+    def yield_before(call: Any) -> Any:
+        def call_after_yielding(*args: Any, **kwargs: Any) -> Any:
+            aside.yield_to_user()
             return call(*args, **kwargs)
 
-        return called
+        return call_after_yielding
 
     for name, call in before.items():
-        setattr(module, name, giving_way(call))
+        setattr(module, name, yield_before(call))
     try:
         yield aside
     finally:

@@ -1,6 +1,6 @@
-"""How a checkpoint gets from the user's hands into staging: copied, moved, snapshotted, or left where it is.
+"""How a checkpoint gets from the user into staging: copied, moved, snapshotted, or left in place.
 
-At most one is on its way in the background of a worker. The next one waits for it, so memory stays bounded.
+A worker has at most one upload in the background. The next one waits for it, so memory stays bounded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from msgspec import Raw
 
 from paceline._core.system import make_private_dirs
-from paceline._engine.messages import CheckpointRecord, FileEntry, Staged
-from paceline._storage.commit import has_links, sealed_in_place, staged_copy, staged_move
-from paceline._storage.depot import Depot
+from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
+from paceline._storage.commit import has_links, stage_copy, stage_in_place, stage_move
 from paceline._storage.files import Files
-from paceline._storage.state import STEM, Arena, Snapshot, snapshot
+from paceline._storage.run_store import RunStore
+from paceline._storage.state import STEM, SnapshotMemory, StateSnapshot, take_snapshot
 
 log = logging.getLogger("paceline")
 
@@ -34,12 +34,12 @@ class Directory:
     path: Path
     delete: bool = False
     complete: Callable[[], None] | None = None
-    """Waits until they are all there, where something still writes them; called where they are staged."""
+    """Waits until all files are there, if something still writes them; called on the thread that stages them."""
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """Files that the user, or the user's own upload function, put where they belong."""
+    """Files that the user, or the user's own upload function, already put in their final place."""
 
     path: Path
 
@@ -51,16 +51,16 @@ class State:
     tree: Any
     allow_pickle: bool = False
     stem: str = STEM
-    """What the names of its files begin with."""
+    """The prefix of its file names."""
     notes: bytes = b""
-    """The user's own, that go with it; nothing where there are none."""
+    """The user's own metadata for it; empty if there is none."""
 
 
-Source = Directory | InPlace | State
+CheckpointSource = Directory | InPlace | State
 
 
 class Uploader:
-    def __init__(self, files: Files, depot: Depot, attempt: int, rank: int) -> None:
+    def __init__(self, files: Files, depot: RunStore, attempt: int, rank: int) -> None:
         layout = depot.layout
         self._files = files
         self._depot = depot
@@ -68,23 +68,25 @@ class Uploader:
         self._attempt = attempt
         self._rank = rank
         self._scratch = layout.scratch(attempt, rank)
-        self._arena = Arena()
+        self._arena = SnapshotMemory()
         self._thread: threading.Thread | None = None
 
     def scratch_directory(self) -> Path:
-        """An empty directory on the run's own storage; a checkpoint made of it is moved, never copied."""
+        """Create an empty directory on the run's own storage; a checkpoint made from it is moved, never copied."""
         make_private_dirs(self._scratch)
         return Path(tempfile.mkdtemp(dir=self._scratch))
 
-    def upload(self, seq: int, name: str, source: Source) -> Staged:
+    def upload(self, seq: int, name: str, source: CheckpointSource) -> StagedFiles:
         """Stage a checkpoint and return when its files are durable."""
         self.wait()
-        return self._stage(seq, name, self._held(source))
+        return self._stage(seq, name, self._freeze_source(source))
 
-    def upload_later(self, seq: int, name: str, source: Source, done: Callable[[Staged | Exception], None]) -> None:
-        """Take what must not change any more now, and stage it in the background."""
+    def upload_later(
+        self, seq: int, name: str, source: CheckpointSource, done: Callable[[StagedFiles | Exception], None]
+    ) -> None:
+        """Snapshot what must not change any more, and stage it in the background."""
         self.wait()
-        held = self._held(source)
+        held = self._freeze_source(source)
 
         def work() -> None:
             try:
@@ -98,11 +100,11 @@ class Uploader:
         self._thread.start()
 
     def discard(self, seq: int) -> None:
-        """Free what was staged for a checkpoint that will not be: the disk may be full of it."""
+        """Free what was staged for a checkpoint that was given up: it may fill the disk."""
         self.wait()
-        self._cleared(seq)
+        self._remove_staged(seq)
 
-    def _cleared(self, seq: int) -> None:
+    def _remove_staged(self, seq: int) -> None:
         try:
             self._files.remove_tree(self._layout.staged_rank(self._attempt, seq, self._rank))
         except OSError as error:
@@ -113,41 +115,41 @@ class Uploader:
             self._thread.join()
             self._thread = None
 
-    def _held(self, source: Source) -> Directory | InPlace | Snapshot:
+    def _freeze_source(self, source: CheckpointSource) -> Directory | InPlace | StateSnapshot:
         if isinstance(source, State):
-            taken = snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
+            taken = take_snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
             return replace(taken, notes=source.notes)
         return source
 
-    def _stage(self, seq: int, name: str, held: Directory | InPlace | Snapshot) -> Staged:
+    def _stage(self, seq: int, name: str, held: Directory | InPlace | StateSnapshot) -> StagedFiles:
         if isinstance(held, Directory) and held.complete is not None:
             held.complete()
         if isinstance(held, InPlace):
-            return Staged(self._rank, sealed_in_place(self._files, held.path), in_place=True)
+            return StagedFiles(self._rank, stage_in_place(self._files, held.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)
         self._files.remove_tree(target)
         try:
-            files = self._filled(target, held)
-            self._depot.keep(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
-            return Staged(self._rank, files)
+            files = self._fill_staging(target, held)
+            self._depot.upload_staged(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
+            return StagedFiles(self._rank, files)
         except Exception:
-            self._cleared(seq)
+            self._remove_staged(seq)
             raise
 
-    def _filled(self, target: Path, held: Directory | Snapshot) -> tuple[FileEntry, ...]:
-        if isinstance(held, Snapshot):
+    def _fill_staging(self, target: Path, held: Directory | StateSnapshot) -> tuple[FileEntry, ...]:
+        if isinstance(held, StateSnapshot):
             self._files.make_dir(target)
             return held.write(target, self._files)
         ours = held.path.is_relative_to(self._scratch)
-        # A link that is moved would still be a link: what it leads to may change or go, so it is copied.
-        if (ours or (held.delete and self._same_disk(held.path))) and not has_links(held.path):
-            return staged_move(self._files, held.path, target)
+        # A moved link would still be a link, whose target may change or vanish, so it is copied.
+        if (ours or (held.delete and self._is_same_disk(held.path))) and not has_links(held.path):
+            return stage_move(self._files, held.path, target)
         self._files.make_dir(target)
-        entries = staged_copy(self._files, held.path, target)
+        entries = stage_copy(self._files, held.path, target)
         if held.delete or ours:
             with contextlib.suppress(OSError):
                 shutil.rmtree(held.path)
         return entries
 
-    def _same_disk(self, path: Path) -> bool:
+    def _is_same_disk(self, path: Path) -> bool:
         return path.stat().st_dev == self._layout.root.stat().st_dev and not path.is_symlink()

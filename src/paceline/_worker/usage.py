@@ -1,7 +1,7 @@
-"""What this worker uses: processor, memory, its GPUs, and where its time went. Read while the user's thread works.
+"""Measures what this worker uses: CPU, memory, its GPUs, and where its time went. Runs while the user's thread works.
 
-Nothing here touches CUDA: GPUs are asked through NVML, the driver's own library, which opens no context on them. That
-is done in a thread of its own, since a driver in trouble may not answer, and the one that listens has to.
+Nothing here touches CUDA: GPUs are queried through NVML, the driver's own library, which opens no context on them. A
+separate thread does that, because a broken driver may not answer, and the listening thread must not block.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import system
-from paceline._core.spending import CHECKPOINT, DATA, REPORT, SETUP
+from paceline._core.time_accounting import CHECKPOINT, DATA, REPORT, SETUP
 from paceline._engine.local.devices import this_machine
-from paceline._engine.messages import GpuUse, RankUse
+from paceline._engine.messages import GpuUsage, RankUsage
 from paceline._worker.nvml import Nvml
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 _ANSWER_S = 0.05
-"""How long the GPUs may take to answer; what they say later is told the next time."""
+"""How long the GPUs may take to answer; a later answer is reported the next time."""
 
 
-class Usage:
+class UsageMeter:
     """Of one worker in one attempt."""
 
-    def __init__(self, context: Context, *, shared: bool = False) -> None:
-        """`shared`: the process has done other things before, which do not count."""
+    def __init__(self, context: WorkerContext, *, shared: bool = False) -> None:
+        """`shared`: the process has done other work before, which does not count."""
         self._context = context
         self._cpu_s_before = _cpu_s() if shared else 0.0
         self._host = socket.gethostname()
-        self._gpus = _Gpus(context.begin.devices) if context.begin.devices else None
+        self._gpus = _GpuPoller(context.begin.devices) if context.begin.devices else None
 
-    def now(self) -> RankUse:
+    def measure(self) -> RankUsage:
         begin = self._context.begin
-        wall_s, sums = self._context.spending.read()
+        wall_s, sums = self._context.time_accounting.read()
         devices = begin.devices
-        return RankUse(
+        return RankUsage(
             begin.rank,
             cpu_s=round(max(0.0, _cpu_s() - self._cpu_s_before), 2),
             rss_bytes=_resident_bytes(),
             gpus=self._gpus.read() if self._gpus is not None else (),
-            # Parts are rounded down and the whole up: they never sum to more than it.
+            # Parts are rounded down and the whole up, so their sum never exceeds it.
             wall_s=round(_milliseconds(wall_s) + 0.001, 3),
             setup_s=_milliseconds(sums[SETUP]),
             data_s=_milliseconds(sums[DATA]),
@@ -68,7 +68,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _cpu_s() -> float:
-    seen = system.condition(os.getpid())
+    seen = system.read_process_status(os.getpid())
     if seen is not None:
         return seen.cpu_s
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -76,33 +76,33 @@ def _cpu_s() -> float:
 
 
 def _resident_bytes() -> int:
-    """Memory that several of the processes hold together counts for each of them."""
+    """Memory shared by several of the processes counts for each of them."""
     total, below = 0, [os.getpid()]
     while below:
         pid = below.pop()
         total += system.resident_bytes(pid) or 0
-        below += system.children(pid)
+        below += system.child_pids(pid)
     return total
 
 
-class _Gpus:
-    """Those given to this worker, asked in a thread."""
+class _GpuPoller:
+    """Queries the GPUs of this worker on a separate thread."""
 
     def __init__(self, devices: tuple[int, ...]) -> None:
         """`devices`: indices among the visible ones."""
         self._devices = devices
         self._asked = threading.Event()
         self._answered = threading.Event()
-        self._last: tuple[GpuUse, ...] = ()
+        self._last: tuple[GpuUsage, ...] = ()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def read(self) -> tuple[GpuUse, ...]:
-        """What they said last: at best just now."""
+    def read(self) -> tuple[GpuUsage, ...]:
+        """Return the last answer: at best from just now."""
         if self._is_closed:
             return self._last
         if self._thread is None:
-            self._thread = threading.Thread(target=self._ask, name="paceline-gpus", daemon=True)
+            self._thread = threading.Thread(target=self._poll_loop, name="paceline-gpus", daemon=True)
             self._thread.start()
         self._answered.clear()
         self._asked.set()
@@ -110,13 +110,13 @@ class _Gpus:
         return self._last
 
     def close(self) -> None:
-        """The thread ends, once the driver has answered it."""
+        """The thread ends once the driver has answered it."""
         self._is_closed = True
         self._asked.set()
 
-    def _ask(self) -> None:
+    def _poll_loop(self) -> None:
         names = this_machine().gpus
-        nvml = Nvml.opened()
+        nvml = Nvml.open()
         while True:
             self._asked.wait()
             if self._is_closed:
@@ -127,21 +127,21 @@ class _Gpus:
                 name = names[device] if device < len(names) else str(device)
                 use = nvml.use(name) if nvml is not None else None
                 if use is None:
-                    use = _torch_use(device, name)
+                    use = _read_gpu_from_torch(device, name)
                 if use is not None:
                     uses.append(use)
             self._last = tuple(uses)
             self._answered.set()
 
 
-def _torch_use(device: int, name: str) -> GpuUse | None:
-    """What torch knows of a GPU that it works on already; asked of another one it would open a context there."""
+def _read_gpu_from_torch(device: int, name: str) -> GpuUsage | None:
+    """What torch knows about a GPU that it already uses; querying another one would open a context there."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized() or not cuda.memory_reserved(device):
         return None
     try:
         free, total = cuda.mem_get_info(device)
-    except RuntimeError:  # Whatever is wrong with it, the user's code is told.
+    except RuntimeError:  # The user's code gets the error, whatever it is.
         return None
-    return GpuUse(int(name) if name.isdigit() else device, total - free, total)
+    return GpuUsage(int(name) if name.isdigit() else device, total - free, total)

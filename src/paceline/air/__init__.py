@@ -1,11 +1,11 @@
-"""The older names of `paceline.train`: `session.report()`, `ScalingConfig`, `RunConfig`, `Checkpoint`, `Result`.
+"""Older names for `paceline.train`: `session.report()`, `ScalingConfig`, `RunConfig`, `Checkpoint`, `Result`.
 
-A script that imports these has metrics of the run's own among those it reports: iterations, times, host and process.
+Reports made through these names also contain automatic metrics: iterations, times, host and process.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.air import config, session
@@ -24,7 +24,7 @@ __all__ = [
     "session",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.air.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"),

@@ -1,4 +1,4 @@
-"""Where older scripts import `Checkpoint` from."""
+"""Import location of `Checkpoint` for older scripts."""
 
 from paceline.train.checkpoint import Checkpoint
 

@@ -1,6 +1,6 @@
-"""The configurations with the arguments that they once had.
+"""The configuration classes with their older arguments.
 
-What an argument asked for that a run does by itself, or does not do, is said once, as a warning, where it is given.
+Arguments that have no effect here raise a warning that says what to use instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
 
 
 class ScalingConfig(modern.ScalingConfig):
-    """`paceline.train.ScalingConfig`, with `trainer_resources`, which were for a process that a run does not have."""
+    """`paceline.train.ScalingConfig`, with `trainer_resources`, which has no effect: there is no separate trainer
+    process."""
 
     def __init__(
         self,
@@ -29,9 +30,13 @@ class ScalingConfig(modern.ScalingConfig):
         **others: Any,
     ) -> None:
         if trainer_resources:
-            _say(f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script, and takes none")
+            _warn_no_effect(
+                f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script, and takes none"
+            )
         if _max_cpu_fraction_per_node is not None:
-            _say(f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}", "no CPUs are set aside for datasets")
+            _warn_no_effect(
+                f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}", "no CPUs are set aside for datasets"
+            )
         super().__init__(
             num_workers=1 if num_workers is None else num_workers,
             use_gpu=use_gpu,
@@ -42,7 +47,7 @@ class ScalingConfig(modern.ScalingConfig):
 
 
 class CheckpointConfig(modern.CheckpointConfig):
-    """`paceline.train.CheckpointConfig`. How often there is a checkpoint is what the train function reports."""
+    """`paceline.train.CheckpointConfig`. The train function decides how often to report a checkpoint."""
 
     def __init__(
         self,
@@ -54,9 +59,11 @@ class CheckpointConfig(modern.CheckpointConfig):
         **others: Any,
     ) -> None:
         if checkpoint_frequency:
-            _say(f"checkpoint_frequency={checkpoint_frequency}", "there is one whenever the function reports one")
+            _warn_no_effect(
+                f"checkpoint_frequency={checkpoint_frequency}", "there is one whenever the function reports one"
+            )
         if checkpoint_at_end:
-            _say("checkpoint_at_end=True", "report a checkpoint before the train function returns")
+            _warn_no_effect("checkpoint_at_end=True", "report a checkpoint before the train function returns")
         super().__init__(
             num_to_keep=num_to_keep,
             checkpoint_score_attribute=checkpoint_score_attribute,
@@ -66,7 +73,7 @@ class CheckpointConfig(modern.CheckpointConfig):
 
 
 class FailureConfig(modern.FailureConfig):
-    """`paceline.train.FailureConfig`. `fail_fast` is `max_failures=0`."""
+    """`paceline.train.FailureConfig`. `fail_fast` means `max_failures=0`."""
 
     def __init__(self, max_failures: int = 0, fail_fast: bool | str = False, **others: Any) -> None:
         if fail_fast and max_failures:
@@ -75,7 +82,7 @@ class FailureConfig(modern.FailureConfig):
 
 
 class RunConfig(modern.RunConfig):
-    """`paceline.train.RunConfig`, with `local_dir` for `storage_path`, and with what was for a terminal or a tuner."""
+    """`paceline.train.RunConfig`, with `local_dir` for `storage_path`, and with older terminal and tuner options."""
 
     def __init__(
         self,
@@ -109,7 +116,7 @@ class RunConfig(modern.RunConfig):
             ),
         ):
             if value is not None and value is not False:
-                _say(f"{name_of}={value!r}", instead)
+                _warn_no_effect(f"{name_of}={value!r}", instead)
         super().__init__(
             name=name,
             storage_path=places[0] if places else None,
@@ -120,5 +127,5 @@ class RunConfig(modern.RunConfig):
         )
 
 
-def _say(given: str, instead: str) -> None:
+def _warn_no_effect(given: str, instead: str) -> None:
     warnings.warn(f"{given} has no effect here: {instead}", UserWarning, stacklevel=3)

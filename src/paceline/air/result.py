@@ -1,4 +1,4 @@
-"""Where older scripts import `Result` from."""
+"""Import location of `Result` for older scripts."""
 
 from paceline.train.result import Result
 

@@ -1,12 +1,12 @@
-"""What a train function called before `paceline.train` had these: `report`, `get_checkpoint`, `get_world_rank` ..."""
+"""The older functions for use in a train function: `report`, `get_checkpoint`, `get_world_rank` and others."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from paceline._worker import context as worker_context
-from paceline._worker.context import Context
-from paceline.air.autofilled import filled, trial_id
+from paceline._worker.context import WorkerContext
+from paceline.air.auto_metrics import add_auto_metrics, trial_id
 from paceline.train import session
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import TrialResources, get_checkpoint, get_dataset_shard
@@ -31,65 +31,65 @@ __all__ = [
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
     """Record metrics, and optionally a checkpoint, as `paceline.train.report` does.
 
-    The run's own are added: `training_iteration`, `time_total_s`, `hostname`, `pid`, `config` and so on.
+    Adds automatic metrics: `training_iteration`, `time_total_s`, `hostname`, `pid`, `config` and others.
     """
     if not isinstance(metrics, dict):
         raise TypeError(f"metrics={metrics!r} is not a dict")
-    session.report(filled(_context(), metrics, has_checkpoint=checkpoint is not None), checkpoint=checkpoint)
+    session.report(add_auto_metrics(_context(), metrics, has_checkpoint=checkpoint is not None), checkpoint=checkpoint)
 
 
 def get_world_rank() -> int:
-    """The number of this worker among all."""
+    """Return the rank of this worker."""
     return session.get_context().get_world_rank()
 
 
 def get_world_size() -> int:
-    """How many workers there are."""
+    """Return the number of workers."""
     return session.get_context().get_world_size()
 
 
 def get_local_rank() -> int:
-    """The number of this worker among those on its machine."""
+    """Return the rank of this worker on its node."""
     return session.get_context().get_local_rank()
 
 
 def get_local_world_size() -> int:
-    """How many workers there are on its machine."""
+    """Return the number of workers on this node."""
     return session.get_context().get_local_world_size()
 
 
 def get_node_rank() -> int:
-    """The number of its machine among all."""
+    """Return the rank of this node."""
     return session.get_context().get_node_rank()
 
 
 def get_experiment_name() -> str:
-    """The name of the run."""
+    """Return the name of the run."""
     return session.get_context().get_experiment_name()
 
 
 def get_trial_name() -> str:
-    """A run is one trial: its name."""
+    """Return the name of the run, which is also its trial name."""
     return session.get_context().get_trial_name()
 
 
 def get_trial_id() -> str:
-    """The same for a run in each of its attempts, and on all ranks."""
+    """Return an ID that is the same for all attempts and ranks of a run."""
     return trial_id(_context().begin)
 
 
 def get_trial_dir() -> str:
-    """The run's directory, or its address in a store."""
+    """Return the run's directory, or its address in a store."""
     return session.get_context().get_trial_dir()
 
 
 def get_trial_resources() -> TrialResources:
-    """What this worker has: its threads and its accelerators."""
+    """Return the resources of this worker: its threads and accelerators."""
     return session.get_context().get_trial_resources()
 
 
-def _context() -> Context:
-    session.get_context()  # Says what to do where there is none.
+def _context() -> WorkerContext:
+    session.get_context()  # Raises with a hint outside of a worker.
     context = worker_context.current()
     assert context is not None
     return context

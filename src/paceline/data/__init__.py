@@ -1,9 +1,9 @@
-"""Streaming datasets: what people read, transform, split and iterate when they train.
+"""Streaming datasets for training: read, transform, split and iterate.
 
-Each name is loaded when it is first asked for.
+Names are imported lazily, on first access.
 """
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline._core.errors": ("DataError",),
@@ -23,14 +23,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.dataset": ("Dataset", "MaterializedDataset"),
     "paceline.data.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
     "paceline.data.expressions": ("col", "lit"),
-    "paceline.data.from_others": (
+    "paceline.data.interop": (
         "as_dataset",
         "from_huggingface",
         "from_polars",
         "from_tf",
         "from_torch",
     ),
-    "paceline.data.grouped": ("GroupedData",),
+    "paceline.data.grouped_data": ("GroupedData",),
     "paceline.data.iterator": ("DataIterator",),
     "paceline.data.pool": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "paceline.data.preprocessor": ("Preprocessor",),
@@ -65,4 +65,4 @@ _SUBMODULES = ("preprocessors",)
 
 __all__ = sorted([*_SUBMODULES, *(name for names in _NAMES.values() for name in names)])
 
-__getattr__ = on_demand(__name__, _NAMES, submodules=_SUBMODULES)
+__getattr__ = make_lazy_getattr(__name__, _NAMES, submodules=_SUBMODULES)

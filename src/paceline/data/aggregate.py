@@ -1,6 +1,6 @@
-"""What a group of rows, or all of them, come to: sums, means, deviations and the like.
+"""Aggregates over a group of rows or all rows: sums, means, deviations and more.
 
-A missing value is null or NaN, whichever form the column happens to have.
+Null and NaN both count as missing, whichever the column uses.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
-from paceline.data.groups import AggregateFn as AggregateFn
-from paceline.data.groups import Array, Combined, Groups
-from paceline.data.keys import Keys
-from paceline.data.plan import Map, Node
-from paceline.data.position import Delivered
-from paceline.data.transform import Scope, Transform
+from paceline.data.group_aggregation import AggregateFn as AggregateFn
+from paceline.data.group_aggregation import Array, GroupAggregation, SortedGroups
+from paceline.data.plan import Map, PlanNode
+from paceline.data.sharding import RowDelivery
+from paceline.data.sort_keys import SortKeys
+from paceline.data.transform import Transform, TransformScope
 
 
-class _OfColumn(AggregateFn):
-    """What is computed from one column. The last state of each is how many values of the group are missing."""
+class _ColumnAggregate(AggregateFn):
+    """An aggregate of one column. Its last state is the number of missing values in the group."""
 
     label = ""
     needs_numbers = True
@@ -35,38 +35,38 @@ class _OfColumn(AggregateFn):
         self.ignore_nulls = ignore_nulls
         self.name = alias_name or f"{self.label}({on})"
 
-    def partial(self, groups: Groups) -> list[Column]:
-        values = _valued(groups.block, self.on)
+    def compute_states(self, groups: SortedGroups) -> list[Column]:
+        values = _nullable_values(groups.block, self.on)
         if self.needs_numbers and not _is_number(values.type):
             raise TypeError(f"{self.name}: the column {self.on!r} has no numbers, but {values.type}")
-        missing = groups.reduced(values, "count", pc.CountOptions(mode="only_null"))
-        return [*self.states(groups, values), missing]
+        missing = groups.reduce_values(values, "count", pc.CountOptions(mode="only_null"))
+        return [*self.value_states(groups, values), missing]
 
-    def merged(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
-        return [*self.joined(groups, states[:-1]), groups.reduced(states[-1], "sum")]
+    def merge_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
+        return [*self.join_states(groups, states[:-1]), groups.reduce_values(states[-1], "sum")]
 
-    def final(self, states: Sequence[Column]) -> Column:
-        values = as_arrow(self.value(states[:-1]))
+    def finalize_states(self, states: Sequence[Column]) -> Column:
+        values = as_arrow(self.states_to_column(states[:-1]))
         if self.ignore_nulls:
             return values
         whole = pc.equal(as_arrow(states[-1]), 0)
         return pc.if_else(whole, values, pa.scalar(None, values.type))
 
-    def of_nothing(self) -> Any:
+    def empty_value(self) -> Any:
         return None
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
         raise NotImplementedError
 
-    def joined(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
+    def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         raise NotImplementedError
 
-    def value(self, states: Sequence[Column]) -> Column:
+    def states_to_column(self, states: Sequence[Column]) -> Column:
         return states[0]
 
 
-class Count(_OfColumn):
-    """How many rows; with `on` and `ignore_nulls=True`, how many that are not missing there."""
+class Count(_ColumnAggregate):
+    """The number of rows; with `on` and `ignore_nulls=True`, the number of non-missing values in that column."""
 
     label = "count"
     needs_numbers = False
@@ -75,62 +75,62 @@ class Count(_OfColumn):
         super().__init__(on or "", ignore_nulls, alias_name)
         self.on_column = on
 
-    def partial(self, groups: Groups) -> list[Column]:
+    def compute_states(self, groups: SortedGroups) -> list[Column]:
         if self.on_column is None:
             return [groups.lengths.astype(np.int64)]
-        values = _valued(groups.block, self.on_column)
+        values = _nullable_values(groups.block, self.on_column)
         mode = "only_valid" if self.ignore_nulls else "all"
-        return [groups.reduced(values, "count", pc.CountOptions(mode=mode))]
+        return [groups.reduce_values(values, "count", pc.CountOptions(mode=mode))]
 
-    def merged(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
-        return [groups.reduced(states[0], "sum")]
+    def merge_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
+        return [groups.reduce_values(states[0], "sum")]
 
-    def final(self, states: Sequence[Column]) -> Column:
+    def finalize_states(self, states: Sequence[Column]) -> Column:
         return states[0]
 
-    def of_nothing(self) -> Any:
+    def empty_value(self) -> Any:
         return 0
 
 
-class _ByArrow(_OfColumn):
-    """What a function of Arrow's does to values, and to what it gave for parts of them."""
+class _ArrowAggregate(_ColumnAggregate):
+    """An aggregate whose Arrow function both reduces values and merges partial results."""
 
     function = ""
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
-        return self.joined(groups, [values])
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+        return self.join_states(groups, [values])
 
-    def joined(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
-        return [groups.reduced(states[0], self.function)]
+    def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
+        return [groups.reduce_values(states[0], self.function)]
 
 
-class Sum(_ByArrow):
-    """The sum; null for a group in which all is missing."""
+class Sum(_ArrowAggregate):
+    """The sum; null for a group with only missing values."""
 
     label = function = "sum"
 
 
-class Min(_ByArrow):
+class Min(_ArrowAggregate):
     label = function = "min"
     needs_numbers = False
 
 
-class Max(_ByArrow):
+class Max(_ArrowAggregate):
     label = function = "max"
     needs_numbers = False
 
 
-class AbsMax(_ByArrow):
+class AbsMax(_ArrowAggregate):
     """The largest absolute value."""
 
     label = "abs_max"
     function = "max"
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
-        return self.joined(groups, [pc.abs(values)])
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+        return self.join_states(groups, [pc.abs(values)])
 
 
-class Std(_OfColumn):
+class Std(_ColumnAggregate):
     """The standard deviation; NaN for a group of `ddof` values or fewer."""
 
     label = "std"
@@ -139,17 +139,17 @@ class Std(_OfColumn):
         super().__init__(on, ignore_nulls, alias_name)
         self.ddof = ddof
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
-        # Number, mean and sum of squared distances from it: squares of the values themselves would lose all digits
-        # where the mean is large.
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+        # The state is count, mean and sum of squared deviations: sums of squared values would lose all precision if the
+        # mean is large.
         valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
         numbers = pc.fill_null(pc.cast(values, pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-        return _moments(groups, valid.astype(np.int64), numbers, np.zeros(len(numbers)))
+        return _merge_moments(groups, valid.astype(np.int64), numbers, np.zeros(len(numbers)))
 
-    def joined(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
-        return _moments(groups, *(as_numpy(state) for state in states))
+    def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
+        return _merge_moments(groups, *(as_numpy(state) for state in states))
 
-    def value(self, states: Sequence[Column]) -> Column:
+    def states_to_column(self, states: Sequence[Column]) -> Column:
         count, _, squares = (as_numpy(state) for state in states)
         with np.errstate(all="ignore"):
             deviation = np.sqrt(np.where(count > self.ddof, squares / (count - self.ddof), np.nan))
@@ -162,47 +162,47 @@ class Mean(Std):
     def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, 0, ignore_nulls, alias_name)
 
-    def value(self, states: Sequence[Column]) -> Column:
+    def states_to_column(self, states: Sequence[Column]) -> Column:
         return pa.array(as_numpy(states[1]), mask=as_numpy(states[0]) == 0)
 
 
-def _moments(groups: Groups, count: Array, mean: Array, squares: Array) -> list[Column]:
-    """Number, mean and squared distances of groups, from those of their parts."""
+def _merge_moments(groups: SortedGroups, count: Array, mean: Array, squares: Array) -> list[Column]:
+    """Merge count, mean and sum of squared deviations of the parts of each group."""
 
     def total(values: Array) -> Array:
         return np.add.reduceat(values, groups.starts)
 
     with np.errstate(all="ignore"):
         counts = total(count)
-        # Measured from the first of the group, so that what is added up is small.
+        # Relative to the group's first mean, which keeps the sums small.
         origin = mean[groups.starts]
         means = origin + total(count * (mean - origin[groups.ids])) / np.maximum(counts, 1)
         return [counts, means, total(squares + count * (mean - means[groups.ids]) ** 2)]
 
 
-class _OfValues(_OfColumn):
-    """What needs all values of a group, or all different ones: the states are lists."""
+class _ValueListAggregate(_ColumnAggregate):
+    """An aggregate that needs all values of a group, or all distinct ones: its states are lists."""
 
-    def lists(self, groups: Groups, values: Any, ids: Array) -> Any:
-        """A list for each group of which there are values."""
-        return groups.reduced(values, "list", ids=ids)
+    def collect_lists(self, groups: SortedGroups, values: Any, ids: Array) -> Any:
+        """Return a list for each group that has values."""
+        return groups.reduce_values(values, "list", ids=ids)
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
-        return [self.lists(groups, values, groups.ids)]
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+        return [self.collect_lists(groups, values, groups.ids)]
 
-    def joined(self, groups: Groups, states: Sequence[Column]) -> list[Column]:
+    def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         parts = as_arrow(states[0])
         ids = np.repeat(groups.ids, as_numpy(pc.list_value_length(parts)))
-        lists = self.lists(groups, pc.list_flatten(parts), ids)
+        lists = self.collect_lists(groups, pc.list_flatten(parts), ids)
         there = np.unique(ids)
-        if len(there) == groups.num:
+        if len(there) == groups.num_groups:
             return [lists]
         found = dict(zip(there.tolist(), lists.to_pylist(), strict=True))
-        return [pa.chunked_array([pa.array([found.get(group, []) for group in range(groups.num)], lists.type)])]
+        return [pa.chunked_array([pa.array([found.get(group, []) for group in range(groups.num_groups)], lists.type)])]
 
 
-class Quantile(_OfValues):
-    """The value below which a part `q` of all lies, interpolated between the two nearest."""
+class Quantile(_ValueListAggregate):
+    """The `q` quantile, interpolated between the two nearest values."""
 
     label = "quantile"
 
@@ -212,50 +212,50 @@ class Quantile(_OfValues):
         super().__init__(on, ignore_nulls, alias_name)
         self.q = q
 
-    def states(self, groups: Groups, values: Any) -> list[Column]:
-        return super().states(groups, pc.cast(values, pa.float64()))
+    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+        return super().value_states(groups, pc.cast(values, pa.float64()))
 
-    def value(self, states: Sequence[Column]) -> Column:
+    def states_to_column(self, states: Sequence[Column]) -> Column:
         lists = (pc.drop_null(part.values).to_numpy(zero_copy_only=False) for part in as_arrow(states[0]))
         found = [float(np.quantile(part, self.q)) if len(part) else None for part in lists]
         return pa.array(found, pa.float64())
 
 
-class Unique(_OfValues):
-    """The different values, in no particular order."""
+class Unique(_ValueListAggregate):
+    """The distinct values, in no particular order."""
 
     label = "unique"
     needs_numbers = False
 
-    def lists(self, groups: Groups, values: Any, ids: Array) -> Any:
-        if pa.types.is_null(values.type):  # Arrow's own function does not survive it
+    def collect_lists(self, groups: SortedGroups, values: Any, ids: Array) -> Any:
+        if pa.types.is_null(values.type):  # Arrow's own function crashes on it
             one = [] if self.ignore_nulls else [None]
             return pa.chunked_array([pa.array([one] * len(np.unique(ids)), pa.list_(pa.null()))])
-        return groups.reduced(
+        return groups.reduce_values(
             values, "distinct", pc.CountOptions(mode="only_valid" if self.ignore_nulls else "all"), ids
         )
 
-    def final(self, states: Sequence[Column]) -> Column:
+    def finalize_states(self, states: Sequence[Column]) -> Column:
         return states[0]
 
-    def of_nothing(self) -> Any:
+    def empty_value(self) -> Any:
         return []
 
 
 class CountDistinct(Unique):
-    """How many different values."""
+    """The number of distinct values."""
 
     label = "count_distinct"
 
-    def final(self, states: Sequence[Column]) -> Column:
+    def finalize_states(self, states: Sequence[Column]) -> Column:
         return pc.list_value_length(states[0]).cast(pa.int64())
 
-    def of_nothing(self) -> Any:
+    def empty_value(self) -> Any:
         return 0
 
 
-def _valued(block: Block, name: str) -> Any:
-    """A column as Arrow data in which whatever is missing is null."""
+def _nullable_values(block: Block, name: str) -> Any:
+    """Return a column as Arrow data, with missing values as null."""
     values = block.column(name)
     if isinstance(values, np.ndarray) and values.ndim > 1:
         raise TypeError(f"the column {name!r} is of type {type_of(values)}: only single values can be aggregated")
@@ -280,7 +280,7 @@ def _is_number(kind: Any) -> bool:
 
 @dataclass(frozen=True)
 class PartialAggregates(Transform):
-    """The states of aggregates over the rows of a unit, as one row for some tens of megabytes of it."""
+    """Computes aggregate states over the rows of a unit: one row of states per block."""
 
     aggregates: tuple[AggregateFn, ...]
 
@@ -288,34 +288,34 @@ class PartialAggregates(Transform):
     def name(self) -> str:
         return f"aggregate({', '.join(aggregate.name for aggregate in self.aggregates)})"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        combined = Combined(Keys.ascending(()), self.aggregates)
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        combined = GroupAggregation(SortKeys.ascending(()), self.aggregates)
         for block in blocks:
             if block.num_rows:
-                yield combined.arranged(block, 0, 0)[0]
+                yield combined.arrange(block, 0, 0)[0]
 
 
-def partially(plan: Node, aggregates: Sequence[AggregateFn]) -> Node:
-    """A plan of the states of aggregates over all rows of another; `aggregated` takes what comes of it."""
-    return Map(plan, PartialAggregates(checked(aggregates)))
+def plan_partial_aggregates(plan: PlanNode, aggregates: Sequence[AggregateFn]) -> PlanNode:
+    """Return a plan that computes aggregate states over all rows of `plan`, for `finish_aggregates`."""
+    return Map(plan, PartialAggregates(check_aggregates(aggregates)))
 
 
-def aggregated(deliveries: Iterable[Delivered], aggregates: Sequence[AggregateFn]) -> dict[str, Any]:
-    """The value of each aggregate by its name, from what was delivered of a plan made by `partially`."""
-    combined = Combined(Keys.ascending(()), checked(aggregates))
+def finish_aggregates(deliveries: Iterable[RowDelivery], aggregates: Sequence[AggregateFn]) -> dict[str, Any]:
+    """Return each aggregate's value by name, from the output of a `plan_partial_aggregates` plan."""
+    combined = GroupAggregation(SortKeys.ascending(()), check_aggregates(aggregates))
     held: list[Block] = []
     for delivery in deliveries:
         held.append(delivery.block)
         if len(held) >= 256:
-            held = [combined.merged(held)]
+            held = [combined.merge_states(held)]
     if not held:
-        return {aggregate.name: aggregate.of_nothing() for aggregate in aggregates}
-    result = combined.finished(held)
+        return {aggregate.name: aggregate.empty_value() for aggregate in aggregates}
+    result = combined.finish_states(held)
     return {name: as_arrow(values)[0].as_py() for name, values in result.columns.items()}
 
 
-def checked(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()) -> tuple[AggregateFn, ...]:
-    """The aggregates, if each has a name of its own."""
+def check_aggregates(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()) -> tuple[AggregateFn, ...]:
+    """Return the aggregates after checking that their names are unique."""
     names = list(keys)
     for aggregate in aggregates:
         if not isinstance(aggregate, AggregateFn):

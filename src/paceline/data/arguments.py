@@ -1,4 +1,4 @@
-"""Whether what the functions of `read.py` are given is what they take; what is not is named, with what would be."""
+"""Argument checks for the functions of `read.py`. Errors name the argument and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from paceline.data.expressions import Expr, parsed
+from paceline.data.expressions import Expr, parse_expression
 from paceline.data.files import Paths
 
 
-def condition(given: Any) -> Any:
+def parse_filter(given: Any) -> Any:
     if isinstance(given, str):
-        return parsed(given)
+        return parse_expression(given)
     if given is None or isinstance(given, Expr | pc.Expression):
         return given
     raise ValueError(
@@ -23,16 +23,16 @@ def condition(given: Any) -> Any:
     )
 
 
-def names(argument: str, given: Any) -> Sequence[str]:
+def check_names(argument: str, given: Any) -> Sequence[str]:
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
         raise ValueError(f"{argument}={given!r} must be a list of names")
     return given
 
 
-def no_others(
+def check_extra_arguments(
     function: Callable[..., Any], given: Mapping[str, Any], allowed: Mapping[str, type] | None = None
 ) -> None:
-    """Whether what a function got beside its own arguments is something that it takes, and of the right kind."""
+    """Check that extra keyword arguments are allowed and have the right type."""
     allowed = allowed or {}
     for name, value in given.items():
         if name not in allowed:
@@ -48,10 +48,10 @@ def check_common(concurrency: Any, override_num_blocks: Any, include_paths: Any 
     for name, value in (("concurrency", concurrency), ("override_num_blocks", override_num_blocks)):
         if value is not None and (not is_count(value) or value < 1):
             raise ValueError(f"{name}={value!r} must be a whole number of 1 or more, or None")
-    is_bool("include_paths", include_paths)
+    check_bool("include_paths", include_paths)
 
 
-def is_bool(name: str, value: Any) -> None:
+def check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value!r} must be True or False")
 
@@ -60,19 +60,19 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def count(n: Any) -> int:
+def check_count(n: Any) -> int:
     if not is_count(n):
         raise ValueError(f"n={n!r} must be a whole number of 0 or more")
     return int(n)
 
 
-def called(function: str, paths: Paths) -> str:
-    """As the user called it, without credentials or options of an address."""
+def format_call(function: str, paths: Paths) -> str:
+    """Format the call for messages, without credentials or URL options."""
     given = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
-    shown = [f"{head}://{rest.rpartition('@')[2]}" if rest else head for head, _, rest in map(_parts, given)]
+    shown = [f"{head}://{rest.rpartition('@')[2]}" if rest else head for head, _, rest in map(_split_scheme, given)]
     more = f", ... {len(shown) - 1} more" if len(shown) > 1 else ""
     return f"{function}({shown[0]!r}{more})"
 
 
-def _parts(path: str) -> tuple[str, str, str]:
+def _split_scheme(path: str) -> tuple[str, str, str]:
     return path.partition("://")

@@ -1,4 +1,4 @@
-"""The nodes of a plan that need more than one unit at a time; `exec/exchange.py` has what becomes of each."""
+"""Plan nodes that need more than one unit at a time. `exec/exchange.py` runs them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.data.block import Schema
-from paceline.data.plan import Barrier, Map, Node
+from paceline.data.plan import Barrier, Map, PlanNode
 from paceline.data.source import Source, Unit
 
 if TYPE_CHECKING:
     from paceline.data.expressions import Expr
-    from paceline.data.groups import AggregateFn
+    from paceline.data.group_aggregation import AggregateFn
 
 
 @dataclass(frozen=True)
-class _OfOne(Barrier):
-    input: Node
+class _SingleInputBarrier(Barrier):
+    input: PlanNode
 
     keeps_rows: ClassVar[bool] = False
-    """The same rows in another order, or in other units: their number is that of the input."""
+    """True if the rows are only reordered or regrouped into other units: their number is that of the input."""
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return (self.input,)
 
 
 @dataclass(frozen=True)
-class RandomShuffle(_OfOne):
-    """All rows in an order that is another one in every epoch."""
+class RandomShuffle(_SingleInputBarrier):
+    """Shuffles all rows, differently in every epoch."""
 
     keeps_rows = True
     seed: int = 0
@@ -41,8 +41,8 @@ class RandomShuffle(_OfOne):
 
 
 @dataclass(frozen=True)
-class Sort(_OfOne):
-    """Rows by their keys; nulls and NaN last, and equal rows in the order they came in."""
+class Sort(_SingleInputBarrier):
+    """Sorts rows by keys; nulls and NaN come last, and the sort is stable."""
 
     keeps_rows = True
     keys: tuple[str, ...]
@@ -51,36 +51,36 @@ class Sort(_OfOne):
     @property
     def name(self) -> str:
         down = self.descending if len(set(self.descending)) > 1 else any(self.descending)
-        return f"sort({_shown(self.keys)}{f', descending={down}' if down else ''})"
+        return f"sort({_format_keys(self.keys)}{f', descending={down}' if down else ''})"
 
 
 @dataclass(frozen=True)
-class GroupBy(_OfOne):
-    """A row for each group, with its keys and what the aggregates make of its rows; ordered by the keys."""
+class GroupBy(_SingleInputBarrier):
+    """Aggregates groups: one row per group with its keys and aggregates, sorted by the keys."""
 
     keys: tuple[str, ...]
     aggregates: tuple[AggregateFn, ...]
 
     @property
     def name(self) -> str:
-        return f"groupby({_shown(self.keys)}).aggregate({', '.join(agg.name for agg in self.aggregates)})"
+        return f"groupby({_format_keys(self.keys)}).aggregate({', '.join(agg.name for agg in self.aggregates)})"
 
 
 @dataclass(frozen=True)
-class GroupRows(_OfOne):
-    """Rows ordered by their keys, all rows of a group in one unit."""
+class GroupRows(_SingleInputBarrier):
+    """Sorts rows by keys and puts all rows of a group into one unit."""
 
     keeps_rows = True
     keys: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        return f"groupby({_shown(self.keys)})"
+        return f"groupby({_format_keys(self.keys)})"
 
 
 @dataclass(frozen=True)
-class Repartition(_OfOne):
-    """The same rows in other units: so many of them, or of so many rows."""
+class Repartition(_SingleInputBarrier):
+    """Redistributes rows into a given number of units, or into units of a given number of rows."""
 
     keeps_rows = True
     num_blocks: int | None = None
@@ -107,12 +107,12 @@ class Repartition(_OfOne):
 
 @dataclass(frozen=True)
 class Zip(Barrier):
-    """Rows of several side by side."""
+    """Combines several inputs column-wise, row by row."""
 
-    parts: tuple[Node, ...]
+    parts: tuple[PlanNode, ...]
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return self.parts
 
     @property
@@ -121,8 +121,8 @@ class Zip(Barrier):
 
 
 @dataclass(frozen=True)
-class Sliced(_OfOne):
-    """Rows `start` to `stop`, in the order of the epoch; `stop` None: to the end."""
+class SliceRows(_SingleInputBarrier):
+    """Keeps rows `start` to `stop`, in epoch order. `stop=None` means to the end."""
 
     start: int = 0
     stop: int | None = None
@@ -133,8 +133,8 @@ class Sliced(_OfOne):
 
 
 @dataclass(frozen=True)
-class Limit(Sliced):
-    """The first rows."""
+class Limit(SliceRows):
+    """Keeps the first rows."""
 
     @property
     def name(self) -> str:
@@ -142,8 +142,8 @@ class Limit(Sliced):
 
 
 @dataclass(frozen=True)
-class Materialize(_OfOne):
-    """All rows are computed and kept, and read from there."""
+class Materialize(_SingleInputBarrier):
+    """Computes all rows once and keeps them."""
 
     keeps_rows = True
 
@@ -153,49 +153,49 @@ class Materialize(_OfOne):
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A source of units that hold their rows already."""
+class PreparedSource:
+    """A source whose units already hold their rows."""
 
-    made_by: str
-    made: tuple[Unit, ...]
+    label: str
+    prepared_units: tuple[Unit, ...]
     known_schema: Schema | None = None
 
     @property
     def name(self) -> str:
-        return self.made_by
+        return self.label
 
     def units(self) -> Sequence[Unit]:
-        return self.made
+        return self.prepared_units
 
     def schema(self) -> Schema | None:
         return self.known_schema
 
-    def projected(self, columns: Sequence[str]) -> Source | None:
+    def project_columns(self, columns: Sequence[str]) -> Source | None:
         return None
 
-    def pruned(self, predicate: Expr) -> Source | None:
+    def prune_units(self, predicate: Expr) -> Source | None:
         return None
 
 
-def limited(plan: Node, num_rows: int) -> Node:
-    """The first rows of a plan, cut before transforms that give a row for each row: those need not see the others."""
+def limit_plan(plan: PlanNode, num_rows: int) -> PlanNode:
+    """Limit a plan before transforms that keep rows one-to-one, so that these process only the limited rows."""
     if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 0:
         raise ValueError(f"limit({num_rows!r}): it must be an integer of 0 or more")
-    return _below_maps(plan, lambda node: Limit(node, 0, num_rows))
+    return _push_below_maps(plan, lambda node: Limit(node, 0, num_rows))
 
 
-def sliced(plan: Node, start: int, stop: int | None = None) -> Node:
-    """Rows `start` to `stop` of a plan, cut before transforms that give a row for each row."""
+def slice_plan(plan: PlanNode, start: int, stop: int | None = None) -> PlanNode:
+    """Slice a plan before transforms that keep rows one-to-one."""
     if start < 0 or (stop is not None and stop < start):
         raise ValueError(f"rows {start} to {stop} are no range of rows")
-    return _below_maps(plan, lambda node: Sliced(node, start, stop))
+    return _push_below_maps(plan, lambda node: SliceRows(node, start, stop))
 
 
-def _below_maps(plan: Node, cut: Callable[[Node], Node]) -> Node:
+def _push_below_maps(plan: PlanNode, cut: Callable[[PlanNode], PlanNode]) -> PlanNode:
     if isinstance(plan, Map) and plan.transform.keeps_rows:
-        return replace(plan, input=_below_maps(plan.input, cut))
+        return replace(plan, input=_push_below_maps(plan.input, cut))
     return cut(plan)
 
 
-def _shown(keys: Sequence[str]) -> str:
+def _format_keys(keys: Sequence[str]) -> str:
     return repr(keys[0]) if len(keys) == 1 else repr(list(keys))

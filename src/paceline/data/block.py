@@ -1,7 +1,7 @@
-"""A block: some rows of a dataset, held as columns, which `column.py` knows how to make, join and see as others do.
+"""A block: some rows of a dataset, stored as columns. `column.py` creates, joins and converts columns.
 
-No column is converted before somebody asks for another form, so what a reader or a user's function gives is handed on
-as it is, and a slice is a view.
+Columns are converted only when another form is requested, so data from a reader or a user's function is passed on as it
+is. A slice is a view.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from paceline.data.column import (
     as_numpy,
     as_values,
     column_of,
+    concat_columns,
+    from_arrow_column,
     from_series,
-    joined,
     nbytes_of,
     type_of,
-    untensored,
 )
 
 __all__ = [
@@ -45,12 +45,12 @@ __all__ = [
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
 ITEM = "item"
-"""The column of rows that are no dicts, such as those of `from_items([1, 2])`."""
+"""The column for rows that are not dicts, such as those of `from_items([1, 2])`."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Names and types of the columns; a type is one of Arrow's, or a `TensorType`."""
+    """Names and types of the columns. A type is an Arrow type or a `TensorType`."""
 
     names: list[str]
     types: list[Any]
@@ -65,7 +65,7 @@ class Schema:
 
 
 class Block:
-    """Rows as columns. Never changed once made."""
+    """Rows stored as columns. Immutable."""
 
     __slots__ = ("__dict__", "columns", "num_rows")
 
@@ -78,13 +78,13 @@ class Block:
         self.num_rows: int = next(iter(lengths.values()), num_rows or 0)
 
     @classmethod
-    def _made(cls, columns: dict[str, Column], num_rows: int) -> Block:
-        """From columns that need no second look: batches are cut thousands of times a second."""
+    def _from_valid_columns(cls, columns: dict[str, Column], num_rows: int) -> Block:
+        """Create a block without validation: batches are cut thousands of times a second."""
         block = cls.__new__(cls)
         block.columns, block.num_rows = columns, num_rows
         return block
 
-    # Made from
+    # Constructors
 
     @staticmethod
     def empty() -> Block:
@@ -92,22 +92,22 @@ class Block:
 
     @staticmethod
     def from_arrow(table: Any) -> Block:
-        """From a `pyarrow.Table` or `RecordBatch`."""
+        """Create a block from a `pyarrow.Table` or `RecordBatch`."""
         names = table.schema.names
-        _once(names)
+        _check_unique(names)
         columns = zip(names, table.columns, strict=True)
-        return Block._made({name: untensored(values) for name, values in columns}, table.num_rows)
+        return Block._from_valid_columns({name: from_arrow_column(values) for name, values in columns}, table.num_rows)
 
     @staticmethod
     def from_pandas(frame: Any) -> Block:
         names = [str(name) for name in frame.columns]
-        _once(names)
+        _check_unique(names)
         columns = {name: from_series(frame.iloc[:, index]) for index, name in enumerate(names)}
-        return Block._made(columns, len(frame))
+        return Block._from_valid_columns(columns, len(frame))
 
     @staticmethod
     def from_rows(rows: Sequence[Any]) -> Block:
-        """From dicts, or from other things, which become the column `item`. A key that a row lacks is null there."""
+        """Create a block from dicts, or from other values as the column `item`. Missing keys become null."""
         if not rows:
             return Block.empty()
         if not isinstance(rows[0], Mapping):
@@ -117,7 +117,7 @@ class Block:
 
     @staticmethod
     def from_batch(batch: Any) -> Block:
-        """From what a user's function may return: a dict of arrays or lists, a DataFrame, an Arrow table."""
+        """Create a block from a user function's result: a dict of arrays or lists, a DataFrame, an Arrow table."""
         if isinstance(batch, Block):
             return batch
         if isinstance(batch, Mapping):
@@ -134,52 +134,56 @@ class Block:
 
     @staticmethod
     def concat(blocks: Iterable[Block]) -> Block:
-        """The rows of all, one after the other; a column that a block lacks is null there."""
+        """Concatenate blocks. Columns that a block lacks are null there."""
         blocks = list(blocks)
         parts = [block for block in blocks if block.num_rows]
         if len(parts) <= 1:
             return next(iter([*parts, *(block for block in blocks if block.columns), Block.empty()]))
         names = list(dict.fromkeys(name for block in parts for name in block.columns))
         lengths = [block.num_rows for block in parts]
-        columns = {name: joined([block.columns.get(name) for block in parts], lengths) for name in names}
-        return Block._made(columns, sum(lengths))
+        columns = {name: concat_columns([block.columns.get(name) for block in parts], lengths) for name in names}
+        return Block._from_valid_columns(columns, sum(lengths))
 
-    # Cut from
+    # Selection
 
     def slice(self, start: int, stop: int | None = None) -> Block:
-        """Rows `start` to `stop`, as a view."""
+        """Return rows `start` to `stop` as a view."""
         stop = self.num_rows if stop is None else min(stop, self.num_rows)
         start = min(start, stop)
         if start == 0 and stop == self.num_rows:
             return self
-        return Block._made({name: values[start:stop] for name, values in self.columns.items()}, stop - start)
+        return Block._from_valid_columns(
+            {name: values[start:stop] for name, values in self.columns.items()}, stop - start
+        )
 
     def take(self, indices: Any) -> Block:
-        """The rows with these numbers, in this order."""
+        """Return the rows with these indices, in this order."""
         indices = np.asarray(indices, dtype=np.int64)
         taken = {
             name: values[indices] if isinstance(values, np.ndarray) else values.take(pa.array(indices))
             for name, values in self.columns.items()
         }
-        return Block._made(taken, len(indices))
+        return Block._from_valid_columns(taken, len(indices))
 
     def select(self, names: Iterable[str]) -> Block:
-        return Block._made({name: self.column(name) for name in names}, self.num_rows)
+        return Block._from_valid_columns({name: self.column(name) for name in names}, self.num_rows)
 
     def drop(self, names: Iterable[str]) -> Block:
         gone = set(names)
         for name in gone:
             self.column(name)
         kept = {name: values for name, values in self.columns.items() if name not in gone}
-        return Block._made(kept, self.num_rows)
+        return Block._from_valid_columns(kept, self.num_rows)
 
     def rename(self, names: Mapping[str, str]) -> Block:
         for name in names:
             self.column(name)
         renamed = {names.get(name, name): values for name, values in self.columns.items()}
         if len(renamed) < len(self.columns):
-            raise ValueError(f"rename_columns({dict(names)!r}) gives two columns one name; there are: {self._shown()}")
-        return Block._made(renamed, self.num_rows)
+            raise ValueError(
+                f"rename_columns({dict(names)!r}) gives two columns one name; there are: {self._describe()}"
+            )
+        return Block._from_valid_columns(renamed, self.num_rows)
 
     def with_column(self, name: str, values: Any) -> Block:
         return Block({**self.columns, name: values})
@@ -188,9 +192,9 @@ class Block:
         try:
             return self.columns[name]
         except KeyError:
-            raise KeyError(f"there is no column {name!r}; there are: {self._shown()}") from None
+            raise KeyError(f"there is no column {name!r}; there are: {self._describe()}") from None
 
-    # Seen as
+    # Conversion
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: as_numpy(values) for name, values in self.columns.items()}
@@ -225,7 +229,7 @@ class Block:
                 return self.to_arrow()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each row as a dict: numbers of Python, arrays for tensors."""
+        """Yield each row as a dict of Python values, with arrays for tensors."""
         if not self.columns:
             yield from ({} for _ in range(self.num_rows))
             return
@@ -242,14 +246,14 @@ class Block:
     def schema(self) -> Schema:
         return Schema(list(self.columns), [type_of(values) for values in self.columns.values()])
 
-    def _shown(self) -> str:
+    def _describe(self) -> str:
         return ", ".join(map(repr, self.columns)) or "none"
 
     def __repr__(self) -> str:
         return f"Block({self.num_rows} rows: {', '.join(self.columns)})"
 
 
-def _once(names: Sequence[str]) -> None:
+def _check_unique(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"a batch has more than one column that is called {twice[0]!r}")

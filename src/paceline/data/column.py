@@ -1,7 +1,7 @@
-"""A column of a block: a NumPy array of numbers or of tensors of one shape, or Arrow data, or objects.
+"""A column of a block: a NumPy array of numbers or of equally shaped tensors, Arrow data, or objects.
 
-What NumPy and Arrow both can hold is handed from one to the other without a copy. Rows of arrays that differ in shape
-are an array of arrays, and what neither can hold is an array of Python's objects.
+Data that both NumPy and Arrow can hold is converted without a copy. Arrays of different shapes are stored as an array
+of arrays, and data that neither can hold as an array of Python objects.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.scratch import concatenated
+from paceline.data.scratch import concatenate_arrays
 
 Column = Any
-"""A `numpy.ndarray` whose first dimension is the rows, or a `pyarrow.ChunkedArray`."""
+"""A `numpy.ndarray` with rows along the first dimension, or a `pyarrow.ChunkedArray`."""
 
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
-"""How Arrow says that it cannot hold something."""
+"""What Arrow raises for data that it cannot hold."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of a column of tensors: `shape` is that of one row; None where the rows differ."""
+    """The type of a tensor column. `shape` is the shape of one row; None if shapes differ."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None
@@ -34,11 +34,11 @@ class TensorType:
 
 
 def as_column(name: str, values: Any) -> Column:
-    """What a caller gives as a column, in one of its forms."""
+    """Convert a caller's values to a column."""
     if isinstance(values, np.ndarray):
         return _from_array(name, values)
     if isinstance(values, pa.ChunkedArray | pa.Array):
-        return untensored(values)
+        return from_arrow_column(values)
     if isinstance(values, Sequence) and not isinstance(values, str | bytes):
         return column_of(values)
     if type(values).__module__.partition(".")[0] == "pandas" and hasattr(values, "dtype"):
@@ -52,22 +52,22 @@ def as_column(name: str, values: Any) -> Column:
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """A column from one value for each row."""
+    """Create a column from one value per row."""
     first = next((value for value in values if value is not None), None)
     if isinstance(first, np.ndarray) or type(first).__module__.partition(".")[0] == "torch":
-        return _stacked([None if value is None else np.asarray(_on_host(value)) for value in values])
+        return _stack_rows([None if value is None else np.asarray(_on_host(value)) for value in values])
     if isinstance(first, np.generic) and not isinstance(first, str | bytes):
         kinds = {type(value) for value in values}
-        return np.asarray(values) if len(kinds) == 1 else _arrowed(values)
+        return np.asarray(values) if len(kinds) == 1 else _to_arrow_or_objects(values)
     if isinstance(first, bool | int | float) and all(type(value) is type(first) for value in values):
         array = np.asarray(values)
-        # Integers that no type of 64 bits holds would become floats.
-        return array if array.dtype.kind in ("f" if isinstance(first, float) else "biu") else objects(values)
-    return _arrowed(values)
+        # Integers that do not fit 64 bits would become floats.
+        return array if array.dtype.kind in ("f" if isinstance(first, float) else "biu") else object_array(values)
+    return _to_arrow_or_objects(values)
 
 
 def from_series(series: Any) -> Column:
-    """From a series of pandas. What pandas takes for missing is null, except in a column of floats."""
+    """Create a column from a pandas series. Values missing to pandas become null, except in float columns."""
     if isinstance(series.dtype, np.dtype):
         values: np.ndarray[Any, Any] = series.to_numpy()
         if values.dtype != object:
@@ -77,17 +77,17 @@ def from_series(series: Any) -> Column:
     try:
         array = pa.Array.from_pandas(series)
     except _REFUSED:
-        return objects(series.tolist())
-    return untensored(array)
+        return object_array(series.tolist())
+    return from_arrow_column(array)
 
 
 def as_numpy(values: Column) -> np.ndarray[Any, Any]:
-    """A column as one array: without a copy where that can be done."""
+    """Convert a column to one array, without a copy if possible."""
     if isinstance(values, np.ndarray):
         return values
-    values = _plain(values)
+    values = _storage_values(values)
     if _is_list(values.type):
-        return _nested(values)
+        return _lists_to_numpy(values)
     array: np.ndarray[Any, Any] = (
         values.chunk(0).to_numpy(zero_copy_only=False) if values.num_chunks == 1 else values.to_numpy()
     )
@@ -95,12 +95,12 @@ def as_numpy(values: Column) -> np.ndarray[Any, Any]:
 
 
 def as_arrow(values: Column) -> Any:
-    """A column as Arrow data: tensors as Arrow's own fixed-shape tensors."""
+    """Convert a column to Arrow data. Tensors become Arrow fixed-shape tensors."""
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype == object:
-        return _inferred([_lists(value) if isinstance(value, np.ndarray) else value for value in values])
-    values = _supported(values)
+        return _infer_array([_to_arrow_lists(value) if isinstance(value, np.ndarray) else value for value in values])
+    values = _to_arrow_dtype(values)
     if values.ndim == 1:
         return pa.array(values)
     if values.size:
@@ -113,13 +113,13 @@ def as_arrow(values: Column) -> Any:
 
 
 def as_values(values: Column) -> list[Any]:
-    """Python's own values, one for each row; arrays for tensors."""
+    """Convert a column to Python values, one per row; tensors become arrays."""
     if not isinstance(values, np.ndarray):
         return list(values.to_pylist())
     if values.ndim > 1:
         return list(values)
     if values.dtype.kind in "mM":
-        return _times(values)
+        return _to_python_times(values)
     return list(values.tolist())
 
 
@@ -132,7 +132,7 @@ def type_of(values: Column) -> Any:
     if values.ndim > 1:
         return TensorType(values.dtype, values.shape[1:])
     try:
-        return pa.from_numpy_dtype(_supported(values[:0]).dtype)
+        return pa.from_numpy_dtype(_to_arrow_dtype(values[:0]).dtype)
     except pa.ArrowNotImplementedError:
         return TensorType(values.dtype, ())
 
@@ -143,51 +143,51 @@ def nbytes_of(values: Column) -> int:
     return int(values.nbytes)
 
 
-def joined(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
-    """One column after the other; None is a column of so many nulls. Values of types that do not go together stay."""
+def concat_columns(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
+    """Concatenate columns; None stands for a column of nulls. Values of incompatible types are kept as they are."""
     if any(isinstance(values, np.ndarray) and (values.ndim > 1 or _holds_arrays(values)) for values in columns):
         columns = [as_numpy(v) if v is not None and not isinstance(v, np.ndarray) else v for v in columns]
     if all(isinstance(values, np.ndarray) for values in columns):
         arrays: list[np.ndarray[Any, Any]] = [values for values in columns if values is not None]
-        if len({array.shape[1:] for array in arrays}) == 1 and _promotable({array.dtype for array in arrays}):
-            return concatenated(arrays)
+        if len({array.shape[1:] for array in arrays}) == 1 and _can_promote({array.dtype for array in arrays}):
+            return concatenate_arrays(arrays)
     elif not any(isinstance(values, np.ndarray) and values.ndim > 1 for values in columns):
         try:
-            return _appended(columns, lengths)
+            return _concat_arrow(columns, lengths)
         except _REFUSED:
-            pass  # no type holds both: what follows keeps each value as it is
+            pass  # no common type: the code below keeps each value as it is
     rows = [
         row
         for values, length in zip(columns, lengths, strict=True)
         for row in ([None] * length if values is None else as_values(values))
     ]
-    return objects(rows)
+    return object_array(rows)
 
 
-def objects(values: Iterable[Any]) -> np.ndarray[Any, Any]:
-    """An array of the values themselves."""
+def object_array(values: Iterable[Any]) -> np.ndarray[Any, Any]:
+    """Create an object array of the values."""
     values = list(values)
     array = np.empty(len(values), dtype=object)
-    for index, value in enumerate(values):  # all at once, NumPy would look into lists
+    for index, value in enumerate(values):  # one by one: NumPy would convert nested lists to more dimensions
         array[index] = value
     return array
 
 
-def untensored(values: Any) -> Column:
-    """Arrow data of a caller as a column: Arrow's tensors become NumPy's."""
+def from_arrow_column(values: Any) -> Column:
+    """Convert a caller's Arrow data to a column. Arrow tensors become NumPy arrays."""
     chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     if not isinstance(chunked.type, pa.FixedShapeTensorType):
         return chunked
     shape = tuple(chunked.type.shape)
-    arrays = [_tensors(chunk, shape) for chunk in chunked.chunks if len(chunk)]
+    arrays = [_chunk_to_tensors(chunk, shape) for chunk in chunked.chunks if len(chunk)]
     if not arrays:
-        return np.empty((0, *shape), _dtype(chunked.type.value_type))
+        return np.empty((0, *shape), _numpy_dtype(chunked.type.value_type))
     if any(array.dtype == object for array in arrays):
-        return objects(row for array in arrays for row in array)
+        return object_array(row for array in arrays for row in array)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _chunk_to_tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     turned = chunk.type.permutation
     if turned is not None and list(turned) != sorted(turned) and not chunk.null_count:
         array: np.ndarray[Any, Any] = chunk.to_numpy_ndarray()
@@ -198,10 +198,10 @@ def _tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     if not chunk.null_count:
         return rows
     given = iter(rows)
-    return objects(next(given) if valid else None for valid in chunk.is_valid().to_pylist())
+    return object_array(next(given) if valid else None for valid in chunk.is_valid().to_pylist())
 
 
-def _dtype(kind: Any) -> Any:
+def _numpy_dtype(kind: Any) -> Any:
     return pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype
 
 
@@ -209,41 +209,41 @@ def _from_array(name: str, values: np.ndarray[Any, Any]) -> Column:
     if values.ndim == 0:
         raise ValueError(f"the column {name!r} of a batch is a single value: it needs one for each row")
     if values.dtype.kind in "US" or (values.dtype == object and values.ndim > 1):
-        return _arrowed(values.tolist())
+        return _to_arrow_or_objects(values.tolist())
     return column_of(values.tolist()) if values.dtype == object else values
 
 
 def _on_host(value: Any) -> Any:
-    """A tensor of torch where NumPy can see it."""
+    """Move a torch tensor to host memory, where NumPy can read it."""
     return value.detach().cpu() if hasattr(value, "detach") else value
 
 
-def _stacked(arrays: Sequence[np.ndarray[Any, Any] | None]) -> Column:
+def _stack_rows(arrays: Sequence[np.ndarray[Any, Any] | None]) -> Column:
     there = [array for array in arrays if array is not None]
     if any(array.dtype.kind in "OUS" for array in there):
-        return _arrowed([None if array is None else array.tolist() for array in arrays])
+        return _to_arrow_or_objects([None if array is None else array.tolist() for array in arrays])
     if len(there) == len(arrays) and len({(array.shape, array.dtype) for array in there}) == 1:
         return np.stack(there)
-    return objects(arrays)
+    return object_array(arrays)
 
 
-def _arrowed(values: Sequence[Any]) -> Column:
-    """As Arrow data, if Arrow can hold it; else as the objects themselves."""
+def _to_arrow_or_objects(values: Sequence[Any]) -> Column:
+    """Convert to Arrow data if Arrow can hold it, otherwise to an object array."""
     try:
-        return pa.chunked_array([_inferred(list(values))])
+        return pa.chunked_array([_infer_array(list(values))])
     except _REFUSED:
-        return objects(values)
+        return object_array(values)
 
 
-def _inferred(values: list[Any]) -> Any:
+def _infer_array(values: list[Any]) -> Any:
     try:
         return pa.array(values)
     except OverflowError:
         return pa.array(values, pa.uint64())
 
 
-def _plain(values: Any) -> Any:
-    """Arrow data without what is only a way to store or to name it."""
+def _storage_values(values: Any) -> Any:
+    """Strip wrappers such as dictionaries and extension types from Arrow data."""
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], type=values.type.storage_type)
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
@@ -253,8 +253,8 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _nested(values: Any) -> np.ndarray[Any, Any]:
-    """Lists of one length as a matrix; others as an array of arrays."""
+def _lists_to_numpy(values: Any) -> np.ndarray[Any, Any]:
+    """Convert lists of equal length to a matrix, others to an array of arrays."""
     array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     items = as_numpy(pa.chunked_array([array.flatten()]))
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
@@ -266,26 +266,26 @@ def _nested(values: Any) -> np.ndarray[Any, Any]:
     ends = np.cumsum(lengths)
     parts = (items[end - length : end] for end, length in zip(ends, lengths, strict=True))
     there = array.is_valid().to_pylist()
-    return objects(_regular(part) if valid else None for part, valid in zip(parts, there, strict=True))
+    return object_array(_stack_if_regular(part) if valid else None for part, valid in zip(parts, there, strict=True))
 
 
-def _regular(part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of arrays of one shape as one array."""
+def _stack_if_regular(part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Stack an array of equally shaped arrays."""
     if part.dtype != object or not len(part) or not all(isinstance(row, np.ndarray) for row in part):
         return part
     alike = part[0].dtype != object and len({(row.shape, row.dtype) for row in part}) == 1
     return np.stack(list(part)) if alike else part
 
 
-def _lists(array: np.ndarray[Any, Any]) -> Any:
-    """An array as Arrow takes it, which knows arrays of one dimension."""
+def _to_arrow_lists(array: np.ndarray[Any, Any]) -> Any:
+    """Convert an array to nested Arrow lists: Arrow takes one-dimensional arrays only."""
     if array.ndim == 0:
         return array.item()
-    return _supported(array) if array.ndim == 1 else [_lists(row) for row in array]
+    return _to_arrow_dtype(array) if array.ndim == 1 else [_to_arrow_lists(row) for row in array]
 
 
-def _supported(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """In a form that Arrow has: it knows neither hours nor another machine's order of bytes."""
+def _to_arrow_dtype(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Convert to a dtype that Arrow supports: it has neither hour units nor foreign byte order."""
     if values.dtype.kind in "mM":
         unit = np.datetime_data(values.dtype)[0]
         known = ("s", "ms", "us", "ns") if values.dtype.kind == "m" else ("D", "s", "ms", "us", "ns")
@@ -294,8 +294,8 @@ def _supported(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-def _times(values: np.ndarray[Any, Any]) -> list[Any]:
-    """Python's dates and durations, where those are fine enough; else NumPy's."""
+def _to_python_times(values: np.ndarray[Any, Any]) -> list[Any]:
+    """Convert to Python dates and durations if they are precise enough; otherwise keep NumPy's."""
     kind = "m8[us]" if values.dtype.kind == "m" else "M8[us]"
     if np.datetime_data(values.dtype)[0] in ("ns", "ps", "fs", "as"):
         rounded = values.astype(kind)
@@ -309,8 +309,8 @@ def _holds_arrays(values: np.ndarray[Any, Any]) -> bool:
     return values.dtype == object and any(isinstance(value, np.ndarray) for value in values)
 
 
-def _promotable(dtypes: set[np.dtype[Any]]) -> bool:
-    """Whether one type of NumPy holds the values of all as they are."""
+def _can_promote(dtypes: set[np.dtype[Any]]) -> bool:
+    """Whether one NumPy dtype holds the values of all without loss."""
     if len(dtypes) == 1:
         return True
     kinds = {dtype.kind for dtype in dtypes}
@@ -323,8 +323,8 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _appended(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
-    """Through Arrow, which knows how to go on with nulls and with types that hold each other's values."""
+def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
+    """Concatenate through Arrow, which handles nulls and promotes types."""
     filled = [
         pa.chunked_array([pa.nulls(length)]) if values is None else as_arrow(values)
         for values, length in zip(columns, lengths, strict=True)
@@ -339,4 +339,4 @@ def _appended(columns: Sequence[Column | None], lengths: Sequence[int]) -> Colum
     if any(map(pa.types.is_decimal, types)) and any(map(pa.types.is_floating, types)):
         raise pa.ArrowInvalid("Arrow would round decimals to floats")
     tables = [pa.table({"": values}) for values in filled]
-    return untensored(pa.concat_tables(tables, promote_options="permissive").column(0))
+    return from_arrow_column(pa.concat_tables(tables, promote_options="permissive").column(0))

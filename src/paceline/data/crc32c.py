@@ -1,8 +1,7 @@
 """CRC-32C, the checksum of TFRecord files.
 
-`google_crc32c` or `crc32c` do the work where one of them is installed. Without them it is done here in NumPy, for many
-records at once: a checksum is a sum (exclusive or) of what each byte contributes, moved on by the number of bytes that
-follow it.
+Uses `google_crc32c` or `crc32c` if one is installed. Otherwise it is computed in NumPy, for many records at once: a
+checksum is the XOR of what each byte contributes, shifted by the number of bytes that follow it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 _CHUNK = 64
 _SHORT = 640
-"""Fewer bytes than that are done sooner one at a time."""
+"""Below this many bytes, computing byte by byte is faster."""
 _AT_ONCE = 1 << 20
 _ZEROS = bytes(_CHUNK)
 _MASK_DELTA = 0xA282EAD8
@@ -27,8 +26,8 @@ _MASK_DELTA = 0xA282EAD8
 _Array = np.ndarray[Any, np.dtype[np.uint32]]
 
 
-def masked(checksum: int) -> int:
-    """As TFRecord stores it, so that a checksum of data that holds checksums is still a good one."""
+def mask_checksum(checksum: int) -> int:
+    """Mask a checksum as TFRecord does, so that checksums of data that contains checksums stay good."""
     return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & _ONES
 
 
@@ -37,9 +36,9 @@ def crc32c(data: bytes) -> int:
 
 
 def crc32cs(datas: Sequence[bytes]) -> list[int]:
-    """Of each."""
+    """Return the checksum of each item."""
     extension = _extension()
-    return [extension(data) for data in datas] if extension else computed(datas)
+    return [extension(data) for data in datas] if extension else compute_in_numpy(datas)
 
 
 @cache
@@ -51,11 +50,11 @@ def _extension() -> Callable[[bytes], int] | None:
     return None
 
 
-def computed(datas: Sequence[bytes]) -> list[int]:
-    """Without any library's help."""
+def compute_in_numpy(datas: Sequence[bytes]) -> list[int]:
+    """Compute checksums with NumPy only."""
     if len(datas) <= 1 and sum(map(len, datas)) < _SHORT:
-        return [_bytewise(data, _ONES) ^ _ONES for data in datas]
-    # Zeros before the data change nothing, once the bits that a checksum begins with are put into its first bytes.
+        return [_update_bytewise(data, _ONES) ^ _ONES for data in datas]
+    # Leading zeros change nothing, once the initial bits of the checksum are folded into the first bytes of the data.
     padding = [(len(data) // _CHUNK + 1) * _CHUNK - len(data) for data in datas]
     joined = b"".join([part for pad, data in zip(padding, datas, strict=True) for part in (_ZEROS[:pad], data)])
     bytes_ = np.frombuffer(joined, np.uint8).copy()
@@ -63,36 +62,38 @@ def computed(datas: Sequence[bytes]) -> list[int]:
     begins = np.cumsum(sizes) - sizes + padding
     long = np.array([len(data) >= 4 for data in datas])
     bytes_[(begins[long][:, None] + np.arange(4)).reshape(-1)] ^= 0xFF
-    # What each chunk contributes by itself, then of ever longer pairs, until one is left of each.
-    chunks = np.concatenate([_contributed(bytes_[at : at + _AT_ONCE]) for at in range(0, len(bytes_), _AT_ONCE)])
+    # Compute the contribution of each chunk, then combine them in pairs until one is left for each item.
+    chunks = np.concatenate(
+        [_chunk_contributions(bytes_[at : at + _AT_ONCE]) for at in range(0, len(bytes_), _AT_ONCE)]
+    )
     found = np.empty(len(datas), np.uint32)
     numbers = sizes // _CHUNK
     first = np.cumsum(numbers) - numbers
     for number in np.unique(numbers).tolist():
         (rows,) = np.nonzero(numbers == number)
-        found[rows] = _added(chunks[first[rows][:, None] + np.arange(number)])
+        found[rows] = _combine_chunks(chunks[first[rows][:, None] + np.arange(number)])
     checksums: list[int] = (found ^ np.uint32(_ONES)).tolist()
     for row in np.nonzero(~long)[0].tolist():
-        checksums[row] = _bytewise(datas[row], _ONES) ^ _ONES
+        checksums[row] = _update_bytewise(datas[row], _ONES) ^ _ONES
     return checksums
 
 
-def _contributed(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> _Array:
+def _chunk_contributions(bytes_: np.ndarray[Any, np.dtype[np.uint8]]) -> _Array:
     contributed: _Array = np.bitwise_xor.reduce(_positions()[np.arange(_CHUNK), bytes_.reshape(-1, _CHUNK)], axis=1)
     return contributed
 
 
-def _added(parts: _Array) -> _Array:
+def _combine_chunks(parts: _Array) -> _Array:
     level = 0
     while parts.shape[1] > 1:
         if parts.shape[1] % 2:
             parts = np.concatenate((np.zeros((len(parts), 1), np.uint32), parts), axis=1)
-        parts = _looked_up(_shift(level), parts[:, ::2]) ^ parts[:, 1::2]
+        parts = _look_up(_shift(level), parts[:, ::2]) ^ parts[:, 1::2]
         level += 1
     return parts[:, 0]
 
 
-def _bytewise(data: bytes, state: int) -> int:
+def _update_bytewise(data: bytes, state: int) -> int:
     table = _table()
     for byte in data:
         state = table[(state ^ byte) & 0xFF] ^ (state >> 8)
@@ -111,7 +112,7 @@ def _table() -> list[int]:
 
 @cache
 def _positions() -> _Array:
-    """What a byte contributes to the checksum of a chunk, for each place in it."""
+    """The contribution of each byte value to a chunk's checksum, for each position in the chunk."""
     step = np.array(_table(), np.uint32)
     rows = [step]
     for _ in range(_CHUNK - 1):
@@ -122,16 +123,17 @@ def _positions() -> _Array:
 
 @cache
 def _shift(level: int) -> _Array:
-    """For each byte of a state, what comes of it after 2 ** level chunks of zeros."""
+    """For each byte of a state, its value after 2 ** level chunks of zeros."""
     if level:
         half = _shift(level - 1)
-        return _looked_up(half, half)
+        return _look_up(half, half)
     return np.array(
-        [[_bytewise(_ZEROS, value << (8 * place)) for value in range(256)] for place in range(4)], dtype=np.uint32
+        [[_update_bytewise(_ZEROS, value << (8 * place)) for value in range(256)] for place in range(4)],
+        dtype=np.uint32,
     )
 
 
-def _looked_up(table: _Array, states: _Array) -> _Array:
+def _look_up(table: _Array, states: _Array) -> _Array:
     found: _Array = (
         table[0][states & 0xFF]
         ^ table[1][(states >> 8) & 0xFF]

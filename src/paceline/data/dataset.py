@@ -1,45 +1,52 @@
-"""Dataset: a lazy plan with the methods that people know. Each adds a node, or has the plan run."""
+"""Dataset: the public API over a lazy plan. Each method adds a plan node or runs the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from paceline.data import aggregate, look, splits, write
+from paceline.data import aggregate, plan_queries, splits, write
 from paceline.data.aggregate import AggregateFn
 from paceline.data.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.block import Block, Schema
-from paceline.data.explain import explained
-from paceline.data.expressions import Expr, as_expr, parsed
+from paceline.data.explain import explain_plan
+from paceline.data.expressions import Expr, as_expr, parse_expression
 from paceline.data.feeds import Feeds, LocalFeeds
-from paceline.data.grouped import GroupedData
+from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import DataIterator
-from paceline.data.optimize import known_types
-from paceline.data.plan import Map, Node, Read, Reorder, Union
-from paceline.data.pool import Compute, Concurrency, pool_for
+from paceline.data.optimizer import known_types
+from paceline.data.plan import Map, PlanNode, Read, ReorderUnits, Union
+from paceline.data.pool import Compute, Concurrency, resolve_pool
 from paceline.data.transform import Transform
-from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, format_named
-from paceline.data.transforms.calls import Call, OnError, rows_changed_by
-from paceline.data.transforms.columns import Drop, Rename, RenameAll, Select, Where, WithColumn
+from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, parse_batch_format
+from paceline.data.transforms.columns import (
+    DropColumns,
+    FilterExpression,
+    RenameAllColumns,
+    RenameColumns,
+    SelectColumns,
+    WithColumn,
+)
 from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows
 from paceline.data.transforms.sample import RandomSample
+from paceline.data.transforms.user_calls import OnError, UserCall, last_row_change
 
 
 class Dataset:
-    """Rows that are read, transformed and handed out as a stream.
+    """A lazy stream of rows.
 
-    Nothing is read before rows are asked for. A dataset is never changed: each method gives another one.
+    Nothing is read until rows are consumed. Datasets are immutable: each method returns a new one.
     """
 
-    def __init__(self, plan: Node) -> None:
+    def __init__(self, plan: PlanNode) -> None:
         self._plan = plan
         self._schema: Schema | None = None
         self._feeds: Feeds | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._plan,)  # what runs here stays here
+        return type(self), (self._plan,)  # running executors are not pickled
 
-    # Each row, batch or column by itself
+    # Transforms of rows, batches and columns
 
     def map_batches(
         self,
@@ -58,14 +65,15 @@ class Dataset:
         concurrency: Concurrency | None = None,
         on_error: OnError = "raise",
     ) -> Dataset:
-        """Batches through a function, a generator function, or a class that is made once in each of its processes.
+        """Apply a function, a generator function or a class to batches. A class is instantiated once per process.
 
-        `batch_size=None`, or "auto", is a block as it comes; a batch never spans two units (such as files). A batch is
-        a dict of arrays ("numpy", the default), a DataFrame or an Arrow table, and so is what the function returns or
-        yields.
-        Arrays are those that were read, without a copy; a function that writes to them is called again with copies,
-        which `zero_copy_batch=False` gives at once. Under `on_error="skip"` a batch that fails is halved until
-        the rows that fail stand alone; they are left out, and recorded in `stats()`.
+        `batch_size=None` or "auto" passes blocks as they come. A batch never spans two units (such as files). A batch
+        is a dict of arrays ("numpy", the default), a DataFrame or an Arrow table; the function returns or yields one of
+        these.
+
+        Arrays are passed without a copy. A function that writes to them is called again with copies;
+        `zero_copy_batch=False` passes copies from the start. With `on_error="skip"`, a failing batch is halved until
+        the failing rows are isolated; those are dropped and recorded in `stats()`.
         """
         if batch_size in ("auto", "default"):
             batch_size = None
@@ -73,13 +81,13 @@ class Dataset:
             isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
         ):
             raise ValueError(f"batch_size must be a whole number of at least 1, or None, not {batch_size!r}")
-        call = self._call(
+        call = self._make_call(
             fn,
             (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
             (compute, concurrency, num_cpus, num_gpus),
             on_error,
         )
-        return self._mapped(MapBatches(call, batch_size, format_named(batch_format), zero_copy_batch))
+        return self._with_transform(MapBatches(call, batch_size, parse_batch_format(batch_format), zero_copy_batch))
 
     def map(
         self,
@@ -95,14 +103,14 @@ class Dataset:
         concurrency: Concurrency | None = None,
         on_error: OnError = "raise",
     ) -> Dataset:
-        """Each row, a dict, through a function that returns another."""
-        call = self._call(
+        """Apply a function to each row. Rows are dicts, and so is the result."""
+        call = self._make_call(
             fn,
             (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
             (compute, concurrency, num_cpus, num_gpus),
             on_error,
         )
-        return self._mapped(MapRows(call))
+        return self._with_transform(MapRows(call))
 
     def flat_map(
         self,
@@ -118,14 +126,14 @@ class Dataset:
         concurrency: Concurrency | None = None,
         on_error: OnError = "raise",
     ) -> Dataset:
-        """Each row through a function that returns a list of rows, or yields them."""
-        call = self._call(
+        """Apply a function that returns a list of rows, or yields rows, to each row."""
+        call = self._make_call(
             fn,
             (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
             (compute, concurrency, num_cpus, num_gpus),
             on_error,
         )
-        return self._mapped(FlatMap(call))
+        return self._with_transform(FlatMap(call))
 
     def filter(
         self,
@@ -142,9 +150,9 @@ class Dataset:
         concurrency: Concurrency | None = None,
         on_error: OnError = "raise",
     ) -> Dataset:
-        """The rows for which a function of the row is true, or an expression: `filter(expr="age > 30")`.
+        """Keep the rows for which a function or an expression is true: `filter(expr="age > 30")`.
 
-        An expression is faster: it goes over whole columns, and files that cannot hold such rows are not read.
+        Expressions are faster: they work on whole columns, and files that cannot contain matching rows are not read.
         """
         if isinstance(fn, str | Expr) and expr is None:
             fn, expr = None, fn
@@ -153,28 +161,28 @@ class Dataset:
         if expr is not None:
             if not isinstance(expr, str | Expr):
                 raise TypeError(f"expr must be text such as 'age > 30', or made with col(), not {expr!r}")
-            return self._mapped(Where(parsed(expr) if isinstance(expr, str) else expr))
-        call = self._call(
+            return self._with_transform(FilterExpression(parse_expression(expr) if isinstance(expr, str) else expr))
+        call = self._make_call(
             fn,
             (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
             (compute, concurrency, num_cpus, num_gpus),
             on_error,
         )
-        return self._mapped(FilterRows(call))
+        return self._with_transform(FilterRows(call))
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
-        """These columns, in this order; a reader that can reads no others."""
-        return self._mapped(Select(_names("select_columns", cols)))
+        """Select columns, in this order. Readers that support it read only these columns."""
+        return self._with_transform(SelectColumns(_check_names("select_columns", cols)))
 
     def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
-        return self._mapped(Drop(_names("drop_columns", cols)))
+        return self._with_transform(DropColumns(_check_names("drop_columns", cols)))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
-        """New names: of some columns, as a dict from old to new, or of all, as a list."""
+        """Rename some columns with a dict from old to new names, or all columns with a list."""
         if isinstance(names, Mapping):
-            _names("rename_columns", list(names)), _names("rename_columns", list(names.values()))
-            return self._mapped(Rename(tuple(names.items())))
-        return self._mapped(RenameAll(_names("rename_columns", names)))
+            _check_names("rename_columns", list(names)), _check_names("rename_columns", list(names.values()))
+            return self._with_transform(RenameColumns(tuple(names.items())))
+        return self._with_transform(RenameAllColumns(_check_names("rename_columns", names)))
 
     def add_column(
         self,
@@ -186,35 +194,35 @@ class Dataset:
         concurrency: int | None = None,
         on_error: OnError = "raise",
     ) -> Dataset:
-        """One more column, or another in the place of one: `fn` gives its values for a batch."""
+        """Add or replace a column. `fn` computes its values for a batch."""
         if not isinstance(col, str):
             raise TypeError(f"col must be the name of a column, not {col!r}")
-        call = self._call(fn, (None, None, None, None), (compute, concurrency, None, None), on_error)
-        return self._mapped(AddColumn(call, col, format_named(batch_format)))
+        call = self._make_call(fn, (None, None, None, None), (compute, concurrency, None, None), on_error)
+        return self._with_transform(AddColumn(call, col, parse_batch_format(batch_format)))
 
     def with_column(self, column_name: str, expr: Expr) -> Dataset:
-        """One more column, or another in the place of one, from an expression: `with_column("area", col("a") * 2)`."""
+        """Add or replace a column computed by an expression: `with_column("area", col("a") * 2)`."""
         if not isinstance(column_name, str):
             raise TypeError(f"column_name must be the name of a column, not {column_name!r}")
         if callable(expr):
             raise TypeError("with_column takes an expression, made with col()\n\nhint: for a function use add_column")
-        return self._mapped(WithColumn(column_name, as_expr(expr)))
+        return self._with_transform(WithColumn(column_name, as_expr(expr)))
 
-    # Other rows, or in another order
+    # Selecting, combining and reordering rows
 
     def limit(self, limit: int) -> Dataset:
-        """The first rows; no more is read than they take."""
+        """Keep the first `limit` rows. Reads no more than needed."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"limit must be a whole number that is not negative, not {limit!r}")
         return Dataset(Limit(self._plan, 0, limit))
 
     def union(self, *other: Dataset) -> Dataset:
-        """The rows of this one, then those of the others."""
+        """Append the rows of other datasets."""
         _check_datasets("union", other)
         return Dataset(Union((self._plan, *(one._plan for one in other)))) if other else self
 
     def zip(self, *other: Dataset) -> Dataset:
-        """Rows side by side; a column whose name is taken gets a number: `x_1`."""
+        """Combine datasets column-wise, row by row. Duplicate column names get a suffix: `x_1`."""
         _check_datasets("zip", other)
         return Dataset(Zip((self._plan, *(one._plan for one in other)))) if other else self
 
@@ -225,26 +233,26 @@ class Dataset:
         *,
         shuffle: bool = False,
     ) -> Dataset:
-        """The same rows in so many units, or in units of so many rows."""
+        """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows."""
         return Dataset(Repartition(self._plan, num_blocks, target_num_rows_per_block, bool(shuffle)))
 
     def random_shuffle(self, *, seed: int | None = None) -> Dataset:
-        """All rows in a random order, which is another one in every epoch. Without a seed it is that of seed 0."""
-        return Dataset(RandomShuffle(self._plan, _seeded(seed)))
+        """Shuffle all rows, differently in every epoch. The default seed is 0."""
+        return Dataset(RandomShuffle(self._plan, _check_seed(seed)))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
-        """Units, such as files, in another order in every epoch. The rows in them stay as they are."""
-        return Dataset(Reorder(self._plan, _seeded(seed)))
+        """Shuffle units, such as files, differently in every epoch. Rows within a unit keep their order."""
+        return Dataset(ReorderUnits(self._plan, _check_seed(seed)))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
-        """About this part of the rows, each with the same chance: the same ones every time."""
+        """Sample about `fraction` of the rows, each with the same probability. Every epoch samples the same rows."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise ValueError(f"fraction must be a number from 0 to 1, not {fraction!r}")
-        return self._mapped(RandomSample(float(fraction), _seeded(seed)))
+        return self._with_transform(RandomSample(float(fraction), _check_seed(seed)))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """Rows by one column or several; missing values come last, and equal rows stay in their order."""
-        keys = _names("sort", key)
+        """Sort by one or more columns. Missing values come last; the sort is stable."""
+        keys = _check_names("sort", key)
         downward = (descending,) * len(keys) if isinstance(descending, bool) else tuple(descending)
         if len(downward) != len(keys) or not all(isinstance(down, bool) for down in downward):
             raise ValueError(f"descending must be True or False, or one of them for each key; not {descending!r}")
@@ -253,49 +261,49 @@ class Dataset:
     # Aggregates
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData:
-        """Rows by the values of one column or several, to aggregate them or to hand them to a function."""
+        """Group rows by one or more columns, to aggregate the groups or apply a function to each."""
         return GroupedData(self._plan, key)
 
     def aggregate(self, *aggs: AggregateFn) -> dict[str, Any]:
-        """What aggregates such as `Sum("x")` make of all rows, by their names."""
-        return look.aggregate(self._plan, aggs)
+        """Compute aggregates such as `Sum("x")` over all rows. Returns a dict from aggregate name to value."""
+        return plan_queries.compute_aggregates(self._plan, aggs)
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """The sum of a column; of several, or of all where none is named, a dict with `sum(x)`."""
-        return self._aggregated(on, lambda name: aggregate.Sum(name, ignore_nulls))
+        """Sum a column. For several columns, or all if `on` is None, returns a dict with keys like `sum(x)`."""
+        return self._aggregate_columns(on, lambda name: aggregate.Sum(name, ignore_nulls))
 
     def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregated(on, lambda name: aggregate.Min(name, ignore_nulls))
+        return self._aggregate_columns(on, lambda name: aggregate.Min(name, ignore_nulls))
 
     def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregated(on, lambda name: aggregate.Max(name, ignore_nulls))
+        return self._aggregate_columns(on, lambda name: aggregate.Max(name, ignore_nulls))
 
     def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregated(on, lambda name: aggregate.Mean(name, ignore_nulls))
+        return self._aggregate_columns(on, lambda name: aggregate.Mean(name, ignore_nulls))
 
     def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
-        return self._aggregated(on, lambda name: aggregate.Std(name, ddof, ignore_nulls))
+        return self._aggregate_columns(on, lambda name: aggregate.Std(name, ddof, ignore_nulls))
 
     def unique(self, column: str) -> list[Any]:
-        """The different values of a column, in no particular order."""
-        return list(self._aggregated(column, lambda name: aggregate.Unique(name, ignore_nulls=False)) or ())
+        """Return the distinct values of a column, in no particular order."""
+        return list(self._aggregate_columns(column, lambda name: aggregate.Unique(name, ignore_nulls=False)) or ())
 
     # Splits
 
     def split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[Dataset]:
-        """So many datasets, each with the next part of the rows; with `equal`, the few rows too many are left out.
+        """Split into `n` datasets of consecutive rows. With `equal`, surplus rows are dropped.
 
-        The parts are the same in every epoch, here and in the other splits. `locality_hints` is not needed.
+        As in all splits, the parts are the same in every epoch. `locality_hints` is accepted and ignored.
         """
-        return [Dataset(part) for part in splits.evenly(self._plan, n, equal=equal)]
+        return [Dataset(part) for part in splits.split_evenly(self._plan, n, equal=equal)]
 
     def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """The rows before the first index, from there to the second, and so on."""
-        return [Dataset(part) for part in splits.at_indices(self._plan, indices)]
+        """Split before each index: rows up to the first index, from there to the second, and so on."""
+        return [Dataset(part) for part in splits.split_at_indices(self._plan, indices)]
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """A dataset for each proportion of the rows, and one for what they leave: `[0.7, 0.2]` gives three."""
-        return [Dataset(part) for part in splits.in_proportion(self._plan, proportions)]
+        """Split by proportions, with one more dataset for the remainder: `[0.7, 0.2]` returns three."""
+        return [Dataset(part) for part in splits.split_proportionately(self._plan, proportions)]
 
     def train_test_split(
         self,
@@ -305,29 +313,30 @@ class Dataset:
         seed: int | None = None,
         stratify: str | None = None,
     ) -> tuple[Dataset, Dataset]:
-        """Rows to train and rows to test with; `test_size` is a part of all, or a number of rows.
+        """Split into train and test datasets. `test_size` is a fraction or a number of rows.
 
-        With `stratify`, the name of a column of classes, each class is tested with in the same proportion.
+        With `stratify`, the name of a class column, each class has the same proportion in the test dataset.
         """
-        train, test = splits.train_and_test(
-            self._plan, test_size, shuffle=shuffle, seed=_seeded(seed), stratify=stratify
+        train, test = splits.split_train_test(
+            self._plan, test_size, shuffle=shuffle, seed=_check_seed(seed), stratify=stratify
         )
         return Dataset(train), Dataset(test)
 
     def streaming_split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[DataIterator]:
-        """Iterators for so many workers, which share one run of the dataset.
+        """Return `n` iterators that share one execution of the dataset.
 
-        With `equal` each gets as many rows, and the few too many are left out, other ones in every epoch; else every
-        row goes to one of them. `locality_hints` is not needed: rows are where they are asked for.
+        With `equal`, every iterator gets the same number of rows and the surplus rows, different ones in every epoch,
+        are dropped; otherwise every row goes to exactly one iterator. `locality_hints` is accepted and ignored: rows
+        are delivered to where they are consumed.
         """
-        return splits.streaming(self._plan, n, equal=equal)
+        return splits.split_streaming(self._plan, n, equal=equal)
 
-    # What is in it
+    # Inspection
 
     def schema(self) -> Schema | None:
-        """Names and types of the columns; None where there are no rows to tell."""
+        """Return the names and types of the columns, or None if there are no rows to infer them from."""
         if self._schema is None:
-            self._schema = look.schema_of(self._plan)
+            self._schema = plan_queries.find_schema(self._plan)
         return self._schema
 
     def columns(self) -> list[str] | None:
@@ -335,15 +344,15 @@ class Dataset:
         return None if schema is None else list(schema.names)
 
     def count(self) -> int:
-        """How many rows there are; where files or earlier steps know, nothing is read."""
-        return look.num_rows(self._plan)
+        """Count the rows. Reads nothing if files or earlier steps know the count."""
+        return plan_queries.count_rows(self._plan)
 
     def size_bytes(self) -> int | None:
-        """About how much memory the rows take as they are read; None where the files do not tell."""
-        return look.num_bytes(self._plan)
+        """Estimate the in-memory size of the rows that are read; None if the files do not provide it."""
+        return plan_queries.estimate_bytes(self._plan)
 
     def input_files(self) -> list[str]:
-        return look.input_files(self._plan)
+        return plan_queries.list_input_files(self._plan)
 
     def num_blocks(self) -> int:
         raise NotImplementedError(
@@ -351,13 +360,13 @@ class Dataset:
         )
 
     def explain(self) -> str:
-        """Print, and return, the plan: as it was asked for, as it is run, and its stages."""
-        text = explained(self._plan)
+        """Print and return the plan: as written, as optimized, and its stages."""
+        text = explain_plan(self._plan)
         print(text)
         return text
 
     def stats(self) -> str:
-        """What the last runs took, stage by stage."""
+        """Return the timing of the last executions, stage by stage."""
         feeds = self._own_feeds()
         told = feeds.stats()
         if not told:
@@ -366,19 +375,19 @@ class Dataset:
         return told if quality is None else f"{told}\nshuffle: {quality:.2f} of 1"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
-        """The first rows; no more is read than they take."""
-        return list(self._first(limit).rows())
+        """Return the first rows. Reads no more than needed."""
+        return list(self._first_rows(limit).rows())
 
     def take_batch(self, batch_size: int = 20, *, batch_format: AnyFormat = "default") -> Any:
-        """The first rows as one batch."""
-        found = self._first(batch_size)
+        """Return the first rows as one batch."""
+        found = self._first_rows(batch_size)
         if not found.num_rows:
             raise ValueError("the dataset is empty: there is no batch to take")
-        return found.to_batch(format_named(batch_format))
+        return found.to_batch(parse_batch_format(batch_format))
 
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """All rows. With a limit, an error if there are more."""
-        return list(self._all(limit, "take_all").rows())
+        """Return all rows. Raises if there are more than `limit`."""
+        return list(self._all_rows(limit, "take_all").rows())
 
     def show(self, limit: int = 20) -> None:
         """Print the first rows."""
@@ -386,17 +395,17 @@ class Dataset:
             print(row)
 
     def to_pandas(self, limit: int | None = None) -> Any:
-        """All rows as a DataFrame. With a limit, an error if there are more."""
-        return self._all(limit, "to_pandas").to_pandas()
+        """Return all rows as a DataFrame. Raises if there are more than `limit`."""
+        return self._all_rows(limit, "to_pandas").to_pandas()
 
     def materialize(self) -> MaterializedDataset:
-        """The same rows, computed now and kept: in memory, and beside it what does not fit."""
-        return MaterializedDataset(look.kept(self._plan))
+        """Compute all rows now and keep them in memory; what does not fit is spilled to disk."""
+        return MaterializedDataset(plan_queries.materialize_rows(self._plan))
 
-    # One after the other
+    # Iteration
 
     def iterator(self) -> DataIterator:
-        """The rows as a stream that knows where it stands: each iteration is the next epoch."""
+        """Return a resumable iterator over the rows. Each iteration is the next epoch."""
         return DataIterator(self._own_feeds())
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
@@ -412,7 +421,7 @@ class Dataset:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[Any]:
-        """Batches: a dict of arrays each, a DataFrame or an Arrow table."""
+        """Iterate over batches: dicts of arrays, DataFrames or Arrow tables."""
         return self.iterator().iter_batches(
             prefetch_batches=prefetch_batches,
             batch_size=batch_size,
@@ -435,7 +444,7 @@ class Dataset:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Iterable[Any]:
-        """Batches of torch tensors."""
+        """Iterate over batches of torch tensors."""
         return self.iterator().iter_torch_batches(
             prefetch_batches=prefetch_batches,
             batch_size=batch_size,
@@ -458,7 +467,7 @@ class Dataset:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[Any]:
-        """Batches of TensorFlow tensors."""
+        """Iterate over batches of TensorFlow tensors."""
         return self.iterator().iter_tf_batches(
             prefetch_batches=prefetch_batches,
             batch_size=batch_size,
@@ -480,7 +489,7 @@ class Dataset:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[Any]:
-        """Batches of JAX arrays."""
+        """Iterate over batches of JAX arrays."""
         return self.iterator().iter_jax_batches(
             prefetch_batches=prefetch_batches,
             batch_size=batch_size,
@@ -493,10 +502,10 @@ class Dataset:
         )
 
     def to_tf(self, feature_columns: str | Sequence[str], label_columns: str | Sequence[str], **options: Any) -> Any:
-        """A `tf.data.Dataset` of features and labels; `options` are those of `DataIterator.to_tf`."""
+        """Return a `tf.data.Dataset` of features and labels. `options` are those of `DataIterator.to_tf`."""
         return self.iterator().to_tf(feature_columns, label_columns, **options)
 
-    # To files: each of them appears whole, or not at all
+    # Writers: each file appears whole or not at all
 
     write_parquet = write.write_parquet
     write_csv = write.write_csv
@@ -510,27 +519,27 @@ class Dataset:
         raise TypeError("a Dataset is not iterated itself\n\nhint: use iter_rows(), iter_batches() or take()")
 
     def __repr__(self) -> str:
-        types, num_rows = known_types(self._plan), look.known_rows(self._plan)
+        types, num_rows = known_types(self._plan), plan_queries.known_num_rows(self._plan)
         pairs = ", ".join(f"{name}: {kind or '?'}" for name, kind in (types or {}).items())
         schema = "?" if types is None else f"{{{pairs}}}"
         return f"{type(self).__name__}(num_rows={'?' if num_rows is None else num_rows}, schema={schema})"
 
-    def _first(self, limit: int) -> Block:
+    def _first_rows(self, limit: int) -> Block:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"the number of rows to take must be a whole number that is not negative, not {limit!r}")
-        return look.first_rows(self._own_feeds(), limit)
+        return plan_queries.read_first_rows(self._own_feeds(), limit)
 
-    def _all(self, limit: int | None, method: str) -> Block:
+    def _all_rows(self, limit: int | None, method: str) -> Block:
         if limit is None:
-            return Block.concat(look.taken(self._own_feeds()))
-        found = self._first(limit + 1)
+            return Block.concat(plan_queries.stream_feed_blocks(self._own_feeds()))
+        found = self._first_rows(limit + 1)
         if found.num_rows > limit:
             raise ValueError(f"{method}(limit={limit}): the dataset has more rows than that")
         return found
 
-    def _aggregated(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Any:
-        columns = self.columns() or () if on is None else _names("aggregate", on)
-        found = look.aggregate(self._plan, [of(name) for name in columns]) if columns else {}
+    def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Any:
+        columns = self.columns() or () if on is None else _check_names("aggregate", on)
+        found = plan_queries.compute_aggregates(self._plan, [of(name) for name in columns]) if columns else {}
         return next(iter(found.values()), None) if len(found) <= 1 else found
 
     def _own_feeds(self) -> Feeds:
@@ -538,10 +547,10 @@ class Dataset:
             self._feeds = LocalFeeds(self._plan)
         return self._feeds
 
-    def _mapped(self, transform: Transform) -> Dataset:
+    def _with_transform(self, transform: Transform) -> Dataset:
         return Dataset(Map(self._plan, transform))
 
-    def _call(
+    def _make_call(
         self,
         fn: Any,
         arguments: tuple[
@@ -549,22 +558,22 @@ class Dataset:
         ],
         resources: tuple[Compute | None, Concurrency | None, float | None, float | None],
         on_error: OnError,
-    ) -> Call:
+    ) -> UserCall:
         args, kwargs, constructor_args, constructor_kwargs = arguments
         compute, concurrency, num_cpus, num_gpus = resources
-        return Call(
+        return UserCall(
             fn,
             tuple(args or ()),
             dict(kwargs or {}),
             tuple(constructor_args or ()),
             dict(constructor_kwargs or {}),
-            pool_for(fn, compute=compute, concurrency=concurrency, num_cpus=num_cpus, num_gpus=num_gpus),
+            resolve_pool(fn, compute=compute, concurrency=concurrency, num_cpus=num_cpus, num_gpus=num_gpus),
             on_error,
-            rows_changed_by(self._plan),
+            last_row_change(self._plan),
         )
 
 
-def _names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
+def _check_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
     names = (cols,) if isinstance(cols, str) else tuple(cols)
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong or not names:
@@ -575,7 +584,7 @@ def _names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _seeded(seed: int | None) -> int:
+def _check_seed(seed: int | None) -> int:
     if seed is None:
         return 0
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -590,7 +599,7 @@ def _check_datasets(method: str, others: Sequence[Any]) -> None:
 
 
 class MaterializedDataset(Dataset):
-    """A dataset whose rows are computed and kept: what is read from it is read from there."""
+    """A dataset whose rows are already computed and kept."""
 
     def num_blocks(self) -> int:
         assert isinstance(self._plan, Read)

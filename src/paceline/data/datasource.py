@@ -1,8 +1,7 @@
-"""Sources of the user's own: a `Datasource` lists `ReadTask`s, each of which reads some rows.
+"""User-defined sources: a `Datasource` lists `ReadTask`s, each of which reads some rows.
 
-The names are those of Ray Data. The tasks are listed once, when `read_datasource` is called, and are the units that
-data processes read. Where an interrupted run goes on is said by the place of a task in that list and a number of its
-rows, so both have to be the same every time.
+The names are those of Ray Data. Tasks are listed once, when `read_datasource` is called, and are the units that data
+processes read. A run resumes at a task's index in that list and a row number, so both must be the same every time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr
 from paceline.data.plan import Read
-from paceline.data.sources.schemas import as_schema
+from paceline.data.sources.schemas import to_schema
 
 _FEWEST = 16
 _MOST = 10_000
@@ -28,23 +27,23 @@ _TASK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class BlockMetadata:
-    """What is known of a task's rows before they are read."""
+    """What is known about a task's rows before they are read."""
 
     num_rows: int | None = None
-    """None where it is not known. A number is held to: a task that gives another one fails."""
+    """None if unknown. A task that yields another number of rows fails."""
     size_bytes: int | None = None
-    """About how much memory they take."""
+    """Approximate size in memory."""
     exec_stats: Any = None
     task_exec_stats: Any = None
     input_files: Sequence[str] | None = None
-    """Where the rows come from: the name of a task that has no other."""
+    """Where the rows come from. Names the task if it has no other name."""
 
 
 class ReadTask:
-    """Some rows: `read_fn()` gives batches of them, each a `pyarrow.Table`, a DataFrame or a dict of arrays.
+    """Reads some rows: `read_fn()` returns batches, each a `pyarrow.Table`, a DataFrame or a dict of arrays.
 
-    It runs in another process, as often as rows are asked for. `name` is what errors call it, and how a checkpoint
-    knows that it was made from the same data: put a version, a size or a time of change into it.
+    It runs in another process, once per read. Errors show `name`, and a checkpoint uses it to check that the data is
+    the same: include a version, a size or a modification time.
     """
 
     def __init__(
@@ -71,49 +70,51 @@ class ReadTask:
 
 
 class Datasource:
-    """Says what there is to read: a subclass has `get_read_tasks`."""
+    """Lists what to read: subclasses implement `get_read_tasks`."""
 
     def get_name(self) -> str:
-        """As messages call it."""
+        """Return the name used in messages."""
         return type(self).__name__.removesuffix("Datasource") or "Datasource"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """About how many bytes all rows take in memory; None where nothing is known."""
+        """Estimate the in-memory size of all rows in bytes; None if unknown."""
         return None
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> Sequence[ReadTask]:
-        """About `parallelism` tasks, more or fewer: the same ones in the same order every time."""
+        """Return about `parallelism` tasks: the same ones in the same order every time."""
         raise NotImplementedError(f"{type(self).__name__} has no get_read_tasks(parallelism): it lists what to read")
 
 
 def read_datasource(
     datasource: Datasource, *, concurrency: int | None = None, override_num_blocks: int | None = None
 ) -> Dataset:
-    """The rows of a source of your own, in the order of its tasks.
+    """Read a user-defined source, in the order of its tasks.
 
-    `get_read_tasks` is called now, with `override_num_blocks` or a number that follows from
-    `estimate_inmemory_data_size` and not from the machine. `concurrency` is accepted; how many processes read is the
-    `DataContext`'s matter.
+    `get_read_tasks` is called immediately, with `override_num_blocks` or a number derived from
+    `estimate_inmemory_data_size`, independent of the machine. `concurrency` is accepted and ignored; `DataContext` sets
+    the number of reading processes.
     """
     if not callable(getattr(datasource, "get_read_tasks", None)) or isinstance(datasource, type):
         raise TypeError(f"datasource={datasource!r} must be an instance of a paceline.data.Datasource")
     check_common(concurrency, override_num_blocks)
-    number = override_num_blocks or min(max(-(-_estimated(datasource) // _TASK_BYTES), _FEWEST), _MOST)
+    number = override_num_blocks or min(max(-(-_estimate_bytes(datasource) // _TASK_BYTES), _FEWEST), _MOST)
     found = list(datasource.get_read_tasks(number))
     wrong = next((task for task in found if not callable(getattr(task, "read_fn", None))), None)
     if wrong is not None:
         raise TypeError(f"get_read_tasks() must give a list of paceline.data.ReadTask, not of {type(wrong).__name__}")
     name = f"read_datasource({datasource.get_name()})"
-    units = tuple(_unit(task, index, len(found), name) for index, task in enumerate(found))
-    _check(units)
-    return Dataset(Read(Tasks(name, units, next((task.schema for task in found if task.schema is not None), None))))
+    units = tuple(_make_unit(task, index, len(found), name) for index, task in enumerate(found))
+    _check_units(units)
+    return Dataset(
+        Read(ReadTaskSource(name, units, next((task.schema for task in found if task.schema is not None), None)))
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """A unit: what one task reads."""
+class ReadTaskUnit:
+    """The unit of one read task."""
 
     name: str
     read_fn: Callable[[], Iterable[Any]]
@@ -123,7 +124,7 @@ class Rows:
 
     def read(self) -> Iterator[Block]:
         seen = 0
-        for batch in _batches(self.read_fn(), self.name):
+        for batch in _check_batches(self.read_fn(), self.name):
             block = Block.from_batch(batch)
             if self.limit is not None:
                 block = block.slice(0, self.limit - seen)
@@ -142,34 +143,34 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
-    """The source of `read_datasource`."""
+class ReadTaskSource:
+    """The source created by `read_datasource`."""
 
     name: str
-    tasks: tuple[Rows, ...]
+    tasks: tuple[ReadTaskUnit, ...]
     arrow_schema: Any = None
 
-    def units(self) -> Sequence[Rows]:
+    def units(self) -> Sequence[ReadTaskUnit]:
         return self.tasks
 
     def schema(self) -> Schema | None:
-        return as_schema(self.arrow_schema) if isinstance(self.arrow_schema, pa.Schema) else None
+        return to_schema(self.arrow_schema) if isinstance(self.arrow_schema, pa.Schema) else None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
-def _estimated(datasource: Datasource) -> int:
+def _estimate_bytes(datasource: Datasource) -> int:
     size = datasource.estimate_inmemory_data_size()
     if size is not None and not is_count(size):
         raise ValueError(f"estimate_inmemory_data_size() gave {size!r}: it must be a number of bytes, or None")
     return size or 0
 
 
-def _unit(task: ReadTask, index: int, number: int, source: str) -> Rows:
+def _make_unit(task: ReadTask, index: int, number: int, source: str) -> ReadTaskUnit:
     metadata, limit = task.metadata, task.per_task_row_limit
     files = metadata.input_files
     name = getattr(task, "name", None) or (", ".join(files) if files else f"{source} (task {index + 1} of {number})")
@@ -178,10 +179,10 @@ def _unit(task: ReadTask, index: int, number: int, source: str) -> Rows:
         raise ValueError(f"{name}: num_rows={num_rows!r} must be a whole number of 0 or more, or None")
     if num_rows is not None and limit is not None:
         num_rows = min(num_rows, limit)
-    return Rows(name, task.read_fn, num_rows, metadata.size_bytes, limit)
+    return ReadTaskUnit(name, task.read_fn, num_rows, metadata.size_bytes, limit)
 
 
-def _check(units: Sequence[Rows]) -> None:
+def _check_units(units: Sequence[ReadTaskUnit]) -> None:
     names = [unit.name for unit in units]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
@@ -199,8 +200,8 @@ def _check(units: Sequence[Rows]) -> None:
             ) from error
 
 
-def _batches(found: Any, name: str) -> Iterable[Any]:
-    """A table is iterable too, over its columns."""
+def _check_batches(found: Any, name: str) -> Iterable[Any]:
+    """Check the result of `read_fn`. A table is rejected: it would iterate over its columns."""
     single = isinstance(found, str | bytes | Mapping | pa.Table | pa.RecordBatch) or hasattr(found, "columns")
     if single or not isinstance(found, Iterable):
         raise TypeError(

@@ -1,6 +1,6 @@
-"""The epochs of one worker: each iteration is the next one, and where it stands is known at every batch.
+"""The epochs of one worker: each iteration is the next epoch, and the position is known after every batch.
 
-A batch counts as used from the moment it is handed out; what was only prepared ahead does not.
+A batch counts as used once it is handed out; prefetched batches do not.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline._core.spending import DATA, spent, waited_for
-from paceline.data.batches.ahead import ahead
+from paceline._core.time_accounting import DATA, account_data_wait, account_time
+from paceline.data.batch_cutter import BatchCutter, WorkerBatch
+from paceline.data.batches.prefetch import prefetch_items
 from paceline.data.block import Block
-from paceline.data.cutting import Cut, Cutter
-from paceline.data.feeds import Feeds, opened
-from paceline.data.parts import Division
-from paceline.data.position import Cursor, Delivered, Split, next_epoch, order_of, replaced
-from paceline.data.sparse import Partial
+from paceline.data.feeds import Feeds, open_shard
+from paceline.data.row_ownership import EpochDivision
+from paceline.data.sharding import Cursor, RowDelivery, WorkerShard, next_epoch, replace_cursor, with_order
+from paceline.data.sparse_block import PartialDelivery
 
 Batch = Any
 
 ROWS_AT_A_TIME = 4096
-"""So many rows are made objects of Python at once."""
+"""Number of rows converted to Python objects at once."""
 
 
 @dataclass(frozen=True)
-class Cutting:
-    """How the rows are cut into batches: see `Cutter` and `Cursor.window`."""
+class BatchingOptions:
+    """How rows are cut into batches: see `BatchCutter` and `Cursor.window`."""
 
     chunk_rows: int | None = None
     window_rows: int = 0
@@ -38,27 +38,27 @@ class Cutting:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What becomes of the rows of a batch before it is handed out."""
+class BatchAssembly:
+    """How a batch is built and delivered."""
 
-    made: Callable[[Block], Batch]
-    placed: Callable[[Iterator[Batch]], Iterator[Batch]] | None = None
-    """Brings batches to where they are used, in order, in the thread that takes them."""
-    num_ahead: int = 0
-    """So many are made in a thread before they are asked for; 0: each when it is asked for."""
-    made_of_parts: Callable[[Sequence[Block]], Batch] | None = None
-    """The same as `made`, for rows that do not lie in one block: they are copied once, to where they are needed."""
+    make: Callable[[Block], Batch]
+    transfer: Callable[[Iterator[Batch]], Iterator[Batch]] | None = None
+    """Moves batches to their device, in order, in the consuming thread."""
+    num_prefetched: int = 0
+    """Number of batches prepared ahead in a thread; 0 prepares each on demand."""
+    make_from_parts: Callable[[Sequence[Block]], Batch] | None = None
+    """Like `make`, for rows in several blocks: they are copied once, directly to their destination."""
 
-    def of(self, cut: Cut) -> Batch:
-        return self.made(cut.block) if self.made_of_parts is None else self.made_of_parts(cut.parts)
+    def assemble(self, cut: WorkerBatch) -> Batch:
+        return self.make(cut.block) if self.make_from_parts is None else self.make_from_parts(cut.parts)
 
 
-class Epochs:
-    def __init__(self, feeds: Feeds, split: Split, name: str) -> None:
+class EpochIterator:
+    def __init__(self, feeds: Feeds, split: WorkerShard, name: str) -> None:
         self._feeds = feeds
         self._split = split
         self._name = name
-        self._iteration = _Iteration(Cursor(), begun=False)
+        self._iteration = _Iteration(Cursor(), is_begun=False)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -66,111 +66,115 @@ class Epochs:
 
     @property
     def window(self) -> int:
-        """Within how many rows they change places, in the epoch that was begun last."""
+        """The shuffle window, in rows, of the epoch that was started last."""
         return self._iteration.cursor.window
 
     def cursor(self) -> Cursor:
-        return replaced(self._iteration.standing(), fingerprint=self.fingerprint)
+        return replace_cursor(self._iteration.current_cursor(), fingerprint=self.fingerprint)
 
     def next_cursor(self) -> Cursor:
-        """Where what this worker does next begins: after an iteration that was left early, with the next epoch."""
+        """Return where this worker continues: with the next epoch if the iteration was left early."""
         cursor = self.cursor()
-        return next_epoch(cursor, cursor.total) if self._iteration.left else cursor
+        return next_epoch(cursor, cursor.total) if self._iteration.was_left_early else cursor
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process the rest of the epoch is next: the iteration itself stays here."""
-        return {**self.__dict__, "_iteration": _Iteration(self.next_cursor(), begun=False)}
+        """Pickle the position only: another process continues with the rest of the epoch."""
+        return {**self.__dict__, "_iteration": _Iteration(self.next_cursor(), is_begun=False)}
 
     def go_to(self, cursor: Cursor) -> None:
-        """The next iteration gives what is left of the cursor's epoch. One that goes on meanwhile counts no more."""
-        self._iteration = _Iteration(cursor, begun=False)
+        """Let the next iteration yield the rest of the cursor's epoch. An iteration in progress no longer counts."""
+        self._iteration = _Iteration(cursor, is_begun=False)
 
-    def batches(self, cutting: Cutting, form: Form) -> Iterable[Batch]:
-        return _Again(lambda: self._batches(cutting, form))
+    def batches(self, cutting: BatchingOptions, form: BatchAssembly) -> Iterable[Batch]:
+        return _ReusableIterable(lambda: self._batches(cutting, form))
 
     def rows(self) -> Iterable[dict[str, Any]]:
-        return _Again(self._rows)
+        return _ReusableIterable(self._rows)
 
-    def _batches(self, cutting: Cutting, form: Form) -> Iterator[Batch]:
+    def _batches(self, cutting: BatchingOptions, form: BatchAssembly) -> Iterator[Batch]:
         with self._next_epoch(cutting) as (iteration, cutter, deliveries):
-            cuts = (cut for cut in cutter.cut(deliveries) if not (cutting.drop_last and cut.partial))
-            with closing(_formed(cuts, form, f"batches of {self._name or 'a dataset'}")) as batches:
-                for iteration.cursor, batch in waited_for(batches):
+            cuts = (cut for cut in cutter.cut(deliveries) if not (cutting.drop_last and cut.is_partial))
+            with closing(_assemble_batches(cuts, form, f"batches of {self._name or 'a dataset'}")) as batches:
+                for iteration.cursor, batch in account_data_wait(batches):
                     yield batch
-            iteration.end(cutter.total)
+            iteration.finish_epoch(cutter.total)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        with self._next_epoch(Cutting()) as (iteration, cutter, deliveries):
-            for cut in waited_for(cutter.cut(deliveries)):
-                if cut.partial:
+        with self._next_epoch(BatchingOptions()) as (iteration, cutter, deliveries):
+            for cut in account_data_wait(cutter.cut(deliveries)):
+                if cut.is_partial:
                     iteration.cursor = cut.cursor
-                    yield from cut.block.rows()  # one, or none on some of the workers
+                    yield from cut.block.rows()  # one row, or none on some workers
                     continue
-                iteration.cutter, iteration.used = cutter, 0
+                iteration.cutter, iteration.num_used = cutter, 0
                 for first in range(0, cut.block.num_rows, ROWS_AT_A_TIME):
                     rows = cut.block.slice(first, first + ROWS_AT_A_TIME).rows()
-                    for iteration.used, row in enumerate(rows, first + 1):
+                    for iteration.num_used, row in enumerate(rows, first + 1):
                         yield row
                 iteration.settle()
-            iteration.end(cutter.total)
+            iteration.finish_epoch(cutter.total)
 
     @contextmanager
-    def _next_epoch(self, cutting: Cutting) -> Iterator[tuple[_Iteration, Cutter, Iterator[Delivered | Partial]]]:
-        """Leaves the epoch that an earlier iteration is in."""
-        with spent(DATA):
-            iteration, cutter, deliveries = self._begun(cutting)
+    def _next_epoch(
+        self, cutting: BatchingOptions
+    ) -> Iterator[tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]]:
+        """Start the next epoch, and leave the one that an earlier iteration is in."""
+        with account_time(DATA):
+            iteration, cutter, deliveries = self._begin_iteration(cutting)
         try:
             yield iteration, cutter, deliveries
         finally:
             iteration.settle()
-            iteration.left = iteration.begun
+            iteration.was_left_early = iteration.is_begun
             _close(deliveries)
 
-    def _begun(self, cutting: Cutting) -> tuple[_Iteration, Cutter, Iterator[Delivered | Partial]]:
-        start = self._iteration.standing()
-        if self._iteration.begun:
+    def _begin_iteration(
+        self, cutting: BatchingOptions
+    ) -> tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]:
+        start = self._iteration.current_cursor()
+        if self._iteration.is_begun:
             start = next_epoch(start, start.total)
         total = start.total
         if total is None and start.row == 0:
             total = self._feeds.num_rows()
-        parts = self._split.parts
+        parts = self._split.num_parts
         chunk = cutting.chunk_rows or parts
-        start = order_of(start, cutting.window_rows, cutting.seed)
-        start = replaced(start, total=total, chunk=chunk, world=parts, fingerprint=self.fingerprint)
-        self._iteration = iteration = _Iteration(start, begun=True)
-        cutter = Cutter(self._split, cutting.chunk_rows, start)
-        division = Division(start, self._split.mode, self._split.world, cutting.chunk_rows)
-        return iteration, cutter, opened(self._feeds, division, self._split.rank)
+        start = with_order(start, cutting.window_rows, cutting.seed)
+        start = replace_cursor(start, total=total, chunk=chunk, world=parts, fingerprint=self.fingerprint)
+        self._iteration = iteration = _Iteration(start, is_begun=True)
+        cutter = BatchCutter(self._split, cutting.chunk_rows, start)
+        division = EpochDivision(start, self._split.mode, self._split.world, cutting.chunk_rows)
+        return iteration, cutter, open_shard(self._feeds, division, self._split.rank)
 
 
 class _Iteration:
-    """Where one pass over the rows stands."""
+    """The position of one pass over the rows."""
 
-    def __init__(self, cursor: Cursor, *, begun: bool) -> None:
+    def __init__(self, cursor: Cursor, *, is_begun: bool) -> None:
         self.cursor = cursor
-        self.begun = begun
-        """It goes on in the cursor's epoch, or was left there."""
-        self.left = False
-        """It was left before its epoch's end."""
-        self.cutter: Cutter | None = None
-        """Has cut the rows that are handed out one by one,"""
-        self.used = 0
-        """and so many of them were."""
+        self.is_begun = is_begun
+        """The iteration is in the cursor's epoch, or was left there."""
+        self.was_left_early = False
+        """The iteration was left before the end of its epoch."""
+        self.cutter: BatchCutter | None = None
+        """The cutter of the rows that are handed out one by one."""
+        self.num_used = 0
+        """Number of those rows that were handed out."""
 
-    def standing(self) -> Cursor:
-        return self.cursor if self.cutter is None else self.cutter.cursor_within(self.used)
+    def current_cursor(self) -> Cursor:
+        return self.cursor if self.cutter is None else self.cutter.cursor_within(self.num_used)
 
     def settle(self) -> None:
-        """The cutter is not asked any more, and its memory can go."""
-        self.cursor, self.cutter = self.standing(), None
+        """Fix the position, and release the cutter and its memory."""
+        self.cursor, self.cutter = self.current_cursor(), None
 
-    def end(self, total: int | None) -> None:
-        """All rows of the epoch were handed out."""
-        self.cursor, self.begun = next_epoch(self.cursor, total), False
+    def finish_epoch(self, total: int | None) -> None:
+        """Advance to the next epoch: all rows were handed out."""
+        self.cursor, self.is_begun = next_epoch(self.cursor, total), False
 
 
-class _Again:
-    """Can be iterated again and again."""
+class _ReusableIterable:
+    """An iterable that starts a new iterator each time."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
         self._begin = begin
@@ -179,16 +183,16 @@ class _Again:
         return self._begin()
 
 
-def _formed(cuts: Iterator[Cut], form: Form, name: str) -> Generator[tuple[Cursor, Batch]]:
-    """Batches as they are handed out, each with where the epoch then stands."""
-    # A worker may have no part of a last, small chunk.
-    made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.of(cut)) for cut in cuts if cut.parts)
+def _assemble_batches(cuts: Iterator[WorkerBatch], form: BatchAssembly, name: str) -> Generator[tuple[Cursor, Batch]]:
+    """Yield batches, each with the position after it."""
+    # A worker may have no share of a last, small chunk.
+    made: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.assemble(cut)) for cut in cuts if cut.parts)
     with ExitStack() as closes:
         closes.callback(_close, made)
-        if form.num_ahead:
-            made = ahead(made, form.num_ahead, name)
+        if form.num_prefetched:
+            made = prefetch_items(made, form.num_prefetched, name)
             closes.callback(_close, made)
-        if form.placed is None:
+        if form.transfer is None:
             yield from made
             return
         cursors: deque[Cursor] = deque()
@@ -198,7 +202,7 @@ def _formed(cuts: Iterator[Cut], form: Form, name: str) -> Generator[tuple[Curso
                 cursors.append(cursor)
                 yield batch
 
-        for batch in form.placed(batches()):
+        for batch in form.transfer(batches()):
             yield cursors.popleft(), batch
 
 

@@ -1,23 +1,25 @@
-"""A plan in words: as it was asked for, as it is run, and what runs in which processes."""
+"""Renders a plan as text: as written, as optimized, and which processes run what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline.data.exec.lower import outline
-from paceline.data.optimize import optimized
-from paceline.data.plan import Barrier, Node, walk
-from paceline.data.transform import Pool
+from paceline.data.exec.lowering import outline_plan
+from paceline.data.optimizer import optimize_plan
+from paceline.data.plan import Barrier, PlanNode, walk
+from paceline.data.transform import PoolSpec
 
 
-def explained(plan: Node) -> str:
-    """The plan as it was asked for, as it is run, and the stages that each unit goes through."""
-    best = optimized(plan)
-    return "\n".join(["plan", *_drawn(plan, 1), "", "as it is run", *_drawn(best, 1), "", *_stages(best)])
+def explain_plan(plan: PlanNode) -> str:
+    """Describe the plan as written, as optimized, and the stages that each unit passes through."""
+    best = optimize_plan(plan)
+    return "\n".join(
+        ["plan", *_draw_tree(plan, 1), "", "as it is run", *_draw_tree(best, 1), "", *_explain_stages(best)]
+    )
 
 
-def _stages(plan: Node) -> Iterator[str]:
-    """What runs in which processes, below and above each step for which all rows are brought together."""
+def _explain_stages(plan: PlanNode) -> Iterator[str]:
+    """Describe which processes run what, below and above each barrier."""
     barriers = [node for node in walk(plan) if isinstance(node, Barrier)]
     for barrier in barriers:
         for part in barrier.inputs:
@@ -25,8 +27,8 @@ def _stages(plan: Node) -> Iterator[str]:
     yield from _stage_lines(plan, f"after {barriers[-1].name}" if barriers else "stages")
 
 
-def _stage_lines(plan: Node, title: str) -> Iterator[str]:
-    pipeline = outline(plan)
+def _stage_lines(plan: PlanNode, title: str) -> Iterator[str]:
+    pipeline = outline_plan(plan)
     brought = next((node for node in reversed([*walk(plan)]) if isinstance(node, Barrier)), None)
     for number in dict.fromkeys(task.chain for task in pipeline.tasks):
         num_units = sum(task.chain == number for task in pipeline.tasks)
@@ -36,17 +38,17 @@ def _stage_lines(plan: Node, title: str) -> Iterator[str]:
         yield f"{title}: {units}"
         for stage in pipeline.stages(number):
             pool = stage.pool
-            where = "in the processes that read" if pool is None else f"in {_bounds(pool)} of its own"
+            where = "in the processes that read" if pool is None else f"in {_format_pool(pool)} of its own"
             yield f"  {' -> '.join(filter(None, ['read' * (pool is None), stage.name]))}, {where}"
 
 
-def _bounds(pool: Pool) -> str:
-    number = f"{pool.least}" if pool.least == pool.most else f"{pool.least} to {pool.most}"
+def _format_pool(pool: PoolSpec) -> str:
+    number = f"{pool.min_size}" if pool.min_size == pool.max_size else f"{pool.min_size} to {pool.max_size}"
     gpus = f", {pool.num_gpus:g} GPU each," if pool.num_gpus else ""
-    return f"{number} process{'es' * (pool.most != 1)}{gpus}"
+    return f"{number} process{'es' * (pool.max_size != 1)}{gpus}"
 
 
-def _drawn(node: Node, depth: int) -> Iterator[str]:
+def _draw_tree(node: PlanNode, depth: int) -> Iterator[str]:
     yield f"{'  ' * depth}{node.name}"
     for part in node.inputs:
-        yield from _drawn(part, depth + 1)
+        yield from _draw_tree(part, depth + 1)

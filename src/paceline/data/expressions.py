@@ -1,8 +1,8 @@
 """Expressions over columns: `(col("age") > 30) & col("name").is_not_null()`.
 
-Unlike a function, an expression can be looked into: it says which columns it needs, and a reader can tell from a file's
-statistics that no row in it will do. Nulls are Arrow's: a comparison with one is null, and a filter drops it. Whole
-numbers divided by `//` and `%` stay whole, as in Python; by zero they are null.
+Unlike a function, an expression can be inspected: its columns are known, and a reader can rule out a file by its
+statistics. Nulls follow Arrow: a comparison with null is null, and a filter drops the row. Integers divided by `//` and
+`%` stay integers, as in Python; division by zero gives null.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from paceline.data.block import Block, Column, as_arrow
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 
-def _divided(left: Any, right: Any) -> Any:
+def _divide(left: Any, right: Any) -> Any:
     return pc.divide(pc.cast(left, pa.float64(), safe=False), right)
 
 
-def _floor_divided(left: Any, right: Any) -> Any:
+def _floor_divide(left: Any, right: Any) -> Any:
     if not pa.types.is_integer(left.type) or not pa.types.is_integer(right.type):
-        return pc.floor(_divided(left, right))
+        return pc.floor(_divide(left, right))
     right = pc.if_else(pc.equal(right, 0), pa.scalar(None, right.type), right)
-    quotient = pc.divide(left, right)  # Arrow's is cut towards zero
+    quotient = pc.divide(left, right)  # Arrow truncates towards zero
     rest = pc.subtract(left, pc.multiply(quotient, right))
     below = pc.and_(pc.not_equal(rest, 0), pc.not_equal(pc.less(rest, 0), pc.less(right, 0)))
     return pc.subtract(quotient, pc.cast(below, quotient.type))
 
 
-def _rest(left: Any, right: Any) -> Any:
-    return pc.subtract(left, pc.multiply(_floor_divided(left, right), right))
+def _remainder(left: Any, right: Any) -> Any:
+    return pc.subtract(left, pc.multiply(_floor_divide(left, right), right))
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
-    "/": _divided,
-    "//": _floor_divided,
-    "%": _rest,
+    "/": _divide,
+    "//": _floor_divide,
+    "%": _remainder,
     "==": pc.equal,
     "!=": pc.not_equal,
     "<": pc.less,
@@ -56,14 +56,14 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _computed(operation: str, left: Any, right: Any) -> Any:
+def _compute(operation: str, left: Any, right: Any) -> Any:
     compute = _OPERATIONS[operation]
     try:
         return compute(left, right)
     except pa.ArrowInvalid:
         if not all(_is_number(side.type) for side in (left, right)):
             raise
-    # Arrow will not round a large number to the type of the other side. Where that type is as good, it is taken.
+    # Arrow refuses to round a large number to the type of the other side. Use that type if it is as precise.
     for wide, narrow in ((left.type, right), (right.type, left)):
         whole = pa.types.is_integer(wide) and pa.types.is_integer(narrow.type)
         if whole and isinstance(narrow, pa.Scalar) and narrow.is_valid and narrow.as_py() >= 0:
@@ -80,112 +80,112 @@ class Expr:
     """A column, a value, or something computed from them."""
 
     def evaluate(self, block: Block) -> Any:
-        """Its values for the rows of a block: Arrow data, or one value for all."""
+        """Return its values for the rows of a block: Arrow data, or one value for all rows."""
         raise NotImplementedError
 
     def columns(self) -> set[str]:
-        """Which columns it looks at."""
+        """Return the columns it uses."""
         raise NotImplementedError
 
     def __add__(self, other: Any) -> Expr:
-        return Binary("+", self, as_expr(other))
+        return BinaryExpr("+", self, as_expr(other))
 
     def __radd__(self, other: Any) -> Expr:
-        return Binary("+", as_expr(other), self)
+        return BinaryExpr("+", as_expr(other), self)
 
     def __sub__(self, other: Any) -> Expr:
-        return Binary("-", self, as_expr(other))
+        return BinaryExpr("-", self, as_expr(other))
 
     def __rsub__(self, other: Any) -> Expr:
-        return Binary("-", as_expr(other), self)
+        return BinaryExpr("-", as_expr(other), self)
 
     def __mul__(self, other: Any) -> Expr:
-        return Binary("*", self, as_expr(other))
+        return BinaryExpr("*", self, as_expr(other))
 
     def __rmul__(self, other: Any) -> Expr:
-        return Binary("*", as_expr(other), self)
+        return BinaryExpr("*", as_expr(other), self)
 
     def __truediv__(self, other: Any) -> Expr:
-        return Binary("/", self, as_expr(other))
+        return BinaryExpr("/", self, as_expr(other))
 
     def __rtruediv__(self, other: Any) -> Expr:
-        return Binary("/", as_expr(other), self)
+        return BinaryExpr("/", as_expr(other), self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return Binary("//", self, as_expr(other))
+        return BinaryExpr("//", self, as_expr(other))
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return Binary("//", as_expr(other), self)
+        return BinaryExpr("//", as_expr(other), self)
 
     def __mod__(self, other: Any) -> Expr:
-        return Binary("%", self, as_expr(other))
+        return BinaryExpr("%", self, as_expr(other))
 
     def __rmod__(self, other: Any) -> Expr:
-        return Binary("%", as_expr(other), self)
+        return BinaryExpr("%", as_expr(other), self)
 
     def __lt__(self, other: Any) -> Expr:
-        return Binary("<", self, as_expr(other))
+        return BinaryExpr("<", self, as_expr(other))
 
     def __le__(self, other: Any) -> Expr:
-        return Binary("<=", self, as_expr(other))
+        return BinaryExpr("<=", self, as_expr(other))
 
     def __gt__(self, other: Any) -> Expr:
-        return Binary(">", self, as_expr(other))
+        return BinaryExpr(">", self, as_expr(other))
 
     def __ge__(self, other: Any) -> Expr:
-        return Binary(">=", self, as_expr(other))
+        return BinaryExpr(">=", self, as_expr(other))
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return Binary("==", self, as_expr(other))
+        return BinaryExpr("==", self, as_expr(other))
 
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return Binary("!=", self, as_expr(other))
+        return BinaryExpr("!=", self, as_expr(other))
 
     __hash__ = object.__hash__
 
     def __and__(self, other: Any) -> Expr:
-        return Binary("&", self, as_expr(other))
+        return BinaryExpr("&", self, as_expr(other))
 
     def __or__(self, other: Any) -> Expr:
-        return Binary("|", self, as_expr(other))
+        return BinaryExpr("|", self, as_expr(other))
 
     def __rand__(self, other: Any) -> Expr:
-        return Binary("&", as_expr(other), self)
+        return BinaryExpr("&", as_expr(other), self)
 
     def __ror__(self, other: Any) -> Expr:
-        return Binary("|", as_expr(other), self)
+        return BinaryExpr("|", as_expr(other), self)
 
     def __invert__(self) -> Expr:
-        return Unary("not", self)
+        return UnaryExpr("not", self)
 
     def __neg__(self) -> Expr:
-        return Unary("-", self)
+        return UnaryExpr("-", self)
 
     def is_null(self) -> Expr:
-        return Unary("is null", self)
+        return UnaryExpr("is null", self)
 
     def is_not_null(self) -> Expr:
-        return Unary("is not null", self)
+        return UnaryExpr("is not null", self)
 
     def is_in(self, values: Sequence[Any]) -> Expr:
-        return IsIn(self, tuple(values))
+        return IsInExpr(self, tuple(values))
 
     def not_in(self, values: Sequence[Any]) -> Expr:
-        return ~IsIn(self, tuple(values))
+        return ~IsInExpr(self, tuple(values))
 
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value of its own: join conditions with & and |, not with and / or")
 
 
 @dataclass(frozen=True, eq=False)
-class Col(Expr):
+class ColumnExpr(Expr):
     name: str
 
     def evaluate(self, block: Block) -> Any:
         values = as_arrow(block.column(self.name))
         if pa.types.is_dictionary(values.type):
             return values.cast(values.type.value_type)
-        # Arrow stores numbers of 16 bits, and computes with none.
+        # Arrow stores 16-bit floats but cannot compute with them.
         return values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
 
     def columns(self) -> set[str]:
@@ -196,7 +196,7 @@ class Col(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Lit(Expr):
+class LiteralExpr(Expr):
     value: Any
 
     def evaluate(self, block: Block) -> Any:
@@ -213,13 +213,13 @@ class Lit(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Binary(Expr):
+class BinaryExpr(Expr):
     operation: str
     left: Expr
     right: Expr
 
     def evaluate(self, block: Block) -> Any:
-        return _computed(self.operation, self.left.evaluate(block), self.right.evaluate(block))
+        return _compute(self.operation, self.left.evaluate(block), self.right.evaluate(block))
 
     def columns(self) -> set[str]:
         return self.left.columns() | self.right.columns()
@@ -229,7 +229,7 @@ class Binary(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Unary(Expr):
+class UnaryExpr(Expr):
     operation: str
     operand: Expr
 
@@ -253,7 +253,7 @@ class Unary(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class IsIn(Expr):
+class IsInExpr(Expr):
     operand: Expr
     values: tuple[Any, ...]
 
@@ -270,35 +270,35 @@ class IsIn(Expr):
 
 
 def col(name: str) -> Expr:
-    """A column."""
-    return Col(name)
+    """Refer to a column by name."""
+    return ColumnExpr(name)
 
 
 def lit(value: Any) -> Expr:
-    """A value, the same for all rows."""
-    return Lit(value)
+    """A constant, the same for all rows."""
+    return LiteralExpr(value)
 
 
 def as_expr(value: Any) -> Expr:
-    return value if isinstance(value, Expr) else Lit(value)
+    return value if isinstance(value, Expr) else LiteralExpr(value)
 
 
-def renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """The same over columns of other names; a name that is not among them stays."""
+def rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """Rename the columns of an expression. Names not in `names` stay."""
     match expr:
-        case Col(name=name):
-            return Col(names.get(name, name))
-        case Binary(operation=operation, left=left, right=right):
-            return Binary(operation, renamed(left, names), renamed(right, names))
-        case Unary(operation=operation, operand=operand):
-            return Unary(operation, renamed(operand, names))
-        case IsIn(operand=operand, values=values):
-            return IsIn(renamed(operand, names), values)
+        case ColumnExpr(name=name):
+            return ColumnExpr(names.get(name, name))
+        case BinaryExpr(operation=operation, left=left, right=right):
+            return BinaryExpr(operation, rename_columns(left, names), rename_columns(right, names))
+        case UnaryExpr(operation=operation, operand=operand):
+            return UnaryExpr(operation, rename_columns(operand, names))
+        case IsInExpr(operand=operand, values=values):
+            return IsInExpr(rename_columns(operand, names), values)
     return expr
 
 
-def values_of(expr: Expr, block: Block) -> Column:
-    """What an expression gives for each row of a block, as a column."""
+def evaluate_column(expr: Expr, block: Block) -> Column:
+    """Evaluate an expression for each row of a block, as a column."""
     try:
         value = expr.evaluate(block)
     except _REFUSED as error:
@@ -328,10 +328,10 @@ _PYTHON = {
 }
 
 
-def parsed(text: str) -> Expr:
-    """An expression from Python's own syntax, with columns as names: `"age > 30 and country in ['de', 'fr']"`."""
+def parse_expression(text: str) -> Expr:
+    """Parse Python syntax with columns as names: `"age > 30 and country in ['de', 'fr']"`."""
     try:
-        return _parsed(ast.parse(text.strip(), mode="eval").body)
+        return _parse_node(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as error:
         raise ValueError(f"expr={text!r} cannot be read: {error.msg}{_HINT}") from None
 
@@ -342,58 +342,58 @@ _HINT = (
 )
 
 
-def _sign(operator: ast.operator | ast.boolop | ast.cmpop, node: ast.expr) -> str:
+def _operator_sign(operator: ast.operator | ast.boolop | ast.cmpop, node: ast.expr) -> str:
     try:
         return _PYTHON[type(operator)]
     except KeyError:
-        raise _unknown(node) from None
+        raise _unsupported_node(node) from None
 
 
-def _unknown(node: ast.expr) -> ValueError:
+def _unsupported_node(node: ast.expr) -> ValueError:
     return ValueError(f"{ast.unparse(node)!r} is no expression over columns{_HINT}")
 
 
-def _constants(node: ast.expr) -> tuple[Any, ...]:
+def _parse_constants(node: ast.expr) -> tuple[Any, ...]:
     try:
         return tuple(ast.literal_eval(node))
     except (ValueError, TypeError):
         raise ValueError(f"{ast.unparse(node)!r} is no list of values, which `in` looks into{_HINT}") from None
 
 
-def _parsed(node: ast.expr) -> Expr:
+def _parse_node(node: ast.expr) -> Expr:
     match node:
         case ast.Name(id=name):
-            return Col(name)
+            return ColumnExpr(name)
         case ast.Constant(value=value):
-            return Lit(value)
+            return LiteralExpr(value)
         case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))], keywords=[]):
-            return Col(name)
+            return ColumnExpr(name)
         case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
-            return ~_parsed(operand)
+            return ~_parse_node(operand)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, int | float):
-            return Lit(-value)
+            return LiteralExpr(-value)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_parsed(operand)
+            return -_parse_node(operand)
         case ast.BinOp(left=left, op=operator, right=right):
-            return Binary(_sign(operator, node), _parsed(left), _parsed(right))
+            return BinaryExpr(_operator_sign(operator, node), _parse_node(left), _parse_node(right))
         case ast.BoolOp(op=connective, values=[first, *others]):
-            expr = _parsed(first)
+            expr = _parse_node(first)
             for other in others:
-                expr = Binary(_sign(connective, node), expr, _parsed(other))
+                expr = BinaryExpr(_operator_sign(connective, node), expr, _parse_node(other))
             return expr
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as member], comparators=[among]):
-            held = IsIn(_parsed(left), _constants(among))
+            held = IsInExpr(_parse_node(left), _parse_constants(among))
             return ~held if isinstance(member, ast.NotIn) else held
         case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as same], comparators=[ast.Constant(value=None)]):
-            return _parsed(left).is_null() if isinstance(same, ast.Is) else _parsed(left).is_not_null()
+            return _parse_node(left).is_null() if isinstance(same, ast.Is) else _parse_node(left).is_not_null()
         case ast.Compare(left=left, ops=operators, comparators=others):
-            terms = [_parsed(term) for term in (left, *others)]
+            terms = [_parse_node(term) for term in (left, *others)]
             compared: list[Expr] = [
-                Binary(_sign(operator, node), terms[index], terms[index + 1])
+                BinaryExpr(_operator_sign(operator, node), terms[index], terms[index + 1])
                 for index, operator in enumerate(operators)
             ]
             expr = compared[0]
             for other_expr in compared[1:]:
                 expr = expr & other_expr
             return expr
-    raise _unknown(node)
+    raise _unsupported_node(node)

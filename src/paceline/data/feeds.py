@@ -1,4 +1,4 @@
-"""Where an iterator gets the rows of an epoch from: run for it alone, or shared with the other workers of a group."""
+"""Where an iterator gets the rows of an epoch: executed for it alone, or shared with the other workers of a group."""
 
 from __future__ import annotations
 
@@ -8,76 +8,76 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paceline.data.block import Schema
 from paceline.data.context import DataContext
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.lower import Facts, lowered_for, outline
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.lowering import DatasetFacts, lower_epoch, outline_plan
 from paceline.data.exec.pipeline import Executor, Pipeline
-from paceline.data.exec.stats import Meter, Record, StreamStats
-from paceline.data.mixing import Mixing
-from paceline.data.parts import Division
-from paceline.data.plan import Node
-from paceline.data.position import Delivered
-from paceline.data.sparse import Partial
+from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
+from paceline.data.plan import PlanNode
+from paceline.data.row_ownership import EpochDivision
+from paceline.data.sharding import RowDelivery
+from paceline.data.shuffle_mixing import Mixing
+from paceline.data.sparse_block import PartialDelivery
 
 if TYPE_CHECKING:
-    from paceline.data.transform import Skipped
+    from paceline.data.transform import SkippedRows
 
 
 class Feeds(Protocol):
-    def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
-        """The rows of an epoch's order, from there on; to close it is to leave it."""
+    def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
+        """Yield the rows of an epoch in order, from this position. Closing the iterator leaves the epoch."""
         ...
 
     def fingerprint(self) -> str: ...
 
     def num_rows(self) -> int | None:
-        """Of an epoch, where it is known beforehand."""
+        """Return the number of rows in an epoch, if known beforehand."""
         ...
 
     def schema(self) -> Schema | None: ...
 
     def mixing(self) -> Mixing:
-        """What shuffles do to the order of rows."""
+        """Return how shuffles reorder the rows."""
         ...
 
     def stats(self) -> str: ...
 
 
 @runtime_checkable
-class PartedFeeds(Feeds, Protocol):
-    """Rows that lie elsewhere: only those of one worker are fetched."""
+class ShardedFeeds(Feeds, Protocol):
+    """Feeds of remote rows: only the rows of one worker are fetched."""
 
-    def open_part(self, division: Division, rank: int) -> Iterator[Partial]:
-        """As `open`, from where the division starts, with the rows of one worker at hand."""
+    def open_part(self, division: EpochDivision, rank: int) -> Iterator[PartialDelivery]:
+        """Like `open`, from the start of the division, with the rows of one worker only."""
         ...
 
 
-def opened(feeds: Feeds, division: Division, rank: int) -> Iterator[Delivered | Partial]:
-    """What a worker cuts its batches from."""
-    if isinstance(feeds, PartedFeeds):
+def open_shard(feeds: Feeds, division: EpochDivision, rank: int) -> Iterator[RowDelivery | PartialDelivery]:
+    """Open the deliveries that a worker cuts its batches from."""
+    if isinstance(feeds, ShardedFeeds):
         return feeds.open_part(division, rank)
     start = division.start
     return feeds.open(start.epoch, start.unit, start.offset)
 
 
 class LocalFeeds:
-    """The rows of a plan, run for this process alone: here if it is small, else in data processes."""
+    """Runs a plan for this process alone: inline if it is small, otherwise in data processes."""
 
-    def __init__(self, plan: Node, executor: Executor | None = None) -> None:
+    def __init__(self, plan: PlanNode, executor: Executor | None = None) -> None:
         self._plan = plan
-        self._given = executor
-        self._record = Record()
-        self._chosen: Executor | None = None
+        self._given_executor = executor
+        self._record = StatsRecorder()
+        self._current_executor: Executor | None = None
         self._last: tuple[int, Pipeline] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._plan,)  # what runs here stays here
+        return type(self), (self._plan,)  # running executors are not pickled
 
-    def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
+    def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         executor = self._executor()
         if self._last is None or self._last[0] != epoch:
-            self._last = epoch, lowered_for(self._plan, epoch, executor)
+            self._last = epoch, lower_epoch(self._plan, epoch, executor)
         deliveries = executor.run(self._last[1], unit, offset)
-        return self._metered(deliveries) if isinstance(executor, InlineExecutor) else deliveries
+        return self._meter_rows(deliveries) if isinstance(executor, InlineExecutor) else deliveries
 
     def fingerprint(self) -> str:
         return self._facts().fingerprint()
@@ -92,55 +92,61 @@ class LocalFeeds:
         return self._facts().mixing()
 
     def stats(self) -> str:
-        return str(self.seen())
+        return str(self.stream_stats())
 
-    def seen(self) -> StreamStats:
-        from paceline.data.exec.processes import ProcessExecutor
+    def stream_stats(self) -> StreamStats:
+        from paceline.data.exec.process_executor import ProcessExecutor
 
-        return self._chosen.stats() if isinstance(self._chosen, ProcessExecutor) else self._record.seen()
+        return (
+            self._current_executor.stats()
+            if isinstance(self._current_executor, ProcessExecutor)
+            else self._record.to_stats()
+        )
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """Rows that a user's function failed on, under `on_error="skip"`."""
-        return self.seen().skipped
+    def skipped_rows(self) -> tuple[SkippedRows, ...]:
+        """Rows that a user's function failed on, with `on_error="skip"`."""
+        return self.stream_stats().skipped
 
-    def _facts(self) -> Facts:
-        return Facts(self._plan, self._executor())
+    def _facts(self) -> DatasetFacts:
+        return DatasetFacts(self._plan, self._executor())
 
     def _executor(self) -> Executor:
-        if self._given is not None:
-            self._chosen = self._given
+        if self._given_executor is not None:
+            self._current_executor = self._given_executor
         elif DataContext.in_data_process or is_small(self._plan):
-            self._chosen = self._chosen if isinstance(self._chosen, InlineExecutor) else InlineExecutor()
+            self._current_executor = (
+                self._current_executor if isinstance(self._current_executor, InlineExecutor) else InlineExecutor()
+            )
         else:
-            self._chosen = self._in_processes()
-        return self._chosen
+            self._current_executor = self._process_executor()
+        return self._current_executor
 
-    def _in_processes(self) -> Executor:
-        from paceline.data.exec.processes import ProcessExecutor, shared_service
+    def _process_executor(self) -> Executor:
+        from paceline.data.exec.process_executor import ProcessExecutor, shared_service
 
         service = shared_service()
-        if isinstance(self._chosen, ProcessExecutor) and self._chosen.service is service:
-            return self._chosen
+        if isinstance(self._current_executor, ProcessExecutor) and self._current_executor.service is service:
+            return self._current_executor
         return ProcessExecutor(service)
 
-    def _metered(self, deliveries: Iterator[Delivered]) -> Iterator[Delivered]:
-        meter = Meter()
+    def _meter_rows(self, deliveries: Iterator[RowDelivery]) -> Iterator[RowDelivery]:
+        meter = StageMeter()
         self._record.meters = {(0, "in this process"): meter}
         began = time.perf_counter()
         for delivered in deliveries:
             meter.busy_s += time.perf_counter() - began
             meter.num_rows += delivered.block.num_rows
             meter.num_bytes += delivered.block.nbytes
-            if isinstance(self._chosen, InlineExecutor):
-                self._record.skipped = self._chosen.scope.skipped
+            if isinstance(self._current_executor, InlineExecutor):
+                self._record.skipped = self._current_executor.scope.skipped
             yield delivered
             began = time.perf_counter()
 
 
-def is_small(plan: Node) -> bool:
+def is_small(plan: PlanNode) -> bool:
     """Whether starting processes would take longer than reading the rows here."""
-    pipeline = outline(plan)
+    pipeline = outline_plan(plan)
     if any(transform.pool is not None for chain in pipeline.chains for transform in chain):
         return False
     sizes = [task.unit.num_bytes for task in pipeline.tasks]

@@ -1,8 +1,7 @@
-"""DataIterator: the rows of one worker, epoch by epoch, in the form that the train function asks for.
+"""DataIterator: the rows of one worker, epoch by epoch, in the format that the train function requests.
 
-It knows where it stands. A batch counts as used from the moment it is handed out; what was only prepared ahead does
-not. That place is a `Cursor`, which a checkpoint keeps and with which another iterator goes on, on as many workers as
-there are then.
+It knows its position. A batch counts as used once it is handed out; prefetched batches do not. The position is a
+`Cursor`, which is saved in a checkpoint. Another iterator can resume from it, on any number of workers.
 """
 
 from __future__ import annotations
@@ -15,49 +14,49 @@ import msgspec
 from paceline.data.batches.arguments import (
     DEFAULT,
     DEFAULT_BATCH_SIZE,
-    Default,
+    DefaultBatchSize,
     check_columns,
     check_flag,
     check_format,
     check_function,
+    check_integer,
     check_seed,
-    check_whole,
 )
 from paceline.data.block import Block, Schema
-from paceline.data.epochs import Batch, Cutting, Epochs, Form
+from paceline.data.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
 from paceline.data.feeds import Feeds
-from paceline.data.position import Cursor, Split
+from paceline.data.sharding import Cursor, WorkerShard
 
 if TYPE_CHECKING:
     from paceline.data.dataset import MaterializedDataset
 
 
 class DataIterator:
-    """The rows of a dataset, or of one worker's part of it, as batches or one by one.
+    """Iterates over a dataset, or one worker's shard of it, by batches or by rows.
 
-    Each iteration is one epoch: the first is epoch 0, the next epoch 1. One that is left early has ended its epoch. On
-    `set_state` the next iteration gives what the state's epoch has left.
+    Each iteration is one epoch: first epoch 0, then epoch 1. Leaving an iteration early ends its epoch. After
+    `set_state` the next iteration yields the rest of the state's epoch.
     """
 
     def __init__(
         self,
         feeds: Feeds,
-        split: Split = Split(),  # noqa: B008  frozen
+        split: WorkerShard = WorkerShard(),  # noqa: B008  frozen
         *,
         cursor: Cursor | None = None,
         global_batch_size: int | None = None,
         name: str = "",
         default_device: Callable[[], Any] | None = None,
     ) -> None:
-        """`default_device` says what `device="auto"` is: that of the worker; None: the CPU."""
+        """`default_device` is what `device="auto"` means: the worker's device. None is the CPU."""
         self._feeds = feeds
         self._split = split
         self._name = name
         self._global_batch_size = global_batch_size
         self._default_device = default_device
-        self._epochs = Epochs(feeds, split, name)
+        self._epochs = EpochIterator(feeds, split, name)
         if global_batch_size is not None:
-            check_whole("global_batch_size", global_batch_size, 1)
+            check_integer("global_batch_size", global_batch_size, 1)
             if global_batch_size % split.world:
                 raise ValueError(
                     f"global_batch_size={global_batch_size} cannot be divided among {split.world} workers: use a "
@@ -66,23 +65,23 @@ class DataIterator:
         if cursor is not None:
             self.go_to(cursor)
 
-    # Where it stands
+    # Position
 
     def cursor(self) -> Cursor:
-        """Where this worker goes on: all that it was handed so far is used, and an epoch that it left is over."""
+        """Return where this worker resumes: everything handed out is used, and an epoch left early is over."""
         return self._epochs.next_cursor()
 
     def get_state(self) -> dict[str, Any]:
-        """Where the iteration stands, as a plain dict for `set_state`: small, and good as JSON.
+        """Return the position as a small dict for `set_state`. It is JSON-serializable.
 
-        Inside a loop it counts the batch at hand as used. After a loop that was left early it stands at the batch where
-        that was.
+        Inside a loop the current batch counts as used. After leaving a loop early, the position is at the batch where
+        the loop stopped.
         """
         state: dict[str, Any] = msgspec.to_builtins(self._epochs.cursor())
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration go on from where a state was taken, on any number of workers."""
+        """Resume the next iteration from a state, on any number of workers."""
         try:
             cursor = msgspec.convert(state, Cursor)
         except msgspec.ValidationError as error:
@@ -90,7 +89,7 @@ class DataIterator:
         self.go_to(cursor)
 
     def go_to(self, cursor: Cursor) -> None:
-        """The same as `set_state`, from a cursor."""
+        """Like `set_state`, from a cursor."""
         fingerprint = self._epochs.fingerprint
         if cursor.fingerprint and cursor.fingerprint != fingerprint:
             raise ValueError(
@@ -107,38 +106,40 @@ class DataIterator:
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int | Default | None = DEFAULT,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
         batch_format: str | None = "default",
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         _collate_fn: Callable[[Any], Any] | None = None,
     ) -> Iterable[Any]:
-        """Batches as a dict of NumPy arrays (`"default"` or `"numpy"`), a DataFrame or an Arrow table.
+        """Iterate over batches: dicts of NumPy arrays (`"default"` or `"numpy"`), DataFrames or Arrow tables.
 
-        `batch_size` is 256, or the worker's share of the global batch size; None: as the rows come, in blocks. With
-        `local_shuffle_buffer_size` rows change places within so many neighbours.
+        `batch_size` defaults to 256, or to the worker's share of the global batch size; None yields blocks as they
+        come. With `local_shuffle_buffer_size`, rows are shuffled within windows of that many rows.
         """
         form = check_format(batch_format)
         check_function("_collate_fn", _collate_fn)
 
-        def made(block: Block) -> Batch:
+        def make_batch(block: Block) -> Batch:
             batch = block.to_batch(form)
             return batch if _collate_fn is None else _collate_fn(batch)
 
-        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        check_whole("prefetch_batches", prefetch_batches, 0)
-        return self._epochs.batches(cutting, Form(made, num_ahead=prefetch_batches if _collate_fn is not None else 0))
+        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        check_integer("prefetch_batches", prefetch_batches, 0)
+        return self._epochs.batches(
+            cutting, BatchAssembly(make_batch, num_prefetched=prefetch_batches if _collate_fn is not None else 0)
+        )
 
     def iter_rows(self) -> Iterable[dict[str, Any]]:
-        """One row at a time, as a dict."""
+        """Iterate over rows, as dicts."""
         return self._epochs.rows()
 
     def iter_torch_batches(
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int | Default | None = DEFAULT,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
         dtypes: Any = None,
         device: Any = "auto",
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
@@ -147,10 +148,10 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Iterable[Any]:
-        """Batches as a dict of torch tensors on a device; `"auto"` is the worker's own.
+        """Iterate over batches as dicts of torch tensors on a device; `"auto"` is the worker's device.
 
-        `dtypes` is one for all columns, or a dict that has one for some. `collate_fn` gets a dict of NumPy arrays;
-        what it makes of that goes to the device. To a GPU the next batch travels while one is used.
+        `dtypes` is one dtype for all columns, or a dict for some of them. `collate_fn` receives a dict of NumPy arrays,
+        and its result is moved to the device. On a GPU the next batch is copied while the current one is used.
         """
         from paceline.data.batches import torch as form
 
@@ -163,34 +164,34 @@ class DataIterator:
         self._check_columns("dtypes", dtypes)
         if isinstance(device, str) and device == "auto":
             device = self._default_device
-        target = form.device_of(device)
+        target = form.resolve_device(device)
         form.check_pinning(pin_memory)
-        check_whole("prefetch_batches", prefetch_batches, 0)
+        check_integer("prefetch_batches", prefetch_batches, 0)
         travels = target.type == "cuda" and prefetch_batches > 0
 
-        def staged(parts: Sequence[Block]) -> Batch:
-            return form.staged([_numbers(part, dtypes) for part in parts], dtypes, target)
+        def stage_blocks(parts: Sequence[Block]) -> Batch:
+            return form.stage_parts([_to_arrays(part, dtypes) for part in parts], dtypes, target)
 
-        def made(block: Block) -> Batch:
-            batch = _numbers(block, dtypes)
-            batch = form.tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
+        def make_batch(block: Block) -> Batch:
+            batch = _to_arrays(block, dtypes)
+            batch = form.make_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
             if pin_memory:
-                batch = form.pinned(batch, target)
+                batch = form.pin_batch(batch, target)
             stays = target.type == "cpu" and collate_fn is None
-            return batch if travels or stays else form.moved(batch, target)
+            return batch if travels or stays else form.move_batch(batch, target)
 
-        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         in_thread = collate_fn is not None or target.type != "cpu"
-        placed = (lambda batches: form.moved_ahead(batches, target)) if travels else None
-        made_of_parts = staged if travels and collate_fn is None else None
+        placed = (lambda batches: form.move_ahead(batches, target)) if travels else None
+        made_of_parts = stage_blocks if travels and collate_fn is None else None
         num_ahead = prefetch_batches if in_thread else 0
-        return self._epochs.batches(cutting, Form(made, placed, num_ahead, made_of_parts))
+        return self._epochs.batches(cutting, BatchAssembly(make_batch, placed, num_ahead, made_of_parts))
 
     def iter_jax_batches(
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int | Default | None = DEFAULT,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
         dtypes: Any = None,
         device: Any = None,
         sharding: Any = None,
@@ -198,46 +199,48 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[dict[str, Any]]:
-        """Batches as a dict of JAX arrays, on JAX's default device, another one, or laid out by a sharding.
+        """Iterate over batches as dicts of JAX arrays, on the default device, a given device, or with a sharding.
 
-        With a sharding over the devices of all workers, an array is made of the batches of all of them.
+        With a sharding over the devices of all workers, each array is assembled from the batches of all workers.
         """
         from paceline.data.batches import jax as form
 
         form.check_dtypes(dtypes)
         self._check_columns("dtypes", dtypes)
         target = form.check_target(device, sharding)
-        form.check_even(target, drop_last)
-        check_whole("prefetch_batches", prefetch_batches, 0)
+        form.check_even_batches(target, drop_last)
+        check_integer("prefetch_batches", prefetch_batches, 0)
 
-        def made(block: Block) -> Batch:
-            return form.arrays(_numbers(block, dtypes), dtypes, target)
+        def make_batch(block: Block) -> Batch:
+            return form.make_arrays(_to_arrays(block, dtypes), dtypes, target)
 
-        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        return self._epochs.batches(cutting, Form(made, num_ahead=prefetch_batches if form.travels(target) else 0))
+        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        return self._epochs.batches(
+            cutting, BatchAssembly(make_batch, num_prefetched=prefetch_batches if form.leaves_host(target) else 0)
+        )
 
     def iter_tf_batches(
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int | Default | None = DEFAULT,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
         dtypes: Any = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterable[dict[str, Any]]:
-        """Batches as a dict of TensorFlow tensors."""
+        """Iterate over batches as dicts of TensorFlow tensors."""
         from paceline.data.batches import tensorflow as form
 
         form.check_installed()
         self._check_columns("dtypes", dtypes)
-        check_whole("prefetch_batches", prefetch_batches, 0)
-        cutting = self._cutting(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        check_integer("prefetch_batches", prefetch_batches, 0)
+        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
 
-        def made(block: Block) -> Batch:
-            return form.tensors(_numbers(block, dtypes), dtypes)
+        def make_batch(block: Block) -> Batch:
+            return form.make_tensors(_to_arrays(block, dtypes), dtypes)
 
-        return self._epochs.batches(cutting, Form(made))
+        return self._epochs.batches(cutting, BatchAssembly(make_batch))
 
     def to_tf(
         self,
@@ -246,7 +249,7 @@ class DataIterator:
         *,
         additional_columns: str | Sequence[str] | None = None,
         prefetch_batches: int = 1,
-        batch_size: int | Default | None = DEFAULT,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
@@ -254,9 +257,9 @@ class DataIterator:
         label_type_spec: Any = None,
         additional_type_spec: Any = None,
     ) -> Any:
-        """A `tf.data.Dataset` of (features, labels), for `model.fit`; a dict where several columns are named.
+        """Return a `tf.data.Dataset` of (features, labels) for `model.fit`. Several columns become a dict.
 
-        `batch_size` is 1, or the worker's share of the global batch size.
+        `batch_size` defaults to 1, or to the worker's share of the global batch size.
         """
         from paceline.data.batches import tensorflow as form
 
@@ -266,7 +269,7 @@ class DataIterator:
         if additional_columns is not None:
             groups["additional_columns"] = additional_columns
             specs.append(additional_type_spec)
-        if isinstance(batch_size, Default) and self._global_batch_size is None:
+        if isinstance(batch_size, DefaultBatchSize) and self._global_batch_size is None:
             batch_size = 1
         for name, columns in groups.items():
             self._check_columns(name, dict.fromkeys([columns] if isinstance(columns, str) else columns))
@@ -277,24 +280,24 @@ class DataIterator:
             local_shuffle_buffer_size=local_shuffle_buffer_size,
             local_shuffle_seed=local_shuffle_seed,
         )
-        return form.dataset(lambda: batches, self.schema, list(groups.values()), specs)
+        return form.make_tf_dataset(lambda: batches, self.schema, list(groups.values()), specs)
 
     def materialize(self) -> MaterializedDataset:
-        """The rows of the next epoch as a dataset in memory."""
+        """Read the rows of the next epoch into a dataset in memory."""
         from paceline.data.dataset import MaterializedDataset
         from paceline.data.plan import Read
-        from paceline.data.sources.memory import Memory
+        from paceline.data.sources.memory import MemorySource
 
-        # Copied: whoever makes the rows wants the memory back in which they come.
-        copied = Form(lambda block: block.take(range(block.num_rows)))
-        blocks = tuple(self._epochs.batches(Cutting(), copied))
-        return MaterializedDataset(Read(Memory(f"materialize({self._name or 'dataset'})", blocks)))
+        # Copied, because the producer reuses the memory that the rows arrive in.
+        copied = BatchAssembly(lambda block: block.take(range(block.num_rows)))
+        blocks = tuple(self._epochs.batches(BatchingOptions(), copied))
+        return MaterializedDataset(Read(MemorySource(f"materialize({self._name or 'dataset'})", blocks)))
 
     def schema(self) -> Schema | None:
         return self._feeds.schema()
 
     def stats(self) -> str:
-        """What the runs took, stage by stage, and how well rows are shuffled: 0 in order, 1 as good as at random."""
+        """Return the timing of the executions by stage, and the shuffle quality: 0 is in order, 1 is random."""
         quality = self._feeds.mixing().quality(self._epochs.window, self._feeds.num_rows())
         told = self._feeds.stats()
         return told if quality is None else f"{told}\nshuffle: {quality:.2f} of 1"
@@ -309,31 +312,31 @@ class DataIterator:
         return f"DataIterator({self._name or 'dataset'}, worker {self._split.rank} of {self._split.world})"
 
     def _check_columns(self, name: str, columns: Any) -> None:
-        """Where it is known before rows are read which columns there are."""
+        """Check column names early, if the columns are known without reading rows."""
         if isinstance(columns, Mapping):
             schema = self.schema()
             if schema is not None:
                 check_columns(name, columns, schema.names)
 
-    def _cutting(self, batch_size: Any, drop_last: Any, window_rows: Any, seed: Any) -> Cutting:
+    def _batching_options(self, batch_size: Any, drop_last: Any, window_rows: Any, seed: Any) -> BatchingOptions:
         share = None if self._global_batch_size is None else self._global_batch_size // self._split.world
-        if isinstance(batch_size, Default):
+        if isinstance(batch_size, DefaultBatchSize):
             batch_size = share or DEFAULT_BATCH_SIZE
-        check_whole("batch_size", batch_size, 1, or_none=True)
+        check_integer("batch_size", batch_size, 1, or_none=True)
         if share is not None and batch_size != share:
             raise ValueError(
                 f"batch_size={batch_size} does not fit global_batch_size={self._global_batch_size}, of which each of "
                 f"{self._split.world} workers has {share}\n\nhint: leave batch_size out"
             )
         check_flag("drop_last", drop_last)
-        check_whole("local_shuffle_buffer_size", window_rows, 1, or_none=True)
+        check_integer("local_shuffle_buffer_size", window_rows, 1, or_none=True)
         check_seed(seed)
-        chunk_rows = None if batch_size is None else batch_size * self._split.parts
-        return Cutting(chunk_rows, window_rows or 0, seed or 0, drop_last)
+        chunk_rows = None if batch_size is None else batch_size * self._split.num_parts
+        return BatchingOptions(chunk_rows, window_rows or 0, seed or 0, drop_last)
 
 
-def _numbers(block: Block, dtypes: Any) -> dict[str, Any]:
-    """A block as arrays; it has all the columns that `dtypes` names."""
+def _to_arrays(block: Block, dtypes: Any) -> dict[str, Any]:
+    """Convert a block to arrays, and check that it has all columns named in `dtypes`."""
     if isinstance(dtypes, Mapping):
         check_columns("dtypes", dtypes, block.columns)
     return block.to_numpy()

@@ -1,4 +1,4 @@
-"""The logical plan of a dataset: frozen nodes, each with its inputs. Nothing here runs or reads anything."""
+"""The logical plan of a dataset: frozen nodes with their inputs. Nothing here executes or reads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from paceline.data.transform import Transform
 
 
 @dataclass(frozen=True)
-class Node:
+class PlanNode:
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return ()
 
     @property
@@ -21,7 +21,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Read(Node):
+class Read(PlanNode):
     source: Source
 
     @property
@@ -30,14 +30,14 @@ class Read(Node):
 
 
 @dataclass(frozen=True)
-class Map(Node):
-    """Rows go through a transform, each unit by itself."""
+class Map(PlanNode):
+    """Applies a transform to each unit independently."""
 
-    input: Node
+    input: PlanNode
     transform: Transform
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return (self.input,)
 
     @property
@@ -46,15 +46,15 @@ class Map(Node):
 
 
 @dataclass(frozen=True)
-class Reorder(Node):
-    """Units change places: in another order in every epoch, or the same in all."""
+class ReorderUnits(PlanNode):
+    """Shuffles units, differently in every epoch or the same in all."""
 
-    input: Node
+    input: PlanNode
     seed: int
     every_epoch: bool = True
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return (self.input,)
 
     @property
@@ -63,13 +63,13 @@ class Reorder(Node):
 
 
 @dataclass(frozen=True)
-class Union(Node):
-    """The rows of one after those of another."""
+class Union(PlanNode):
+    """Concatenates the rows of its inputs."""
 
-    parts: tuple[Node, ...]
+    parts: tuple[PlanNode, ...]
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
+    def inputs(self) -> tuple[PlanNode, ...]:
         return self.parts
 
     @property
@@ -78,15 +78,15 @@ class Union(Node):
 
 
 @dataclass(frozen=True)
-class Barrier(Node):
-    """What cannot be done a unit at a time; `exec/exchange.py` has what each kind does.
+class Barrier(PlanNode):
+    """A node that cannot run one unit at a time; `exec/exchange.py` implements each kind.
 
-    All rows of the inputs are brought together first, in memory or beside it, and new units are made of them.
+    All input rows are first brought together, in memory or spilled to disk, and divided into new units.
     """
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """All nodes, inputs first."""
+def walk(node: PlanNode) -> Iterator[PlanNode]:
+    """Yield all nodes, inputs first."""
     for part in node.inputs:
         yield from walk(part)
     yield node

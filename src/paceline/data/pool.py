@@ -1,7 +1,7 @@
-"""Where a user's function runs: beside the readers, or in processes of its own.
+"""Where a user's function runs: next to the readers, or in processes of its own.
 
-A class is made once in each process of its pool and then called for every batch. A plain function needs none: it runs
-where the rows are, which saves the way to another process.
+A class is instantiated once in each process of its pool and called for every batch. A plain function needs no pool: it
+runs where the rows are, which saves a transfer to another process.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.data.context import DataContext
-from paceline.data.transform import Pool
+from paceline.data.transform import PoolSpec
 
 
 @dataclass(frozen=True)
 class TaskPoolStrategy:
-    """For functions: they run where the rows are. `size` is at most how many processes work at a time."""
+    """For functions: they run where the rows are, in at most `size` processes at a time."""
 
     size: int | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None:
-            _at_least_one("TaskPoolStrategy(size=...)", self.size)
+            _check_positive("TaskPoolStrategy(size=...)", self.size)
 
 
 @dataclass(frozen=True)
 class ActorPoolStrategy:
-    """Processes of its own for a function or class: `size` of them, or between `min_size` and `max_size`."""
+    """Dedicated processes for a function or class: `size` of them, or between `min_size` and `max_size`."""
 
     size: int | None = None
     min_size: int | None = None
@@ -37,7 +37,7 @@ class ActorPoolStrategy:
         for name in ("size", "min_size", "max_size"):
             value = getattr(self, name)
             if value is not None:
-                _at_least_one(f"ActorPoolStrategy({name}=...)", value)
+                _check_positive(f"ActorPoolStrategy({name}=...)", value)
         if self.size is not None and (self.min_size is not None or self.max_size is not None):
             raise ValueError("ActorPoolStrategy takes either size or min_size and max_size, not both")
         if self.min_size is not None and self.max_size is not None and self.min_size > self.max_size:
@@ -50,15 +50,15 @@ Compute = ActorPoolStrategy | TaskPoolStrategy
 Concurrency = int | tuple[int, int]
 
 
-def pool_for(
+def resolve_pool(
     fn: Any,
     *,
     compute: Compute | None,
     concurrency: Concurrency | None,
     num_cpus: float | None,
     num_gpus: float | None,
-) -> Pool | None:
-    """The processes for a function or a class; None: wherever the rows are."""
+) -> PoolSpec | None:
+    """Return the pool for a function or class; None means wherever the rows are."""
     for name, number in (("num_cpus", num_cpus), ("num_gpus", num_gpus)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 0):
             raise ValueError(f"{name} must be a number that is not negative, not {number!r}")
@@ -67,17 +67,17 @@ def pool_for(
     is_class = inspect.isclass(fn)
     cpus = 1.0 if num_cpus is None else float(num_cpus)
     gpus = float(num_gpus or 0)
-    bounds = _bounds(compute, is_class) if compute is not None else _counted(concurrency, is_class)
+    bounds = _strategy_bounds(compute, is_class) if compute is not None else _concurrency_bounds(concurrency, is_class)
     if not is_class and not gpus and not isinstance(compute, ActorPoolStrategy):
         return None
     least, most = bounds
     if most is None:
         room = 1 if gpus else int(DataContext.get_current().num_processes / max(cpus, 1.0))
         most = max(least, room)
-    return Pool(least, most, cpus, gpus)
+    return PoolSpec(least, most, cpus, gpus)
 
 
-def _bounds(compute: Compute, is_class: bool) -> tuple[int, int | None]:
+def _strategy_bounds(compute: Compute, is_class: bool) -> tuple[int, int | None]:
     match compute:
         case ActorPoolStrategy(size=int(size)):
             return size, size
@@ -93,12 +93,12 @@ def _bounds(compute: Compute, is_class: bool) -> tuple[int, int | None]:
     raise TypeError(f"compute must be an ActorPoolStrategy or a TaskPoolStrategy, not {compute!r}")
 
 
-def _counted(concurrency: Concurrency | None, is_class: bool) -> tuple[int, int | None]:
+def _concurrency_bounds(concurrency: Concurrency | None, is_class: bool) -> tuple[int, int | None]:
     match concurrency:
         case None:
             return 1, None
         case int() if not isinstance(concurrency, bool):
-            _at_least_one("concurrency", concurrency)
+            _check_positive("concurrency", concurrency)
             return (concurrency if is_class else 1), concurrency
         case (int(least), int(most)) if 1 <= least <= most:
             if not is_class:
@@ -109,6 +109,6 @@ def _counted(concurrency: Concurrency | None, is_class: bool) -> tuple[int, int 
     raise ValueError(f"concurrency must be a number of at least 1, or two such, (least, most); not {concurrency!r}")
 
 
-def _at_least_one(name: str, value: Any) -> None:
+def _check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")

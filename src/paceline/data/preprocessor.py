@@ -1,8 +1,8 @@
-"""What all preprocessors have in common: they are fitted, they transform, and they can be kept as JSON.
+"""The base class of all preprocessors: fit, transform, and save as JSON.
 
-One of ours says which statistics it needs (`_statistics`, `_learn`) and what it makes of a block (`_transform_block`).
-One of yours may do the same, or override `_fit` and `_transform_numpy` or `_transform_pandas`; every argument of its
-constructor is an attribute of the same name, so that it can be stored and made anew.
+The built-in ones declare the statistics they need (`_statistics`, `_learn`) and transform a block (`_transform_block`).
+Your own may do the same, or override `_fit` and `_transform_numpy` or `_transform_pandas`. Every constructor argument
+must be an attribute of the same name, so that the preprocessor can be saved and recreated.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import pyarrow as pa
 from paceline._core.errors import PacelineError
 from paceline.data.block import Block, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
-from paceline.data.preprocessors.one_pass import Named, applied, computed
+from paceline.data.preprocessors.fitting import NamedBlockFunction, apply_function, compute_statistics
+from paceline.data.preprocessors.json_values import from_json_value, import_by_name, importable_name, to_json_value
 from paceline.data.preprocessors.statistics import Statistic
-from paceline.data.preprocessors.stored import as_json, from_json, importable_name, imported
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -33,18 +33,18 @@ _PACKAGE = "paceline.data.preprocessors"
 
 
 class PreprocessorNotFittedException(PacelineError, RuntimeError):
-    """A preprocessor was asked to transform before it was fitted."""
+    """Raised if a preprocessor transforms before it is fitted."""
 
 
 class Preprocessor:
-    """Learns from a dataset with `fit`, and then transforms datasets and batches."""
+    """Learns from a dataset with `fit`, then transforms datasets and batches."""
 
     class FitStatus(StrEnum):
         NOT_FITTABLE = "NOT_FITTABLE"
-        """There is nothing to learn: it transforms at once."""
+        """There is nothing to learn: it can transform immediately."""
         NOT_FITTED = "NOT_FITTED"
         PARTIALLY_FITTED = "PARTIALLY_FITTED"
-        """A chain of which only some are fitted."""
+        """A chain in which only some preprocessors are fitted."""
         FITTED = "FITTED"
 
     _is_fittable: ClassVar[bool] = True
@@ -52,9 +52,9 @@ class Preprocessor:
 
     def __init__(self) -> None:
         self.stats_: dict[str, Any] = {}
-        """What was learnt, such as `mean(x)`; empty before."""
+        """What was learned, such as `mean(x)`; empty before fitting."""
 
-    # Fitted
+    # Fitting
 
     def fit_status(self) -> FitStatus:
         if not self._is_fittable:
@@ -65,7 +65,7 @@ class Preprocessor:
         return bool(getattr(self, "stats_", None))
 
     def fit(self, ds: Dataset) -> Self:
-        """Learn from a dataset, in one pass over its rows. What was learnt before is replaced."""
+        """Learn from a dataset, in one pass over its rows. Replaces what was learned before."""
         _check_dataset(ds, "fit")
         status = self.fit_status()
         if status is Preprocessor.FitStatus.NOT_FITTABLE:
@@ -84,7 +84,7 @@ class Preprocessor:
         transform_batch_size: int | None = None,
         transform_concurrency: int | None = None,
     ) -> Dataset:
-        """Learn from a dataset, and give it transformed."""
+        """Learn from a dataset, and return it transformed."""
         return self.fit(ds).transform(
             ds,
             num_cpus=transform_num_cpus,
@@ -92,7 +92,7 @@ class Preprocessor:
             concurrency=transform_concurrency,
         )
 
-    # Applied
+    # Transforming
 
     def transform(
         self,
@@ -102,12 +102,12 @@ class Preprocessor:
         num_cpus: float | None = None,
         concurrency: int | None = None,
     ) -> Dataset:
-        """A dataset of the transformed rows. Nothing is read yet. The arguments are those of `map_batches`."""
+        """Return the transformed dataset, lazily. The arguments are those of `map_batches`."""
         _check_dataset(ds, "transform")
         self._check_fitted("transform")
-        return applied(
+        return apply_function(
             ds,
-            Named(type(self).__name__, self._transform_checked),
+            NamedBlockFunction(type(self).__name__, self._transform_checked),
             one_to_one=self._keeps_rows(),
             batch_size=batch_size,
             num_cpus=num_cpus,
@@ -115,32 +115,34 @@ class Preprocessor:
         )
 
     def transform_batch(self, data: Any) -> Any:
-        """A batch transformed: a dict of arrays, a pandas.DataFrame or a pyarrow.Table; the same kind comes back."""
+        """Transform a batch: a dict of arrays, a pandas.DataFrame or a pyarrow.Table. Returns the same kind."""
         self._check_fitted("transform_batch")
-        return like(data, self._transform_checked)
+        return apply_to_batch(data, self._transform_checked)
 
     def _transform_checked(self, block: Block) -> Block:
         check_columns(block, self._needed_columns(), type(self).__name__)
         return self._transform_block(block)
 
-    # Kept
+    # Saving and loading
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain JSON values: for a checkpoint's metadata, or a file of your own."""
+        """Return the preprocessor as JSON values, for a checkpoint's metadata or your own file."""
         cls = type(self)
         ours = cls.__module__.startswith(f"{_PACKAGE}.")
         name = cls.__name__ if ours else importable_name(cls, cls.__name__)
         return {
             "format": _FORMAT,
             "type": name,
-            "arguments": {key: as_json(value, f"{cls.__name__}.{key}") for key, value in self._arguments().items()},
+            "arguments": {
+                key: to_json_value(value, f"{cls.__name__}.{key}") for key, value in self._arguments().items()
+            },
             "fitted": self._fitted,
-            "stats": as_json(getattr(self, "stats_", {}), f"{cls.__name__}.stats_"),
+            "stats": to_json_value(getattr(self, "stats_", {}), f"{cls.__name__}.stats_"),
         }
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Preprocessor:
-        """The preprocessor that `to_dict` was called on. Functions and classes of yours are imported by their names."""
+        """Recreate the preprocessor that `to_dict` was called on. Imports your functions and classes by name."""
         if not isinstance(data, dict) or "type" not in data or "arguments" not in data:
             raise ValueError(f"{data!r:.100} is not what to_dict() of a preprocessor gives")
         if data.get("format") != _FORMAT:
@@ -148,13 +150,15 @@ class Preprocessor:
                 f"a {data['type']} is stored in format {data.get('format')!r}, and this release reads {_FORMAT}\n\n"
                 "hint: it was stored by another release of Paceline"
             )
-        made = _class_named(data["type"])._made({key: from_json(value) for key, value in data["arguments"].items()})
+        made = _find_class(data["type"])._from_arguments(
+            {key: from_json_value(value) for key, value in data["arguments"].items()}
+        )
         made._fitted = bool(data["fitted"])
-        made.stats_ = from_json(data["stats"])
+        made.stats_ = from_json_value(data["stats"])
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to one JSON file, which appears at once or not at all."""
+        """Write the preprocessor to one JSON file, atomically."""
         text = self.serialize()
         part = Path(f"{os.fspath(path)}.part")
         part.write_text(text, encoding="utf-8")
@@ -162,19 +166,19 @@ class Preprocessor:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Preprocessor:
-        """Read what `save` wrote."""
+        """Load a preprocessor that `save` wrote."""
         try:
             return Preprocessor.deserialize(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 
     def serialize(self) -> str:
-        """All of it as JSON text."""
+        """Return the preprocessor as JSON text."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     @staticmethod
     def deserialize(serialized: str | bytes) -> Preprocessor:
-        """The preprocessor that `serialize` was called on."""
+        """Recreate the preprocessor that `serialize` was called on."""
         try:
             data = json.loads(serialized)
         except (ValueError, RecursionError) as error:
@@ -191,13 +195,15 @@ class Preprocessor:
 
     def _fit(self, ds: Dataset) -> Any:
         statistics = self._statistics()
-        self.stats_ = self._learn(computed(ds, statistics, type(self).__name__)) if statistics else self._learn([])
+        self.stats_ = (
+            self._learn(compute_statistics(ds, statistics, type(self).__name__)) if statistics else self._learn([])
+        )
 
     def _statistics(self) -> Sequence[Statistic]:
         raise NotImplementedError(f"{type(self).__name__} has neither _fit nor _statistics")
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        """`stats_`, from what the statistics came to."""
+        """Return `stats_` from the results of the statistics."""
         raise NotImplementedError(f"{type(self).__name__} has no _learn")
 
     def _transform_block(self, block: Block) -> Block:
@@ -215,11 +221,11 @@ class Preprocessor:
         raise NotImplementedError
 
     def _keeps_rows(self) -> bool:
-        """Whether each row gives one row. A function over whole batches may do as it likes."""
+        """Whether each row gives one row. A function over whole batches may change their number."""
         return type(self)._transform_block is not Preprocessor._transform_block
 
     def _needed_columns(self) -> Sequence[str]:
-        """What a batch must have to be transformed."""
+        """Return the columns that a batch must have."""
         return self.get_input_columns()
 
     def _argument_names(self) -> list[str]:
@@ -236,7 +242,7 @@ class Preprocessor:
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def _made(cls, arguments: dict[str, Any]) -> Preprocessor:
+    def _from_arguments(cls, arguments: dict[str, Any]) -> Preprocessor:
         return cls(**arguments)
 
     def _check_fitted(self, what: str) -> None:
@@ -249,12 +255,12 @@ class Preprocessor:
 
     def __repr__(self) -> str:
         names = (name for name in self._argument_names() if hasattr(self, name))
-        shown = (f"{name}={_shown(getattr(self, name))}" for name in names)
+        shown = (f"{name}={_format_argument(getattr(self, name))}" for name in names)
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def checked_columns(columns: Any, argument: str = "columns") -> list[str]:
-    """The names that a caller gave."""
+def check_column_names(columns: Any, argument: str = "columns") -> list[str]:
+    """Return the column names after checking them."""
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
         raise ValueError(f"{argument}={columns!r} must be a list of at least one column's name")
     for name in columns:
@@ -263,11 +269,11 @@ def checked_columns(columns: Any, argument: str = "columns") -> list[str]:
     return list(columns)
 
 
-def checked_output_columns(columns: Sequence[str], output_columns: Any) -> list[str]:
-    """Where the results go: in place, or to a new name for each."""
+def check_output_columns(columns: Sequence[str], output_columns: Any) -> list[str]:
+    """Return the output columns: the input columns, or one new name for each."""
     if output_columns is None:
         return list(columns)
-    names = checked_columns(output_columns, "output_columns")
+    names = check_column_names(output_columns, "output_columns")
     if len(names) != len(columns) or len(set(names)) < len(names):
         raise ValueError(
             f"output_columns={names!r} must name one column for each of columns={list(columns)!r}: "
@@ -276,8 +282,8 @@ def checked_output_columns(columns: Sequence[str], output_columns: Any) -> list[
     return names
 
 
-def like(data: Any, function: Any) -> Any:
-    """What a function of blocks makes of a batch, as a batch of the same kind. What it left alone is not converted."""
+def apply_to_batch(data: Any, function: Any) -> Any:
+    """Apply a block function to a batch, and return the same kind of batch. Unchanged columns are not converted."""
     before = Block.from_batch(data)
     after: Block = function(before)
     kept = {name for name, values in after.columns.items() if before.columns.get(name) is values}
@@ -306,15 +312,15 @@ def _check_dataset(ds: Any, what: str) -> None:
         )
 
 
-def _class_named(name: str) -> type[Preprocessor]:
+def _find_class(name: str) -> type[Preprocessor]:
     if ":" in name:
-        found = imported(name)
+        found = import_by_name(name)
     else:
-        found = imported(f"{_PACKAGE}:{name}") if name in imported(f"{_PACKAGE}:__all__") else None
+        found = import_by_name(f"{_PACKAGE}:{name}") if name in import_by_name(f"{_PACKAGE}:__all__") else None
     if not (isinstance(found, type) and issubclass(found, Preprocessor)):
         raise ValueError(f"{name!r} is no preprocessor")
     return found
 
 
-def _shown(value: Any) -> str:
+def _format_argument(value: Any) -> str:
     return str(getattr(value, "__name__", None) or repr(value)) if callable(value) else repr(value)

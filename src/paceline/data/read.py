@@ -1,7 +1,6 @@
-"""The functions that make datasets: of files of rows, of text and of bytes, and of what is in memory.
+"""Functions that create datasets from tabular, text and binary files, and from objects in memory.
 
-Each looks at once at what it is given, so what is wrong with a path or an argument is said where it stands. Rows are
-read when they are asked for.
+Paths and arguments are checked immediately, so errors point at the call. Rows are read when they are consumed.
 """
 
 from __future__ import annotations
@@ -13,16 +12,25 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.arguments import called, check_common, condition, count, is_bool, is_count, names, no_others
+from paceline.data.arguments import (
+    check_bool,
+    check_common,
+    check_count,
+    check_extra_arguments,
+    check_names,
+    format_call,
+    is_count,
+    parse_filter,
+)
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr
-from paceline.data.files import Paths, listed
-from paceline.data.plan import Node, Read, Reorder
+from paceline.data.files import Paths, list_files
+from paceline.data.plan import PlanNode, Read, ReorderUnits
 from paceline.data.source import Source
 from paceline.data.sources import binary, csv, json, memory, parquet, text
-from paceline.data.sources.footers import Contents
-from paceline.data.sources.schemas import block_of
+from paceline.data.sources.footers import ParquetContents
+from paceline.data.sources.schemas import table_to_block
 
 JSON_FILE_EXTENSIONS = tuple(
     f"{kind}{packed}" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
@@ -31,14 +39,14 @@ JSON_FILE_EXTENSIONS = tuple(
 
 @dataclass(frozen=True)
 class FileShuffleConfig:
-    """Files, and the parts in which a large one is read, change places: in another order in every epoch.
+    """Shuffles files, and the parts of large files, differently in every epoch.
 
-    The same seed gives the same orders; None counts as 0.
+    The same seed gives the same orders; None means 0.
     """
 
     seed: int | None = None
     reseed_after_execution: bool = True
-    """False: the same order in every epoch."""
+    """If False, every epoch has the same order."""
 
     def __post_init__(self) -> None:
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
@@ -67,32 +75,32 @@ def read_parquet(
     override_num_blocks: int | None = None,
     **others: Any,
 ) -> Dataset:
-    """Rows of Parquet files.
+    """Read Parquet files.
 
-    `filter` is an expression such as `col("age") > 30`, the same as text, or one of `pyarrow.compute`; row groups whose
-    statistics show that no row in them can do are not read. Files may differ: a column that one lacks is null there,
-    and numbers get the wider type. `concurrency` is accepted; how many processes read is the `DataContext`'s matter.
+    `filter` is an expression such as `col("age") > 30`, the same as text, or a `pyarrow.compute` expression. Row groups
+    whose statistics rule out a match are not read. Files may differ: a missing column is null, and numbers get the
+    wider type. `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
     """
-    no_others(read_parquet, others)
+    check_extra_arguments(read_parquet, others)
     check_common(concurrency, override_num_blocks, include_paths)
     if columns is not None:
-        columns = names("columns", columns)
-    files = listed(
+        columns = check_names("columns", columns)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = parquet.Parquet(
-        name=called("read_parquet", paths),
-        contents=Contents(files),
+    source = parquet.ParquetSource(
+        name=format_call("read_parquet", paths),
+        contents=ParquetContents(files),
         columns=tuple(columns) if columns is not None else None,
-        filter=condition(filter),
+        filter=parse_filter(filter),
         include_paths=include_paths,
         num_units=override_num_blocks,
     )
-    return _dataset(source.checked(), shuffle)
+    return _make_dataset(source.validate(), shuffle)
 
 
 def read_csv(
@@ -108,11 +116,10 @@ def read_csv(
     override_num_blocks: int | None = None,
     **arrow_csv_args: Any,
 ) -> Dataset:
-    """Rows of CSV files, also of packed ones (`.gz`, `.bz2`, `.zst`, `.lz4`).
+    """Read CSV files, optionally compressed (`.gz`, `.bz2`, `.zst`, `.lz4`).
 
-    `arrow_csv_args` are `read_options`, `parse_options` and `convert_options`, as `pyarrow.csv` has them. The columns
-    and types of the first file's beginning are those of all files. Files are read whole, so `override_num_blocks`
-    changes nothing.
+    `arrow_csv_args` are `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`. The beginning of the
+    first file determines columns and types for all files. Files are read whole, so `override_num_blocks` has no effect.
     """
     from pyarrow import csv as arrow
 
@@ -121,18 +128,18 @@ def read_csv(
         "parse_options": arrow.ParseOptions,
         "convert_options": arrow.ConvertOptions,
     }
-    no_others(read_csv, arrow_csv_args, allowed)
+    check_extra_arguments(read_csv, arrow_csv_args, allowed)
     check_common(concurrency, override_num_blocks, include_paths)
-    files = listed(
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    options = csv.Options(*(arrow_csv_args.get(name) for name in allowed))
-    source = csv.Csv(called("read_csv", paths), files, options, include_paths)
-    return _dataset(source.checked(), shuffle)
+    options = csv.CsvOptions(*(arrow_csv_args.get(name) for name in allowed))
+    source = csv.CsvSource(format_call("read_csv", paths), files, options, include_paths)
+    return _make_dataset(source.validate(), shuffle)
 
 
 def read_json(
@@ -149,28 +156,27 @@ def read_json(
     override_num_blocks: int | None = None,
     **arrow_json_args: Any,
 ) -> Dataset:
-    """Rows of JSON files: a line for each row, an array of rows, or one row. Also packed ones.
+    """Read JSON files, optionally compressed: one row per line, an array of rows, or a single row.
 
-    Which of the three a file is can be seen at its beginning; `lines=True` says it. `arrow_json_args` are
-    `read_options` and `parse_options`, as `pyarrow.json` has them. Files are read whole, so `override_num_blocks`
-    changes nothing.
+    The layout is detected from the beginning of each file; `lines=True` forces one row per line. `arrow_json_args` are
+    `read_options` and `parse_options` of `pyarrow.json`. Files are read whole, so `override_num_blocks` has no effect.
     """
     from pyarrow import json as arrow
 
     allowed = {"read_options": arrow.ReadOptions, "parse_options": arrow.ParseOptions}
-    no_others(read_json, arrow_json_args, allowed)
+    check_extra_arguments(read_json, arrow_json_args, allowed)
     check_common(concurrency, override_num_blocks, include_paths)
-    is_bool("lines", lines)
-    files = listed(
+    check_bool("lines", lines)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    options = json.Options(*(arrow_json_args.get(name) for name in allowed))
-    source = json.Json(called("read_json", paths), files, lines, options, include_paths)
-    return _dataset(source.checked(), shuffle)
+    options = json.JsonOptions(*(arrow_json_args.get(name) for name in allowed))
+    source = json.JsonSource(format_call("read_json", paths), files, lines, options, include_paths)
+    return _make_dataset(source.validate(), shuffle)
 
 
 def read_text(
@@ -188,22 +194,24 @@ def read_text(
     override_num_blocks: int | None = None,
     **others: Any,
 ) -> Dataset:
-    """The lines of text files, also of packed ones, as the column `text`. Files are read whole."""
-    no_others(read_text, others)
+    """Read lines of text files, optionally compressed, into the column `text`. Files are read whole."""
+    check_extra_arguments(read_text, others)
     check_common(concurrency, override_num_blocks, include_paths)
-    is_bool("drop_empty_lines", drop_empty_lines)
+    check_bool("drop_empty_lines", drop_empty_lines)
     try:
         "".encode(encoding)
     except (LookupError, TypeError):
         raise ValueError(f"encoding={encoding!r} is none that Python knows; it is 'utf-8' or the like") from None
-    files = listed(
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    return _dataset(text.Text(called("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle)
+    return _make_dataset(
+        text.TextSource(format_call("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle
+    )
 
 
 def read_binary_files(
@@ -219,24 +227,24 @@ def read_binary_files(
     override_num_blocks: int | None = None,
     **others: Any,
 ) -> Dataset:
-    """The content of each file as a row, as the column `bytes`; packed files are unpacked."""
-    no_others(read_binary_files, others)
+    """Read each file as one row, into the column `bytes`. Compressed files are decompressed."""
+    check_extra_arguments(read_binary_files, others)
     check_common(concurrency, override_num_blocks, include_paths)
-    files = listed(
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = binary.Binary(called("read_binary_files", paths), files, include_paths, override_num_blocks)
-    return _dataset(source, shuffle)
+    source = binary.BinaryFileSource(format_call("read_binary_files", paths), files, include_paths, override_num_blocks)
+    return _make_dataset(source, shuffle)
 
 
 def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
-    """The numbers 0 to n - 1, as the column `id`."""
+    """Create a dataset of the integers 0 to n - 1, in the column `id`."""
     check_common(concurrency, override_num_blocks)
-    return Dataset(Read(memory.Range(f"range({count(n)})", n, num_units=override_num_blocks)))
+    return Dataset(Read(memory.RangeSource(f"range({check_count(n)})", n, num_units=override_num_blocks)))
 
 
 def range_tensor(
@@ -246,18 +254,18 @@ def range_tensor(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """Tensors of a shape, filled with the numbers 0 to n - 1, as the column `data`."""
+    """Create a dataset of `n` tensors, each filled with its number from 0 to n - 1, in the column `data`."""
     check_common(concurrency, override_num_blocks)
     if not isinstance(shape, Sequence) or not shape or not all(is_count(size) for size in shape):
         raise ValueError(f"shape={shape!r} must be a tuple of sizes such as (2, 2)")
-    name = f"range_tensor({count(n)}, shape={tuple(shape)})"
-    return Dataset(Read(memory.Range(name, n, "data", tuple(shape), override_num_blocks)))
+    name = f"range_tensor({check_count(n)}, shape={tuple(shape)})"
+    return Dataset(Read(memory.RangeSource(name, n, "data", tuple(shape), override_num_blocks)))
 
 
 def from_items(
     items: Sequence[Any], *, concurrency: int | None = None, override_num_blocks: int | None = None
 ) -> Dataset:
-    """A row for each item: a dict has the columns, anything else is the column `item`."""
+    """Create a dataset with one row per item. Dicts become columns; other items go into the column `item`."""
     check_common(concurrency, override_num_blocks)
     if isinstance(items, str | bytes | Mapping):
         raise ValueError(f"items={items!r} must be a list of rows, not a {type(items).__name__}")
@@ -270,39 +278,41 @@ def from_items(
             "must be dicts, or none"
         )
     block = Block.from_rows(rows)
-    return Dataset(Read(memory.Memory(f"from_items({len(rows)} items)", (block,), override_num_blocks, least=64)))
+    return Dataset(
+        Read(memory.MemorySource(f"from_items({len(rows)} items)", (block,), override_num_blocks, min_units=64))
+    )
 
 
 def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> Dataset:
-    """The rows of a `pandas.DataFrame`, or of a list of them, without their index."""
+    """Create a dataset from a `pandas.DataFrame` or a list of them. The index is dropped."""
     try:
         import pandas
     except ImportError:
         raise ImportError('from_pandas() needs pandas\n\nhint: pip install "paceline[pandas]"') from None
-    return _from("from_pandas", "dfs", dfs, pandas.DataFrame, Block.from_pandas, override_num_blocks)
+    return _from_one_or_many("from_pandas", "dfs", dfs, pandas.DataFrame, Block.from_pandas, override_num_blocks)
 
 
 def from_numpy(ndarrays: Any, *, column: str = "data", override_num_blocks: int | None = None) -> Dataset:
-    """The rows of an array, which are along its first dimension, as one column; or of a list of arrays."""
+    """Create a one-column dataset from an array or a list of arrays. Rows are along the first dimension."""
 
     def block(array: np.ndarray[Any, Any]) -> Block:
         return Block({column: array if array.ndim else column_of([array.item()])})
 
-    return _from("from_numpy", "ndarrays", ndarrays, np.ndarray, block, override_num_blocks)
+    return _from_one_or_many("from_numpy", "ndarrays", ndarrays, np.ndarray, block, override_num_blocks)
 
 
 def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Dataset:
-    """The rows of a `pyarrow.Table`, or of a list of them."""
+    """Create a dataset from a `pyarrow.Table` or a list of them."""
 
     def block(table: Any) -> Block:
         given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-        return block_of(given)
+        return table_to_block(given)
 
-    return _from("from_arrow", "tables", tables, (pa.Table, pa.RecordBatch), block, override_num_blocks)
+    return _from_one_or_many("from_arrow", "tables", tables, (pa.Table, pa.RecordBatch), block, override_num_blocks)
 
 
-def _from(function: str, argument: str, given: Any, kind: Any, block: Any, number: int | None) -> Dataset:
-    """From one thing of a kind, or from a list of them."""
+def _from_one_or_many(function: str, argument: str, given: Any, kind: Any, block: Any, number: int | None) -> Dataset:
+    """Create a dataset from one object of type `kind` or a list of them."""
     check_common(None, number)
     parts = list(given) if isinstance(given, list | tuple) else [given]
     for part in parts:
@@ -311,14 +321,14 @@ def _from(function: str, argument: str, given: Any, kind: Any, block: Any, numbe
             raise ValueError(f"{argument} must be a {name} or a list of them, not {type(part).__name__}")
     blocks = tuple(block(part) for part in parts)
     rows = sum(part.num_rows for part in blocks)
-    return Dataset(Read(memory.Memory(f"{function}({rows} rows)", blocks, number)))
+    return Dataset(Read(memory.MemorySource(f"{function}({rows} rows)", blocks, number)))
 
 
-def _dataset(source: Source, shuffle: Shuffle) -> Dataset:
-    plan: Node = Read(source)
+def _make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
+    plan: PlanNode = Read(source)
     if shuffle is None:
         return Dataset(plan)
     config = FileShuffleConfig() if shuffle == "files" else shuffle
     if not isinstance(config, FileShuffleConfig):
         raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
-    return Dataset(Reorder(plan, seed=config.seed or 0, every_epoch=config.reseed_after_execution))
+    return Dataset(ReorderUnits(plan, seed=config.seed or 0, every_epoch=config.reseed_after_execution))

@@ -1,8 +1,8 @@
-"""Datasets of images, arrays, sound, video, tar files, TFRecords and queries.
+"""Functions that create datasets from images, arrays, audio, video, tar files, TFRecords and SQL queries.
 
-The arguments are those of Ray Data. Files are listed when the function is called and read when rows are asked for.
-`shuffle="files"` gives the files another order in every epoch; files that are too small to be read by themselves are
-put into groups by chance first, and it is the groups that change places.
+The arguments follow Ray Data. Files are listed by the call and read when rows are consumed. `shuffle="files"` reorders
+files in every epoch. Files too small to be read on their own are first put into random groups, and the groups are
+reordered.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from paceline.data.arguments import called, check_common
+from paceline.data.arguments import check_common, format_call
 from paceline.data.dataset import Dataset
-from paceline.data.files import Paths, listed
-from paceline.data.order import permutation
-from paceline.data.plan import Read, Reorder
+from paceline.data.files import Paths, list_files
+from paceline.data.plan import Read, ReorderUnits
 from paceline.data.read import FileShuffleConfig, Shuffle
+from paceline.data.shuffle_order import permutation
 from paceline.data.source import Source
 from paceline.data.sources import audio, images, numpy, videos, webdataset
-from paceline.data.sources.media import MediaFiles, needed
-from paceline.data.sources.sql import Query
-from paceline.data.sources.tfrecords import Compression, TFRecords
+from paceline.data.sources.media import MediaSource, import_required
+from paceline.data.sources.sql import SqlSource
+from paceline.data.sources.tfrecords import Compression, TFRecordReader
 
 Partitioning = Literal["hive"] | None
 
@@ -42,29 +42,29 @@ def read_images(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """A row for each image: the column `image`, height x width x channels, and `path` with `include_paths`.
+    """Read one row per image: the column `image`, height x width x channels, and `path` with `include_paths`.
 
-    `size` is (height, width) to resize to, `mode` one of Pillow's, such as "RGB" or "L", to convert to. Without them
-    images are as they are in their files, and the column is ragged where they differ. JPEGs that are much larger than
-    `size` are decoded at a half, a quarter or an eighth, which takes less time.
+    `size` is (height, width) to resize to; `mode` is a Pillow mode to convert to, such as "RGB" or "L". Without them
+    images stay as stored, and the column is ragged if their shapes differ. JPEGs much larger than `size` are decoded at
+    a half, a quarter or an eighth of their size, which is faster.
     """
-    needed("PIL.Image", "read_images", "images")
+    import_required("PIL.Image", "read_images", "images")
     if size is not None:
         if not isinstance(size, list | tuple) or len(size) != 2 or not all(_is_count(number) for number in size):
             raise ValueError(f"size={size!r} must be (height, width), two whole numbers of 1 or more, or None")
         size = (int(size[0]), int(size[1]))
-    if mode is not None and mode not in _modes():
-        raise ValueError(f"mode={mode!r} is not one of Pillow's: {', '.join(_modes())}")
-    reader = images.Images(size, mode)
-    files = listed(
+    if mode is not None and mode not in _image_modes():
+        raise ValueError(f"mode={mode!r} is not one of Pillow's: {', '.join(_image_modes())}")
+    reader = images.ImageReader(size, mode)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_images", paths), files, reader, include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(format_call("read_images", paths), files, reader, include_paths, override_num_blocks)
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_numpy(
@@ -79,19 +79,21 @@ def read_numpy(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """The rows of arrays: of an `.npy` file as the column `data`, of an `.npz` file as a column for each array in it.
+    """Read rows of arrays: an `.npy` file as the column `data`, an `.npz` file as one column per array.
 
-    Local files are mapped into memory, others are read a range at a time. Arrays of Python objects are not read.
+    Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are not supported.
     """
-    files = listed(
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_numpy", paths), files, numpy.Arrays(), include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(
+        format_call("read_numpy", paths), files, numpy.NumpyReader(), include_paths, override_num_blocks
+    )
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_webdataset(
@@ -110,15 +112,15 @@ def read_webdataset(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """A row for each sample of tar files: `__key__`, `__url__` (the tar file) and a column for each suffix.
+    """Read one row per sample of tar files: `__key__`, `__url__` (the tar file) and one column per suffix.
 
-    A sample is the files, one after the other, whose names agree up to the first dot. By default images become arrays,
-    `txt` text, `cls` a whole number, `json` what it says and `npy` an array; everything else stays bytes, also what is
-    pickled (`pkl`, `pyd`, `pt`, ...), which is for a `decoder` of yours to trust.
+    A sample is a run of consecutive files whose names agree up to the first dot. By default images become arrays, `txt`
+    text, `cls` an integer, `json` the parsed value and `npy` an array. Everything else stays bytes, including pickled
+    data (`pkl`, `pyd`, `pt`, ...): unpickle it in a `decoder` of your own if you trust it.
 
-    `decoder` may be a function from sample to sample, "PIL" for images of Pillow, a list of such steps, or None for
-    bytes only. `suffixes` and `fileselect` (patterns, or a function) choose among the suffixes of a sample and among
-    the files of a tar file; `filerename` changes names first. `expand_json` makes columns of the fields of `json`.
+    `decoder` is a function from sample to sample, "PIL" for Pillow images, a list of such steps, or None for bytes
+    only. `suffixes` and `fileselect` (patterns, or a function) filter the suffixes of a sample and the files of a tar
+    file; `filerename` renames files first. `expand_json` turns the fields of `json` into columns.
     """
     for name, matches in (("suffixes", suffixes), ("fileselect", fileselect)):
         if isinstance(matches, str) or not (matches is None or callable(matches) or isinstance(matches, Sequence)):
@@ -132,16 +134,16 @@ def read_webdataset(
     renames = filerename if isinstance(filerename, list | tuple) else [filerename]
     if not all(rename is None or callable(rename) for rename in renames):
         raise ValueError(f"filerename={filerename!r} must be a function from name to name, or a list of them")
-    reader = webdataset.TarSamples(decoder, suffixes, fileselect, filerename, expand_json)
-    files = listed(
+    reader = webdataset.WebDatasetReader(decoder, suffixes, fileselect, filerename, expand_json)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=None,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(format_call("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_tfrecords(
@@ -158,25 +160,26 @@ def read_tfrecords(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """A row for each `tf.train.Example`, a column for each feature. TensorFlow is not needed; checksums are checked.
+    """Read one row per `tf.train.Example`, one column per feature. Verifies checksums; does not need TensorFlow.
 
-    A feature that has one value in each record is a column of int64, float32 or bytes; one with several is a column of
-    lists; a record that lacks it is null there. Where a feature of one value gets several only later in a file, say so
-    by `tf_schema={"tags": pyarrow.list_(pyarrow.binary())}`; types given there are also cast to, so that
-    `pyarrow.string()` makes text of bytes. Files named `.gz` are unpacked; others need `compression="GZIP"` or "ZLIB".
+    A feature with one value in each record becomes a column of int64, float32 or bytes; one with several values becomes
+    a column of lists; a missing feature is null. If a feature has one value at first and several later in a file,
+    declare it: `tf_schema={"tags": pyarrow.list_(pyarrow.binary())}`. Columns are cast to the types given there, so
+    `pyarrow.string()` turns bytes into text. Files named `.gz` are decompressed; others need `compression="GZIP"` or
+    "ZLIB".
     """
     if compression not in (None, "GZIP", "ZLIB"):
         raise ValueError(f"compression={compression!r} must be 'GZIP', 'ZLIB' or None")
-    reader = TFRecords(_types(tf_schema), compression)
-    files = listed(
+    reader = TFRecordReader(_schema_types(tf_schema), compression)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(format_call("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_audio(
@@ -191,17 +194,19 @@ def read_audio(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """A row for each sound file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
-    needed("soundfile", "read_audio", "audio")
-    files = listed(
+    """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
+    import_required("soundfile", "read_audio", "audio")
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_audio", paths), files, audio.Audio(), include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(
+        format_call("read_audio", paths), files, audio.AudioReader(), include_paths, override_num_blocks
+    )
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_videos(
@@ -217,21 +222,21 @@ def read_videos(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """A row for each frame: `frame`, uint8 of height x width x 3, and `frame_index`, counted from 0 in each file.
+    """Read one row per video frame: `frame`, uint8 of height x width x 3, and `frame_index`, from 0 in each file.
 
-    `include_timestamps` adds `frame_timestamp`: the seconds at which it begins and ends.
+    `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds.
     """
-    needed("av", "read_videos", "video")
-    reader = videos.Videos(include_timestamps)
-    files = listed(
+    import_required("av", "read_videos", "video")
+    reader = videos.VideoReader(include_timestamps)
+    files = list_files(
         paths,
         filesystem=filesystem,
         file_extensions=file_extensions,
         partitioning=partitioning,
         ignore_missing_paths=ignore_missing_paths,
     )
-    source = MediaFiles(called("read_videos", paths), files, reader, include_paths, override_num_blocks)
-    return _dataset(source, shuffle, concurrency)
+    source = MediaSource(format_call("read_videos", paths), files, reader, include_paths, override_num_blocks)
+    return _make_dataset(source, shuffle, concurrency)
 
 
 def read_sql(
@@ -244,11 +249,11 @@ def read_sql(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """The rows of a query. `connection_factory` takes no arguments and gives a connection of Python's DB-API 2.
+    """Read the rows of a query. `connection_factory` takes no arguments and returns a DB-API 2 connection.
 
-    The query runs as one, or, with `shard_keys`, as `override_num_blocks` queries at a time, each with
-    `WHERE MOD(ABS(shard_hash_fn(key)), n) = i`: the function must be one of the database that gives a number, and no
-    key may be null. For the same order of rows every time the query needs an `ORDER BY` that decides it.
+    The query runs once. With `shard_keys` it runs as `override_num_blocks` parallel queries, each with the clause
+    `WHERE MOD(ABS(shard_hash_fn(key)), n) = i`; `shard_hash_fn` must be a database function that returns a number, and
+    no key may be null. For a stable row order the query needs an `ORDER BY` that determines it.
     """
     if not isinstance(sql, str) or not sql.strip():
         raise ValueError(f"sql={sql!r} must be a query")
@@ -264,35 +269,39 @@ def read_sql(
     number = override_num_blocks or 1
     if number > 1 and not keys:
         raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns by which the rows are shared out")
-    return Dataset(Read(Query(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number)))
+    return Dataset(
+        Read(SqlSource(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number))
+    )
 
 
-def _dataset(source: MediaFiles, shuffle: Shuffle, concurrency: int | None) -> Dataset:
+def _make_dataset(source: MediaSource, shuffle: Shuffle, concurrency: int | None) -> Dataset:
     check_common(concurrency, source.num_units, source.include_paths)
     config = FileShuffleConfig() if shuffle == "files" else shuffle
     if not (config is None or isinstance(config, FileShuffleConfig)):
         raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
     if config is None:
-        return Dataset(Read(_in_ranges(source)))
+        return Dataset(Read(_with_row_ranges(source)))
     seed = config.seed or 0
     mixed = tuple(source.files[index] for index in permutation(len(source.files), seed))
-    return Dataset(Reorder(Read(_in_ranges(replace(source, files=mixed))), seed, config.reseed_after_execution))
+    return Dataset(
+        ReorderUnits(Read(_with_row_ranges(replace(source, files=mixed))), seed, config.reseed_after_execution)
+    )
 
 
-def _in_ranges(source: MediaFiles) -> Source:
-    """Large arrays are read a range of rows at a time."""
-    return numpy.NumpyFiles(source) if isinstance(source.reader, numpy.Arrays) else source
+def _with_row_ranges(source: MediaSource) -> Source:
+    """Split large arrays into row ranges that are read separately."""
+    return numpy.NumpySource(source) if isinstance(source.reader, numpy.NumpyReader) else source
 
 
 def _is_count(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
-def _modes() -> tuple[str, ...]:
+def _image_modes() -> tuple[str, ...]:
     return ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBX", "RGBa", "La")
 
 
-def _types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
+def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
     if tf_schema is None:
         return ()
     if isinstance(tf_schema, pa.Schema):

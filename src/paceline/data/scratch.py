@@ -1,7 +1,7 @@
-"""Memory for arrays that are put together from others, used again.
+"""Reusable memory for arrays that are concatenated from others.
 
-To get pages from the system takes as long as to fill them, and large arrays get theirs anew every time. What is made
-here gives its memory back when the last view of it is gone.
+Getting pages from the system takes as long as filling them, and large arrays get new pages every time. Arrays created
+here return their memory when their last view is gone.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import numpy as np
 
 _WORTH_KEEPING = 1 << 20
 _MOST_KEPT = 512 << 20
-"""Bytes that nobody uses and that are still held."""
+"""Maximum number of unused bytes to keep."""
 
 
-class _Scratch:
+class _ScratchMemory:
     def __init__(self) -> None:
-        # Protects what is below. Reentrant: the garbage collector may give memory back while some is taken.
+        # Protects the fields below. Reentrant: the garbage collector may return memory while some is being taken.
         self._lock = threading.RLock()
         self._free: list[mmap.mmap] = []
         self._num_free = 0
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> np.ndarray[Any, Any]:
-        memory = self._taken(nbytes)
+        memory = self._take_memory(nbytes)
         base: Any = (ctypes.c_char * nbytes).from_buffer(memory)
         weakref.finalize(base, self._give_back, memory).atexit = False
         return np.ndarray(shape, dtype, base)
 
-    def _taken(self, nbytes: int) -> mmap.mmap:
+    def _take_memory(self, nbytes: int) -> mmap.mmap:
         with self._lock:
             fitting = [memory for memory in self._free if nbytes <= len(memory) <= 2 * nbytes]
             if fitting:
@@ -51,11 +51,11 @@ class _Scratch:
                 self._num_free -= len(self._free.pop(0))
 
 
-_scratch = _Scratch()
+_scratch = _ScratchMemory()
 
 
-def concatenated(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """The same as `numpy.concatenate`, of arrays whose rows have one shape."""
+def concatenate_arrays(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Like `numpy.concatenate`, for arrays whose rows have the same shape."""
     dtype = np.result_type(*arrays)
     shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
     nbytes = int(np.prod(shape)) * dtype.itemsize

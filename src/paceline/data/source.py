@@ -1,7 +1,7 @@
-"""Where rows come from: a source lists units, a unit reads itself.
+"""Sources of rows: a source lists units, and a unit reads itself.
 
-A unit is what one process reads at a time, such as some row groups of one file: small, picklable, and the same list in
-the same order every time it is asked for.
+A unit is what one process reads at a time, such as some row groups of a file. Units are small and picklable, and a
+source returns the same units in the same order every time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 class Unit(Protocol):
     @property
     def name(self) -> str:
-        """As a person would point to it: `part-3.parquet`, `part-3.parquet (row groups 4 to 7)`."""
+        """The name in messages: `part-3.parquet`, `part-3.parquet (row groups 4 to 7)`."""
         ...
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows come of it; None where that is not known before they are read."""
+        """Number of rows; None if unknown before reading."""
         ...
 
     @property
     def num_bytes(self) -> int | None:
-        """About how much memory they take; None where nothing is known."""
+        """Approximate size in memory; None if unknown."""
         ...
 
     def read(self) -> Iterator[Block]: ...
@@ -37,22 +37,22 @@ class Unit(Protocol):
 class Source(Protocol):
     @property
     def name(self) -> str:
-        """As the user called it: `read_parquet('train/')`."""
+        """The call as the user wrote it: `read_parquet('train/')`."""
         ...
 
     def units(self) -> Sequence[Unit]: ...
 
     def schema(self) -> Schema | None:
-        """Without reading rows; None where that cannot be."""
+        """Return the schema without reading rows; None if that is impossible."""
         ...
 
-    def projected(self, columns: Sequence[str]) -> Source | None:
-        """The same rows with these columns only; None where that saves nothing."""
+    def project_columns(self, columns: Sequence[str]) -> Source | None:
+        """Return a source that reads only these columns; None if that saves nothing."""
         ...
 
-    def pruned(self, predicate: Expr) -> Source | None:
-        """Without units in which the predicate holds for no row; None where that cannot be told.
+    def prune_units(self, predicate: Expr) -> Source | None:
+        """Return a source without units that contain no matching row; None if that cannot be determined.
 
-        The rows that stay are still filtered by whoever asks.
+        The caller still filters the remaining rows.
         """
         ...

@@ -1,7 +1,7 @@
-"""Cutting a dataset into several: every row in one of them, and in the same one in every epoch.
+"""Splits a dataset into several: every row is in exactly one of them, the same one in every epoch.
 
-A dataset whose rows are counted in its files is cut without reading them: each part reads its own. Of any other, the
-rows are computed once and kept, for they have to be counted anyway.
+If files know their row counts, nothing is read to split: each part reads its own rows. Otherwise the rows are computed
+once and kept, since they have to be counted anyway.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data import look
-from paceline.data.barriers import RandomShuffle, Ready, Repartition, Sliced
+from paceline.data import plan_queries
+from paceline.data.barriers import PreparedSource, RandomShuffle, Repartition, SliceRows
 from paceline.data.block import Block, as_numpy
 from paceline.data.feeds import Feeds, LocalFeeds, is_small
 from paceline.data.iterator import DataIterator
-from paceline.data.optimize import with_inputs
-from paceline.data.plan import Map, Node, Read, Reorder, walk
-from paceline.data.position import Mode, Split
+from paceline.data.optimizer import with_inputs
+from paceline.data.plan import Map, PlanNode, Read, ReorderUnits, walk
+from paceline.data.sharding import Mode, WorkerShard
 from paceline.data.source import Unit
-from paceline.data.transforms.columns import Select
+from paceline.data.transforms.columns import SelectColumns
 
 
-def at_indices(plan: Node, indices: Sequence[int]) -> list[Node]:
-    """The rows before the first index, those from there to the second, and so on to the end."""
+def split_at_indices(plan: PlanNode, indices: Sequence[int]) -> list[PlanNode]:
+    """Split before each index: rows up to the first index, from there to the second, and so on."""
     indices = list(indices)
     if not indices:
         raise ValueError("split_at_indices needs one index or more")
@@ -40,73 +40,73 @@ def at_indices(plan: Node, indices: Sequence[int]) -> list[Node]:
             raise ValueError(f"split_at_indices takes whole numbers that are not negative, not {index!r}")
     if indices != sorted(indices):
         raise ValueError(f"split_at_indices takes indices in ascending order, not {indices}")
-    return _cut(countable(plan), [0, *map(int, indices), None])
+    return _slice_at(make_countable(plan), [0, *map(int, indices), None])
 
 
-def in_proportion(plan: Node, proportions: Sequence[float]) -> list[Node]:
-    """A part of each of these proportions, and one more of what they leave."""
+def split_proportionately(plan: PlanNode, proportions: Sequence[float]) -> list[PlanNode]:
+    """Split by proportions, with one more part for the remainder."""
     proportions = list(proportions)
     for part in proportions:
         if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part < 1:
             raise ValueError(f"split_proportionately takes numbers between 0 and 1, not {part!r}")
-    parts = [_exactly(part) for part in proportions]
+    parts = [_exact_fraction(part) for part in proportions]
     if not parts or sum(parts) >= 1:
         raise ValueError(f"the proportions must add up to less than 1, for the rest is a part too; not {proportions}")
-    plan = countable(plan)
-    num_rows = look.num_rows(plan)
+    plan = make_countable(plan)
+    num_rows = plan_queries.count_rows(plan)
     ends = [math.floor(num_rows * sum(parts[: number + 1])) for number in range(len(parts))]
-    return _cut(plan, [0, *ends, None])
+    return _slice_at(plan, [0, *ends, None])
 
 
-def evenly(plan: Node, num: int, *, equal: bool) -> list[Node]:
-    """So many parts: equal ones, or such as differ by one row at most."""
+def split_evenly(plan: PlanNode, num: int, *, equal: bool) -> list[PlanNode]:
+    """Split into `num` parts: equal ones, or parts that differ by at most one row."""
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
         raise ValueError(f"split takes a whole number of at least 1, not {num!r}")
-    plan = countable(plan)
-    num_rows = look.num_rows(plan)
+    plan = make_countable(plan)
+    num_rows = plan_queries.count_rows(plan)
     if equal:
         num_rows -= num_rows % num
-    return _cut(plan, [part * num_rows // num for part in range(num + 1)])
+    return _slice_at(plan, [part * num_rows // num for part in range(num + 1)])
 
 
-def train_and_test(
-    plan: Node, test_size: int | float, *, shuffle: bool, seed: int, stratify: str | None
-) -> tuple[Node, Node]:
-    """The rows to train with, and `test_size` of them, as a number or a part of all, to test with."""
-    _check_size(test_size)
+def split_train_test(
+    plan: PlanNode, test_size: int | float, *, shuffle: bool, seed: int, stratify: str | None
+) -> tuple[PlanNode, PlanNode]:
+    """Split into train and test rows. `test_size` is a number of rows or a fraction."""
+    _check_test_size(test_size)
     if shuffle:
         plan = RandomShuffle(plan, seed, every_epoch=False)
-    rows = look.kept(settled(plan)) if stratify is not None else countable(plan)
-    num_rows = look.num_rows(rows)
+    rows = plan_queries.materialize_rows(fix_order(plan)) if stratify is not None else make_countable(plan)
+    num_rows = plan_queries.count_rows(rows)
     if isinstance(test_size, int) and test_size >= num_rows:
         raise ValueError(f"test_size={test_size} leaves nothing to train with: there are {num_rows} rows")
-    num_test = test_size if isinstance(test_size, int) else math.ceil(num_rows * _exactly(test_size))
+    num_test = test_size if isinstance(test_size, int) else math.ceil(num_rows * _exact_fraction(test_size))
     if stratify is not None and isinstance(rows, Read):
-        return _stratified(rows, stratify, num_test)
-    train, test = _cut(rows, [0, num_rows - num_test, None])
+        return _split_stratified(rows, stratify, num_test)
+    train, test = _slice_at(rows, [0, num_rows - num_test, None])
     return train, test
 
 
-def streaming(plan: Node, num: int, *, equal: bool) -> list[DataIterator]:
-    """Iterators for so many workers, which share one run of the plan."""
+def split_streaming(plan: PlanNode, num: int, *, equal: bool) -> list[DataIterator]:
+    """Return iterators for `num` workers that share one execution of the plan."""
     if isinstance(num, bool) or not isinstance(num, int) or num < 1:
         raise ValueError(f"streaming_split takes a whole number of at least 1, not {num!r}")
     mode: Mode = "equal" if equal else "exact"
-    return [DataIterator(feeds, Split(rank, num, mode)) for rank, feeds in enumerate(_shared(plan, num))]
+    return [DataIterator(feeds, WorkerShard(rank, num, mode)) for rank, feeds in enumerate(_share_feeds(plan, num))]
 
 
-def _shared(plan: Node, num: int) -> list[Feeds]:
+def _share_feeds(plan: PlanNode, num: int) -> list[Feeds]:
     if is_small(plan):
-        return [LocalFeeds(plan) for _ in range(num)]  # to run it again takes less than to share it
-    from paceline.data.exec.processes import shared_service
-    from paceline.data.exec.remote import RemoteFeeds
+        return [LocalFeeds(plan) for _ in range(num)]  # running it again is cheaper than sharing it
+    from paceline.data.exec.process_executor import shared_service
+    from paceline.data.exec.service_client import RemoteFeeds
 
     service, name = shared_service(), secrets.token_hex(8)
-    service.add(name, plan)
+    service.add_dataset(name, plan)
     return [RemoteFeeds(service.address, name, member, num) for member in range(num)]
 
 
-def _check_size(test_size: Any) -> None:
+def _check_test_size(test_size: Any) -> None:
     if isinstance(test_size, float) and 0 < test_size < 1:
         return
     if isinstance(test_size, int) and not isinstance(test_size, bool) and test_size >= 1:
@@ -116,35 +116,35 @@ def _check_size(test_size: Any) -> None:
     )
 
 
-def _exactly(part: float) -> Fraction:
-    """The number that was written: 0.29 of 100 rows are 29, though the nearest float is less."""
+def _exact_fraction(part: float) -> Fraction:
+    """Return the decimal as written: 0.29 of 100 rows is 29, though the nearest float is less."""
     return Fraction(repr(float(part)))
 
 
-def countable(plan: Node) -> Node:
-    """A plan of the same rows in the same order in every epoch, of which it is known how many there are."""
-    plan = settled(plan)
-    return plan if look.known_rows(plan) is not None else look.kept(plan)
+def make_countable(plan: PlanNode) -> PlanNode:
+    """Return a plan of the same rows with a known count and the same order in every epoch."""
+    plan = fix_order(plan)
+    return plan if plan_queries.known_num_rows(plan) is not None else plan_queries.materialize_rows(plan)
 
 
-def settled(plan: Node) -> Node:
-    """A plan whose rows have the order of epoch 0 in every epoch: a row may not change its part."""
+def fix_order(plan: PlanNode) -> PlanNode:
+    """Fix the order of a plan to that of epoch 0: a row must not change its part."""
     if any(isinstance(node, Repartition) and node.shuffle for node in walk(plan)):
-        return look.kept(plan)
+        return plan_queries.materialize_rows(plan)
     match plan:
-        case Reorder(every_epoch=True) | RandomShuffle(every_epoch=True):
+        case ReorderUnits(every_epoch=True) | RandomShuffle(every_epoch=True):
             plan = replace(plan, every_epoch=False)
-    return with_inputs(plan, tuple(map(settled, plan.inputs)))
+    return with_inputs(plan, tuple(map(fix_order, plan.inputs)))
 
 
-def _cut(plan: Node, bounds: Sequence[int | None]) -> list[Node]:
-    return [Sliced(plan, start or 0, stop) for start, stop in pairwise(bounds)]
+def _slice_at(plan: PlanNode, bounds: Sequence[int | None]) -> list[PlanNode]:
+    return [SliceRows(plan, start or 0, stop) for start, stop in pairwise(bounds)]
 
 
-def apportioned(counts: Sequence[int], num: int) -> list[int]:
-    """`num` of the members of groups, so that each group gives its share to within one.
+def apportion(counts: Sequence[int], num: int) -> list[int]:
+    """Divide `num` among groups, so that each group's share is exact to within one.
 
-    Each gives what its share has in whole numbers; what is missing then comes from those with the largest rest.
+    Each group gives the integer part of its share; the rest comes from groups with the largest remainders.
     """
     total = sum(counts)
     if not total:
@@ -156,11 +156,11 @@ def apportioned(counts: Sequence[int], num: int) -> list[int]:
     return shares
 
 
-def _stratified(plan: Read, column: str, num_test: int) -> tuple[Node, Node]:
-    labels = _labels(plan, column)
+def _split_stratified(plan: Read, column: str, num_test: int) -> tuple[PlanNode, PlanNode]:
+    labels = _collect_labels(plan, column)
     counts = Counter(label for unit in labels for label in unit)
-    shares = dict(zip(counts, apportioned(list(counts.values()), num_test), strict=True))
-    # The last rows of each class are tested with, as without classes the last of all.
+    shares = dict(zip(counts, apportion(list(counts.values()), num_test), strict=True))
+    # The last rows of each class are for testing, as the last rows of all are without classes.
     first_tested = {label: counts[label] - share for label, share in shares.items()}
     seen: Counter[Any] = Counter()
     tested: list[list[bool]] = []
@@ -170,23 +170,29 @@ def _stratified(plan: Read, column: str, num_test: int) -> tuple[Node, Node]:
             tested[-1].append(seen[label] >= first_tested[label])
             seen[label] += 1
     units = plan.source.units()
-    train = [Chosen(unit, np.flatnonzero(~np.array(test, bool))) for unit, test in zip(units, tested, strict=True)]
-    test = [Chosen(unit, np.flatnonzero(np.array(test, bool))) for unit, test in zip(units, tested, strict=True)]
+    train = [
+        SelectedRowsUnit(unit, np.flatnonzero(~np.array(test, bool))) for unit, test in zip(units, tested, strict=True)
+    ]
+    test = [
+        SelectedRowsUnit(unit, np.flatnonzero(np.array(test, bool))) for unit, test in zip(units, tested, strict=True)
+    ]
     schema = plan.source.schema()
-    return Read(Ready("train_test_split", tuple(train), schema)), Read(Ready("train_test_split", tuple(test), schema))
+    return Read(PreparedSource("train_test_split", tuple(train), schema)), Read(
+        PreparedSource("train_test_split", tuple(test), schema)
+    )
 
 
-def _labels(plan: Read, column: str) -> list[list[Any]]:
-    """The values of a column, unit by unit, as something that can be counted."""
+def _collect_labels(plan: Read, column: str) -> list[list[Any]]:
+    """Return the values of a column by unit, as hashable values."""
     labels: list[list[Any]] = [[] for _ in plan.source.units()]
-    with closing(look.deliveries(Map(plan, Select((column,))))) as stream:
+    with closing(plan_queries.stream_deliveries(Map(plan, SelectColumns((column,))))) as stream:
         for delivered in stream:
             values = as_numpy(delivered.block.column(column)).tolist()
-            labels[delivered.unit] += [_countable(value, column) for value in values]
+            labels[delivered.unit] += [_check_label(value, column) for value in values]
     return labels
 
 
-def _countable(value: Any, column: str) -> Any:
+def _check_label(value: Any, column: str) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, list | dict | np.ndarray):
@@ -195,8 +201,8 @@ def _countable(value: Any, column: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """Some rows of a unit."""
+class SelectedRowsUnit:
+    """Selected rows of a unit."""
 
     unit: Unit
     rows: np.ndarray[Any, Any]

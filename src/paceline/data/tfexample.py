@@ -1,6 +1,6 @@
-"""`tf.train.Example` as bytes, and back, without TensorFlow or protobuf.
+"""Encodes and decodes `tf.train.Example` without TensorFlow or protobuf.
 
-An example is a map of named features, each a list of bytes, of float32 or of int64:
+An example is a map of named features, each a list of bytes, float32 or int64:
 
     Example   features: Features = 1
     Features  feature: map<string, Feature> = 1
@@ -27,13 +27,13 @@ DTYPES: dict[Kind, np.dtype[Any]] = {"float": np.dtype("<f4"), "int64": np.dtype
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _WIRES = {"bytes": (_LENGTH,), "float": (_LENGTH, _FIXED32), "int64": (_LENGTH, _VARINT)}
-"""How values may be written: numbers packed, all in one field, or each in one of its own."""
+"""Allowed wire types: numbers are packed into one field, or each has its own field."""
 _MOST_BYTES = 10
-"""Of a varint of 64 bits."""
+"""Maximum length of a 64-bit varint."""
 
 
 class MalformedExampleError(ValueError):
-    """The bytes are no `tf.train.Example`; `record` is which of those that were given."""
+    """The bytes are not a valid `tf.train.Example`. `record` is the index of the record."""
 
     def __init__(self, what: str, record: int = 0) -> None:
         super().__init__(what)
@@ -44,39 +44,39 @@ class MalformedExampleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Span:
-    """Where the values of a feature lie in a record."""
+class FeatureSpan:
+    """Where the values of a feature are in a record."""
 
     name: str
     kind: Kind
     runs: tuple[tuple[int, int], ...]
-    """Of bytes, each is a value; of numbers, any number of them one behind the other."""
+    """For bytes, each run is one value; for numbers, any number of consecutive values."""
 
 
 # Reading
 
 
-def spans(data: bytes) -> list[Span]:
-    """Where the features of an example are. Of a name that comes twice the last one counts, as in protobuf.
+def find_feature_spans(data: bytes) -> list[FeatureSpan]:
+    """Locate the features of an example. For duplicate names the last one counts, as in protobuf.
 
-    A feature of no kind is as good as none.
+    A feature without a kind counts as absent.
     """
-    found: dict[str, Span] = {}
-    for number, wire, begin, end in _fields(data, 0, len(data)):
+    found: dict[str, FeatureSpan] = {}
+    for number, wire, begin, end in _iterate_fields(data, 0, len(data)):
         if number == 1:
-            _expect(wire, "Example.features")
-            for inner, inner_wire, first, last in _fields(data, begin, end):
+            _expect_length_wire(wire, "Example.features")
+            for inner, inner_wire, first, last in _iterate_fields(data, begin, end):
                 if inner == 1:
-                    _expect(inner_wire, "Features.feature")
-                    name, kind, runs = _entry(data, first, last)
+                    _expect_length_wire(inner_wire, "Features.feature")
+                    name, kind, runs = _parse_entry(data, first, last)
                     found.pop(name, None)
                     if kind is not None:
-                        found[name] = Span(name, kind, tuple(runs))
+                        found[name] = FeatureSpan(name, kind, tuple(runs))
     return list(found.values())
 
 
-def values_at(data: bytes, span: Span) -> Values:
-    """The values of one feature of one record."""
+def read_feature(data: bytes, span: FeatureSpan) -> Values:
+    """Return the values of one feature of one record."""
     if span.kind == "bytes":
         return [data[begin:end] for begin, end in span.runs]
     if not span.runs:
@@ -90,41 +90,41 @@ def values_at(data: bytes, span: Span) -> Values:
                 f"the floats of feature {span.name!r} take {len(joined)} bytes, which is no multiple of 4"
             )
         return np.frombuffer(joined, DTYPES["float"])
-    return np.concatenate([_varints(data[begin:end], span.name) for begin, end in span.runs])
+    return np.concatenate([_read_varints(data[begin:end], span.name) for begin, end in span.runs])
 
 
-def decoded(data: bytes) -> dict[str, Values]:
-    """The features of one example."""
-    return {span.name: values_at(data, span) for span in spans(data)}
+def decode_example(data: bytes) -> dict[str, Values]:
+    """Return the features of one example."""
+    return {span.name: read_feature(data, span) for span in find_feature_spans(data)}
 
 
-def _entry(data: bytes, begin: int, end: int) -> tuple[str, Kind | None, list[tuple[int, int]]]:
+def _parse_entry(data: bytes, begin: int, end: int) -> tuple[str, Kind | None, list[tuple[int, int]]]:
     name = ""
     kind: Kind | None = None
     runs: list[tuple[int, int]] = []
-    for number, wire, first, last in _fields(data, begin, end):
+    for number, wire, first, last in _iterate_fields(data, begin, end):
         if number == 1:
-            _expect(wire, "the name of a feature")
+            _expect_length_wire(wire, "the name of a feature")
             try:
                 name = data[first:last].decode()
             except UnicodeDecodeError:
                 raise MalformedExampleError(f"the name of a feature is not UTF-8: {data[first:last]!r}") from None
         elif number == 2:
-            _expect(wire, "a feature")
-            kind, runs = _feature(data, first, last)
+            _expect_length_wire(wire, "a feature")
+            kind, runs = _parse_feature(data, first, last)
     return name, kind, runs
 
 
-def _feature(data: bytes, begin: int, end: int) -> tuple[Kind | None, list[tuple[int, int]]]:
+def _parse_feature(data: bytes, begin: int, end: int) -> tuple[Kind | None, list[tuple[int, int]]]:
     kind: Kind | None = None
     runs: list[tuple[int, int]] = []
-    for number, wire, first, last in _fields(data, begin, end):
+    for number, wire, first, last in _iterate_fields(data, begin, end):
         if number not in KINDS:
             continue
-        _expect(wire, "the values of a feature")
-        if kind != KINDS[number]:  # one of three: the last one counts
+        _expect_length_wire(wire, "the values of a feature")
+        if kind != KINDS[number]:  # a oneof field: the last one counts
             kind, runs = KINDS[number], []
-        for inner, inner_wire, low, high in _fields(data, first, last):
+        for inner, inner_wire, low, high in _iterate_fields(data, first, last):
             if inner == 1:
                 if inner_wire not in _WIRES[kind]:
                     raise MalformedExampleError(f"a value of a {kind} list has the wire type {inner_wire}")
@@ -133,16 +133,16 @@ def _feature(data: bytes, begin: int, end: int) -> tuple[Kind | None, list[tuple
     return kind, runs
 
 
-def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, and where the content of each field begins and ends."""
+def _iterate_fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the number, wire type, content begin and content end of each field."""
     while position < end:
-        key, position = _varint(data, position, end)
+        key, position = _read_varint(data, position, end)
         wire, begin = key & 7, position
         if wire == _LENGTH:
-            length, begin = _varint(data, position, end)
+            length, begin = _read_varint(data, position, end)
             position = begin + length
         elif wire == _VARINT:
-            _, position = _varint(data, position, end)
+            _, position = _read_varint(data, position, end)
         elif wire == _FIXED32:
             position += 4
         elif wire == _FIXED64:
@@ -154,7 +154,7 @@ def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, in
         yield key >> 3, wire, begin, position
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     for place in range(position, min(end, position + _MOST_BYTES)):
         byte = data[place]
@@ -165,30 +165,30 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise MalformedExampleError(f"byte {position}: a number does not end")
 
 
-def _varints(data: bytes, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """All numbers that were put one behind the other."""
+def _read_varints(data: bytes, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Decode consecutive varints."""
     if data[-1] >= 0x80:
         raise MalformedExampleError(f"the last number of feature {name!r} does not end")
     if len(data) == 1:
         return np.array([data[0]], DTYPES["int64"])
     array = np.frombuffer(data, np.uint8)
-    begins, shifts = number_places(array)
+    begins, shifts = locate_varints(array)
     if shifts.max() >= 7 * _MOST_BYTES:
         raise MalformedExampleError(f"a number of feature {name!r} has more than {_MOST_BYTES} bytes")
     return np.bitwise_or.reduceat((array & 0x7F).astype(np.uint64) << shifts, begins).view(DTYPES["int64"])
 
 
-def number_places(
+def locate_varints(
     content: np.ndarray[Any, np.dtype[np.uint8]],
 ) -> tuple[np.ndarray[Any, np.dtype[np.intp]], np.ndarray[Any, np.dtype[np.uint64]]]:
-    """Where each number begins, and how far up the seven bits of each byte go."""
+    """Return where each varint begins, and the shift of the seven bits of each byte."""
     (ends,) = np.nonzero(content < 0x80)
     begins = np.concatenate((np.zeros(1, np.intp), ends[:-1] + 1))
     places = np.arange(len(content)) - np.repeat(begins, ends - begins + 1)
     return begins, (places * 7).astype(np.uint64)
 
 
-def _expect(wire: int, what: str) -> None:
+def _expect_length_wire(wire: int, what: str) -> None:
     if wire != _LENGTH:
         raise MalformedExampleError(f"{what} has the wire type {wire}, where {_LENGTH} is meant")
 
@@ -196,69 +196,69 @@ def _expect(wire: int, what: str) -> None:
 # Writing
 
 
-def examples(block: Block) -> Iterator[bytes]:
-    """Each row as an example: whole numbers and booleans as int64, others as float, text and bytes as bytes.
+def encode_examples(block: Block) -> Iterator[bytes]:
+    """Encode each row as an example: integers and booleans as int64, other numbers as float, text and bytes as bytes.
 
-    A row with a list, or a tensor of one dimension, has a feature of several values. A null is left out.
+    Lists and one-dimensional tensors become features with several values. Nulls are omitted.
     """
-    columns = [_features(name, values) for name, values in block.columns.items()]
+    columns = [_encode_column(name, values) for name, values in block.columns.items()]
     if not columns:
         yield from (b"" for _ in range(block.num_rows))
         return
     for row in zip(*columns, strict=True):
-        yield _field(1, b"".join(row))
+        yield _encode_field(1, b"".join(row))
 
 
-def _features(name: str, values: Column) -> Iterator[bytes]:
-    """What each row of a column puts into the map: nothing for a null."""
-    entry = _Entry(name)
-    return _of_array(entry, values) if isinstance(values, np.ndarray) else _of_arrow(entry, values)
+def _encode_column(name: str, values: Column) -> Iterator[bytes]:
+    """Yield each row's map entry for a column; empty for a null."""
+    entry = _FeatureEncoder(name)
+    return _encode_array(entry, values) if isinstance(values, np.ndarray) else _encode_arrow(entry, values)
 
 
-class _Entry:
-    """Makes the entries of one name. What stands before the values depends on how long they are, and is kept."""
+class _FeatureEncoder:
+    """Encodes the entries of one feature name. Caches the prefix of the values, which depends only on their length."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._key = _field(1, name.encode())
+        self._key = _encode_field(1, name.encode())
         self._before: dict[tuple[Kind, int], bytes] = {}
 
-    def packed(self, kind: Kind, values: bytes) -> bytes:
-        """Of numbers that stand one behind the other."""
+    def encode_packed(self, kind: Kind, values: bytes) -> bytes:
+        """Encode an entry of packed numbers."""
         before = self._before.get((kind, len(values)))
         if before is None:
-            whole = self.wrapped(kind, _field(1, values) if values else b"")
+            whole = self.wrap_values(kind, _encode_field(1, values) if values else b"")
             before = self._before[kind, len(values)] = whole[: len(whole) - len(values)]
         return before + values
 
-    def wrapped(self, kind: Kind, values: bytes) -> bytes:
-        return _field(1, self._key + _field(2, _field(_NUMBERS[kind], values)))
+    def wrap_values(self, kind: Kind, values: bytes) -> bytes:
+        return _encode_field(1, self._key + _encode_field(2, _encode_field(_NUMBERS[kind], values)))
 
-    def of(self, values: Sequence[Any]) -> bytes:
-        """Of a row's values, by their types."""
+    def encode_values(self, values: Sequence[Any]) -> bytes:
+        """Encode an entry by the types of the row's values."""
         if all(isinstance(value, bool | int | np.integer | np.bool_) for value in values):
             numbers = [int(value) for value in values]
             if any(not -(1 << 63) <= number < 1 << 63 for number in numbers):
                 raise OverflowError(f"the column {self.name!r} has a number that is more than an int64 holds")
-            return self.packed("int64", b"".join(map(_written, numbers)))
+            return self.encode_packed("int64", b"".join(map(_encode_varint, numbers)))
         if all(isinstance(value, int | float | np.number) for value in values):
-            return self.packed("float", np.array(values, np.float32).astype("<f4").tobytes())
+            return self.encode_packed("float", np.array(values, np.float32).astype("<f4").tobytes())
         if all(isinstance(value, str | bytes) for value in values):
-            parts = (_field(1, value.encode() if isinstance(value, str) else value) for value in values)
-            return self.wrapped("bytes", b"".join(parts))
+            parts = (_encode_field(1, value.encode() if isinstance(value, str) else value) for value in values)
+            return self.wrap_values("bytes", b"".join(parts))
         other = next(value for value in values if not isinstance(value, int | float | np.number | str | bytes))
-        raise TypeError(_unwritable(self.name, type(other).__name__))
+        raise TypeError(_explain_unwritable(self.name, type(other).__name__))
 
 
-def _of_array(entry: _Entry, values: np.ndarray[Any, Any]) -> Iterator[bytes]:
+def _encode_array(entry: _FeatureEncoder, values: np.ndarray[Any, Any]) -> Iterator[bytes]:
     if values.dtype == object:
         for value in values:
             if value is None:
                 yield b""
             elif isinstance(value, np.ndarray) and value.dtype != object:
-                yield from _of_array(entry, value[None])
+                yield from _encode_array(entry, value[None])
             else:
-                yield entry.of([*value] if isinstance(value, list | tuple | np.ndarray) else [value])
+                yield entry.encode_values([*value] if isinstance(value, list | tuple | np.ndarray) else [value])
         return
     if values.ndim > 2:
         raise TypeError(
@@ -269,17 +269,17 @@ def _of_array(entry: _Entry, values: np.ndarray[Any, Any]) -> Iterator[bytes]:
     if rows.dtype.kind == "f":
         size, floats = 4 * rows.shape[1], rows.astype("<f4").tobytes()
         for begin in range(0, size * len(rows), size) if size else [0] * len(rows):
-            yield entry.packed("float", floats[begin : begin + size])
+            yield entry.encode_packed("float", floats[begin : begin + size])
     elif rows.dtype.kind in "biu":
         if rows.dtype == np.uint64 and rows.size and rows.max() > np.iinfo(np.int64).max:
             raise OverflowError(f"the column {entry.name!r} has {rows.max()}, which is more than an int64 holds")
         for numbers in rows.tolist():
-            yield entry.packed("int64", b"".join(map(_written, map(int, numbers))))
+            yield entry.encode_packed("int64", b"".join(map(_encode_varint, map(int, numbers))))
     else:
-        raise TypeError(_unwritable(entry.name, str(rows.dtype)))
+        raise TypeError(_explain_unwritable(entry.name, str(rows.dtype)))
 
 
-def _of_arrow(entry: _Entry, values: Any) -> Iterator[bytes]:
+def _encode_arrow(entry: _FeatureEncoder, values: Any) -> Iterator[bytes]:
     kind = values.type
     if pa.types.is_dictionary(kind):
         values = values.cast(kind.value_type)
@@ -289,32 +289,32 @@ def _of_arrow(entry: _Entry, values: Any) -> Iterator[bytes]:
         if value is None:
             yield b""
         elif listed and not value:
-            yield _empty(entry, kind.value_type)
+            yield _encode_empty(entry, kind.value_type)
         else:
-            yield entry.of(value if listed else [value])
+            yield entry.encode_values(value if listed else [value])
 
 
-def _empty(entry: _Entry, kind: Any) -> bytes:
+def _encode_empty(entry: _FeatureEncoder, kind: Any) -> bytes:
     if pa.types.is_floating(kind):
-        return entry.wrapped("float", b"")
+        return entry.wrap_values("float", b"")
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return entry.wrapped("int64", b"")
-    return b"" if pa.types.is_null(kind) else entry.wrapped("bytes", b"")
+        return entry.wrap_values("int64", b"")
+    return b"" if pa.types.is_null(kind) else entry.wrap_values("bytes", b"")
 
 
-def _unwritable(name: str, kind: str) -> str:
+def _explain_unwritable(name: str, kind: str) -> str:
     return (
         f"the column {name!r} has values of the type {kind}, and a feature of a TFRecord holds whole numbers, floats, "
         "text or bytes\n\nhint: drop or convert it before it is written"
     )
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return bytes((number << 3 | _LENGTH,)) + _written(len(content)) + content
+def _encode_field(number: int, content: bytes) -> bytes:
+    return bytes((number << 3 | _LENGTH,)) + _encode_varint(len(content)) + content
 
 
-def _written(value: int) -> bytes:
-    """A varint; a negative number as its two's complement of 64 bits."""
+def _encode_varint(value: int) -> bytes:
+    """Encode a varint. Negative numbers use 64-bit two's complement."""
     if 0 <= value < 0x80:
         return _SMALL[value]
     value &= (1 << 64) - 1

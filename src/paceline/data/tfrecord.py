@@ -1,8 +1,8 @@
-"""The frame of a TFRecord file: each record with its length before it, and checksums of both.
+"""TFRecord framing: each record is preceded by its length, and both have checksums.
 
 length      uint64, little-endian
 checksum    of those eight bytes: masked CRC-32C
-data        as many bytes as that
+data        that many bytes
 checksum    of the data
 """
 
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
-from paceline.data.crc32c import crc32c, crc32cs, masked
+from paceline.data.crc32c import crc32c, crc32cs, mask_checksum
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
@@ -23,7 +23,7 @@ _READ_BYTES = 1 << 20
 
 
 class CorruptRecordError(ValueError):
-    """What lies at this place of a file is no whole, unaltered record."""
+    """The file has no complete, unaltered record at this offset."""
 
     def __init__(self, record: int, offset: int, what: str) -> None:
         super().__init__(f"record {record} (byte {offset}): {what}")
@@ -33,27 +33,27 @@ class CorruptRecordError(ValueError):
         return type(self), (self.record, self.offset, self.what)
 
 
-class Reads(Protocol):
+class ByteReader(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def framed(data: bytes) -> bytes:
-    """A record as it stands in a file."""
+def frame_record(data: bytes) -> bytes:
+    """Frame a record as in a file."""
     length = _LENGTH.pack(len(data))
     return b"".join(
-        (length, _CHECKSUM.pack(masked(crc32c(length))), data, _CHECKSUM.pack(masked(crc32c(data)))),
+        (length, _CHECKSUM.pack(mask_checksum(crc32c(length))), data, _CHECKSUM.pack(mask_checksum(crc32c(data)))),
     )
 
 
-def records(file: Reads) -> Iterator[bytes]:
-    """The data of each record, checked. An empty file has none; a file that ends within a record is an error."""
+def read_records(file: ByteReader) -> Iterator[bytes]:
+    """Yield the verified data of each record. An empty file has none; a file that ends within a record raises."""
     held, number, offset = b"", 0, 0
     wanted = _HEADER.size
     while True:
-        held = _filled(file, held, wanted)
-        datas, checksums, used, error = _frames(held)
+        held = _read_at_least(file, held, wanted)
+        datas, checksums, used, error = _parse_frames(held)
         for data, found, checksum in zip(datas, crc32cs(datas), checksums, strict=True):
-            if masked(found) != checksum:
+            if mask_checksum(found) != checksum:
                 raise CorruptRecordError(number, offset, "its data does not have its checksum: it was altered")
             yield data
             number, offset = number + 1, offset + len(data) + _AROUND
@@ -71,15 +71,15 @@ def records(file: Reads) -> Iterator[bytes]:
             wanted = _HEADER.unpack_from(held)[0] + _AROUND
 
 
-def _frames(held: bytes) -> tuple[list[bytes], list[int], int, str]:
-    """The whole records at the beginning: data and checksum of each, how many bytes they are, and what is wrong."""
+def _parse_frames(held: bytes) -> tuple[list[bytes], list[int], int, str]:
+    """Parse the complete records: data and checksum of each, their size in bytes, and what is wrong."""
     datas: list[bytes] = []
     checksums: list[int] = []
     begin = 0
     while len(held) - begin >= _HEADER.size:
         length, checksum = _HEADER.unpack_from(held, begin)
-        # Before anything is believed of it: an altered length could ask for all memory there is.
-        if masked(crc32c(held[begin : begin + _LENGTH.size])) != checksum:
+        # Verified before it is used: a corrupt length could request all memory.
+        if mask_checksum(crc32c(held[begin : begin + _LENGTH.size])) != checksum:
             return (
                 datas,
                 checksums,
@@ -95,8 +95,8 @@ def _frames(held: bytes) -> tuple[list[bytes], list[int], int, str]:
     return datas, checksums, begin, ""
 
 
-def _filled(file: Reads, held: bytes, size: int) -> bytes:
-    """What is held and what comes next, at least so much unless the file ends."""
+def _read_at_least(file: ByteReader, held: bytes, size: int) -> bytes:
+    """Extend `held` from the file to at least `size` bytes, unless the file ends."""
     parts, have = [held], len(held)
     while have < size:
         part = file.read(max(_READ_BYTES, size - have) if size - have < 1 << 30 else 1 << 30)
@@ -107,21 +107,21 @@ def _filled(file: Reads, held: bytes, size: int) -> bytes:
     return b"".join(parts)
 
 
-class Inflated:
-    """Reads what gzip or zlib made smaller, by TensorFlow's names `GZIP` and `ZLIB`."""
+class InflatingReader:
+    """Decompresses gzip or zlib data; TensorFlow calls them `GZIP` and `ZLIB`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._stream = _stream()
+        self._stream = _make_decompressor()
         self._begun = False
 
     def read(self, size: int, /) -> bytes:
         while True:
-            if self._stream.eof:  # another member may follow, as in files that were put one after the other
+            if self._stream.eof:  # another member may follow, as in concatenated files
                 rest = self._stream.unused_data or self._file.read(_READ_BYTES)
                 if not rest:
                     return b""
-                self._stream, self._begun = _stream(), False
+                self._stream, self._begun = _make_decompressor(), False
             else:
                 rest = self._stream.unconsumed_tail or self._file.read(_READ_BYTES)
                 if not rest:
@@ -133,5 +133,5 @@ class Inflated:
                 return part
 
 
-def _stream() -> zlib._Decompress:
+def _make_decompressor() -> zlib._Decompress:
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)

@@ -1,6 +1,6 @@
-"""Stand-ins for tests: a clock that is moved by hand, an engine without processes, the contract of all engines, faults.
+"""Test doubles: a clock moved by hand, an engine without processes, the contract of all engines, and faults.
 
-`Faults` is for tests of your own scripts as well: see docs/guides/testing.md.
+`Faults` is also for tests of your own scripts: see docs/guides/testing.md.
 """
 
 from paceline.testing.clock import FakeClock

@@ -1,4 +1,4 @@
-"""A clock that moves when it is told to."""
+"""A clock that moves only when told to."""
 
 
 class FakeClock:

@@ -1,11 +1,11 @@
-"""What a training script imports: trainers, configurations, and what a train function calls.
+"""The training API: trainers, configurations, and the functions that a train function calls.
 
-Each name is loaded when it is first asked for, so that workers load only what they use.
+Names are imported on first access, so workers import only what they use.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline._core.errors import (
@@ -106,7 +106,7 @@ __all__ = [
     "world_size",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline._core.errors": (

@@ -1,8 +1,8 @@
-"""What a user's own code may watch from the driver: `RunConfig(callbacks=[...])`.
+"""Callbacks that run in the driver: `RunConfig(callbacks=[...])`.
 
-Three kinds, which one class may be of together: `UserCallback`, the older `TrainingCallback`, and `LoggerCallback`,
-which gets every report of the run and is told what was reported before. Training does not wait for a callback's
-opinion: one that raises is dropped with its traceback, and training goes on.
+There are three kinds, and one class may be several: `UserCallback`, the older `TrainingCallback`, and `LoggerCallback`,
+which receives every report of the run, including those of earlier drivers. A callback cannot stop training: one that
+raises is dropped, its traceback is logged, and training continues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainRunContext:
-    """The run that a callback is told about."""
+    """The run that a callback is called for."""
 
     run_id: str
     run_config: Any
@@ -30,58 +30,58 @@ class TrainRunContext:
     backend_config: Any
     dataset_config: Any = None
     report_number: int = 0
-    """In `after_report`, which report of the run it is, from 1."""
+    """In `after_report`, the number of the report in the run, from 1."""
 
 
 class UserCallback:
     """Subclass this and pass it in `RunConfig(callbacks=[...])`. It runs in the driver."""
 
-    _made_for: str = ""
-    """Whose run it is, where its reports count as somebody's own: one that was made for others is not continued."""
+    _run_purpose: str = ""
+    """Identifies the owner of the run's reports, such as a trial; a run made for another owner is not resumed."""
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
-        """Every rank has made its next report: here are its own metrics, by rank, and the checkpoint if there was one.
+        """Called when every rank has made its next report, with the metrics by rank and the checkpoint, if any.
 
-        With a checkpoint, it is called once that is committed.
+        If the report has a checkpoint, this is called after the checkpoint is committed.
         """
 
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
-        """Workers have failed, whether or not they will be restarted."""
+        """Called when workers have failed, whether or not they will be restarted."""
 
 
 class TrainingCallback:
-    """The older kind. It runs in the driver, too, and is passed in `RunConfig(callbacks=[...])`."""
+    """The older kind of callback. It also runs in the driver and is passed in `RunConfig(callbacks=[...])`."""
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
-        """The run begins, or continues, in this directory; the config is the trainer's `train_loop_config`."""
+        """Called when the run starts or resumes in `logdir`; `config` is the trainer's `train_loop_config`."""
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
-        """Every rank has made its next report: here are its own metrics, by rank."""
+        """Called when every rank has made its next report, with the metrics by rank."""
 
     def finish_training(self, error: bool = False, **info: Any) -> None:
-        """The run has ended; `error` where it failed."""
+        """Called when the run has ended; `error` is True if it failed."""
 
 
 @dataclass(frozen=True)
 class LoggedReport:
-    """One report of the run: of rank 0, and of all ranks where metrics are reduced."""
+    """One report of the run: the metrics of rank 0, with reduced metrics computed over all ranks."""
 
     number: int
-    """From 1. The reports after a checkpoint that an attempt continued from come again, under the same numbers."""
+    """From 1. When an attempt resumes from a checkpoint, reports after that checkpoint repeat with the same numbers."""
     attempt: int
     time: float
-    """When rank 0 made it, in seconds since the epoch."""
+    """When rank 0 made the report, in seconds since the epoch."""
     metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class LoggedCheckpoint:
-    """A checkpoint of the run that is committed: where it is, not what is in it."""
+    """A committed checkpoint of the run: its location, not its contents."""
 
     number: int
-    """Of the report that made it."""
+    """The number of the report that made it."""
     name: str
     uri: str
     num_bytes: int
@@ -90,62 +90,62 @@ class LoggedCheckpoint:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as a logger finds it."""
+    """The run that a logger is started for."""
 
     context: TrainRunContext
     directory: Path
-    """The run's own on this machine. Of a run in a store, what loggers write here is uploaded at its end."""
+    """The run's directory on this machine. For a run in a store, files written here are uploaded at the end."""
     uri: str
-    """Where the run is kept."""
+    """Where the run is stored."""
     continues: bool
-    """An earlier driver had it."""
+    """Whether an earlier driver has driven this run."""
     past: Iterator[LoggedReport]
-    """All reports of earlier drivers, read from the journal as they are asked for."""
+    """All reports of earlier drivers, read lazily from the journal."""
 
 
 class LoggerCallback:
-    """Gets every report of the run once, in order, with metrics reduced over the ranks.
+    """Receives every report of the run once, in order, with metrics reduced over the ranks.
 
-    What a lost driver had reported and perhaps not logged is in `past` when the next one starts: whoever writes that
-    anew loses and doubles nothing. A report whose `attempt` is higher than that of the one before was made by restarted
-    workers: it replaces the one of the same number, and those after it.
+    A lost driver may have left reports unlogged; they are in `past` when the next driver starts. A logger that rewrites
+    its output from `past` neither loses nor duplicates a report. If a report has a higher `attempt` than the one
+    before, restarted workers made it: it replaces the report with the same number and all later ones.
     """
 
     def log_start(self, run: LoggedRun) -> None:
-        """Before the first report."""
+        """Called before the first report."""
 
     def log_report(self, report: LoggedReport) -> None:
-        """All ranks have made it, where metrics are reduced."""
+        """Called for each report; if metrics are reduced, once all ranks have made it."""
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
-        """It is committed. Told once by the driver that committed it, and not again by one that continues the run."""
+        """Called once per committed checkpoint, by the driver that committed it and by no later driver."""
 
     def log_end(self, failed: bool) -> None:
-        """Nothing follows."""
+        """Called after everything else."""
 
     def for_trial(self, search: str, run: str) -> Self:
-        """Another one for the run of a trial: a search has many, at once, and each is logged by a logger of its own.
+        """Return a logger for one run of a trial: a search has many runs at once, and each needs a logger of its own.
 
-        Asked of one that has logged nothing; by default a copy.
+        Called on a logger that has logged nothing; by default returns a copy.
         """
         return copy.deepcopy(self)
 
 
 class TracingCallback:
-    """Is told all that happens to a run as the driver sees it; `OpenTelemetryCallback` is one."""
+    """Receives every event of a run, as the driver sees it; `OpenTelemetryCallback` is one."""
 
-    def watcher(self, run_context: TrainRunContext, uri: str) -> Watcher:
-        """Who is told about one run."""
+    def make_tracer(self, run_context: TrainRunContext, uri: str) -> RunTracer:
+        """Return the tracer for one run."""
         raise NotImplementedError
 
 
-class Watcher(Protocol):
-    def saw(self, event: Any, run: Any) -> None: ...
-    def ended(self, failed: bool) -> None: ...
+class RunTracer(Protocol):
+    def on_event(self, event: Any, run: Any) -> None: ...
+    def on_end(self, failed: bool) -> None: ...
 
 
 class PrintCallback(TrainingCallback):
-    """Prints what every worker reports."""
+    """Prints the reports of every worker."""
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
         print(results, flush=True)
@@ -153,7 +153,7 @@ class PrintCallback(TrainingCallback):
 
 Callback = UserCallback | TrainingCallback | LoggerCallback | TracingCallback
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.loggers": (

@@ -1,4 +1,4 @@
-"""A checkpoint: a directory on some filesystem, or a state in memory that becomes one when it is reported."""
+"""A checkpoint: a directory on some filesystem, or a state in memory that becomes a directory when it is reported."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.errors import CheckpointCorruptError, StorageError
-from paceline._storage.address import store_at
-from paceline._storage.commit import encoded_manifest, problem_with
-from paceline._storage.depot import manifest_in
+from paceline._storage.address import open_store_at
+from paceline._storage.commit import encode_manifest, find_problem
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import MANIFEST, METADATA
-from paceline._storage.state import STEM, holds_state, read_state, write_state
+from paceline._storage.run_layout import MANIFEST, METADATA
+from paceline._storage.run_store import read_store_manifest
+from paceline._storage.state import STEM, has_state, read_state, write_state
 from paceline._storage.transfer import download_all
-from paceline.train.older.portable import Portable
+from paceline.train.older.portable_checkpoint import PortableCheckpointMixin
 
 
-class Checkpoint(Portable):
-    """A directory of files, wherever it lies.
+class Checkpoint(PortableCheckpointMixin):
+    """A directory of files, local or remote.
 
         Checkpoint.from_directory(path)     files that you wrote
         Checkpoint.from_dict(state)         a tree of tensors, arrays and numbers, stored without pickle
@@ -32,29 +32,29 @@ class Checkpoint(Portable):
     `filesystem` is a `pyarrow.fs.FileSystem`; without one the path is on this machine.
     """
 
-    _notes = b""
-    """The metadata of a state that is only in memory, as it will be written."""
+    _metadata_json = b""
+    """The JSON metadata of a state that is only in memory, as it will be written."""
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         self._path: str | None = os.fspath(path)
         self._filesystem = filesystem
         self.state: Any = None
-        """The tree that `from_dict` was given, as long as it is only in memory."""
+        """The tree passed to `from_dict`, as long as it is only in memory."""
         self.allow_pickle = False
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Self:
-        """The files of a directory on this machine."""
+        """Make a checkpoint of a directory on this machine."""
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"path={path!r} is not a path")
         return cls(Path(path).absolute())
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], *, allow_pickle: bool = False) -> Self:
-        """A state of tensors, arrays, numbers, strings, lists and dicts.
+        """Make a checkpoint of a state of tensors, arrays, numbers, strings, lists and dicts.
 
-        Reported with `CheckpointUploadMode.ASYNC` it is copied to memory of ours at once and written in the background.
-        A value of another kind is refused with its path, unless `allow_pickle`.
+        With `CheckpointUploadMode.ASYNC`, `report` copies the state at once and writes it in the background. Any other
+        type raises an error that names its path in the state, unless `allow_pickle`.
         """
         if not isinstance(state, dict):
             raise TypeError(f"state={type(state).__name__} is not a dict")
@@ -67,11 +67,11 @@ class Checkpoint(Portable):
 
     @property
     def path(self) -> str:
-        """The directory. A state that is only in memory is written to one that lasts as long as this process."""
+        """The directory. A state that is only in memory is first written to one that lasts as long as this process."""
         if self._path is None:
             directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
-            self._written(Path(directory))
+            self._write_state(Path(directory))
             self._path = directory
         return self._path
 
@@ -84,28 +84,28 @@ class Checkpoint(Portable):
         return self._filesystem
 
     def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
-        """The state that `from_dict` was given. Tensors come back on the CPU, or where `map_location` says."""
+        """Return the state passed to `from_dict`. Tensors are loaded to the CPU, or to `map_location`."""
         if self.state is not None:
             return dict(self.state)
         with self.as_directory() as directory:
-            if not holds_state(Path(directory)):
+            if not has_state(Path(directory)):
                 raise ValueError(f"{self} was not made by Checkpoint.from_dict: read its files with as_directory()")
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
             return state
 
     def holds_dict(self) -> bool:
-        """Whether `to_dict` can read it: it was made by `from_dict`."""
+        """Whether `to_dict` can read it, that is, `from_dict` made it."""
         if self.state is not None:
             return True
         with self.as_directory() as directory:
-            return holds_state(Path(directory))
+            return has_state(Path(directory))
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the files to a directory, a new temporary one if none is given, and return its path."""
+        """Copy the files to a directory, by default a new temporary one, and return its path."""
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
         target.mkdir(parents=True, exist_ok=True)
         if self._path is None:
-            self._written(target)
+            self._write_state(target)
         elif self.is_local:
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         else:
@@ -114,7 +114,7 @@ class Checkpoint(Portable):
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The files as a directory on this machine, for as long as the `with` lasts. Do not change them."""
+        """Provide the files as a local directory for the duration of the `with` block. Do not change them."""
         if self._path is not None and self.is_local:
             if not os.path.isdir(self._path):
                 raise StorageError(f"{self._path} is not a directory: the checkpoint is gone")
@@ -127,16 +127,16 @@ class Checkpoint(Portable):
             shutil.rmtree(directory, ignore_errors=True)
 
     def verify(self) -> None:
-        """Check every file against the size and hash it was committed with; `CheckpointCorruptError` if one differs."""
+        """Check the size and hash of every file against the manifest; raise `CheckpointCorruptError` on a mismatch."""
         with self.as_directory() as directory:
-            problem = problem_with(Path(directory))
+            problem = find_problem(Path(directory))
         if problem is not None:
             raise CheckpointCorruptError(problem)
 
     def get_metadata(self) -> dict[str, Any]:
-        """Notes that were kept with the checkpoint; empty where there are none."""
+        """Return the metadata stored with the checkpoint; empty if there is none."""
         if self.state is not None:
-            told: dict[str, Any] = json.loads(self._notes or b"{}")
+            told: dict[str, Any] = json.loads(self._metadata_json or b"{}")
             return told
         with self.as_directory() as directory:
             try:
@@ -148,10 +148,10 @@ class Checkpoint(Portable):
             return notes
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the notes with a dict of JSON values."""
+        """Replace the metadata with a dict of JSON values."""
         text = json.dumps(metadata)
         if self.state is not None:
-            self._notes = text.encode()
+            self._metadata_json = text.encode()
             if self._path is None:
                 return
         if not self.is_local:
@@ -163,31 +163,31 @@ class Checkpoint(Portable):
         part.rename(Path(self.path) / METADATA)
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
-        """Add to the notes."""
+        """Add to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
-    def _taken(self) -> tuple[Any, str]:
-        """Of a state that is only in memory: the tree that this rank writes, and what its files are called."""
+    def _state_for_rank(self) -> tuple[Any, str]:
+        """For a state that is only in memory: the tree that this rank writes, and the name of its files."""
         return self.state, STEM
 
-    def _written(self, directory: Path) -> None:
-        tree, stem = self._taken()
+    def _write_state(self, directory: Path) -> None:
+        tree, stem = self._state_for_rank()
         write_state(tree, directory, allow_pickle=self.allow_pickle, stem=stem)
-        if self._notes:
-            (directory / METADATA).write_bytes(self._notes)
+        if self._metadata_json:
+            (directory / METADATA).write_bytes(self._metadata_json)
 
-    def _complete(self) -> None:
-        """Wait until all files are there: for kinds of checkpoints that are still being written when they are made."""
+    def _wait_until_complete(self) -> None:
+        """Wait until all files are written: some kinds of checkpoints are created before their files are complete."""
 
     def _download(self, target: Path, wanted_path: Callable[[str], bool] = lambda path: True) -> None:
-        """By the manifest where there is one, each file against its hash; else whatever lies there.
+        """Download the files of the manifest and check their hashes; without a manifest, download every file.
 
-        `wanted_path` chooses among the files by their paths.
+        `wanted_path` selects files by path.
         """
-        store = store_at(self.path, self.filesystem)
-        manifest = manifest_in(store)
+        store = open_store_at(self.path, self.filesystem)
+        manifest = read_store_manifest(store)
         if manifest is None:
-            entries = [entry for entry in store.entries() if wanted_path(entry.key)]
+            entries = [entry for entry in store.list_entries() if wanted_path(entry.key)]
             download_all(store, [(entry.key, target / entry.key) for entry in entries])
             return
         files = [entry for entry in manifest.files if wanted_path(entry.path)]
@@ -199,13 +199,13 @@ class Checkpoint(Portable):
         for entry, there in zip(files, found, strict=True):
             if there.size != entry.size or (entry.hash and there.hash != entry.hash):
                 raise CheckpointCorruptError(f"{store.uri}/{there.path} is not what was written")
-        (target / MANIFEST).write_bytes(encoded_manifest(manifest))
+        (target / MANIFEST).write_bytes(encode_manifest(manifest))
         with contextlib.suppress(FileNotFoundError):
             (target / METADATA).write_bytes(store.read(manifest.keys.get(METADATA, METADATA)))
 
     @property
     def is_local(self) -> bool:
-        """Whether its path is on this machine."""
+        """Whether the path is on this machine."""
         return self._filesystem is None or self._filesystem.type_name == "local"
 
     def __fspath__(self) -> str:

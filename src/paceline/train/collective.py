@@ -1,4 +1,4 @@
-"""Small collective calls that need no framework. Not for tensors: use the framework's own for those."""
+"""Small collective calls that need no framework. For tensors, use the framework's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import cloudpickle
 
-from paceline.train.session import _context
+from paceline.train.session import _require_context
 
 T = TypeVar("T")
 
@@ -15,17 +15,17 @@ __all__ = ["barrier", "broadcast_from_rank_zero", "gather"]
 
 def barrier() -> None:
     """Wait until every rank has called this equally often."""
-    _context("barrier").join(b"")
+    _require_context("barrier").join(b"")
 
 
 def broadcast_from_rank_zero(data: T) -> T:
-    """Give every rank what rank 0 passed; what the others pass is not looked at. A barrier too."""
-    context = _context("broadcast_from_rank_zero")
+    """Return rank 0's `data` on every rank and ignore the others'. Also a barrier."""
+    context = _require_context("broadcast_from_rank_zero")
     mine = cloudpickle.dumps(data) if context.begin.rank == 0 else b""
     given: T = cloudpickle.loads(context.join(mine))
     return given
 
 
 def gather(data: T) -> list[T]:
-    """Give every rank what all ranks passed, in the order of ranks. A barrier too."""
-    return [cloudpickle.loads(each) for each in _context("gather").gather(cloudpickle.dumps(data))]
+    """Return the `data` of all ranks, in rank order, on every rank. Also a barrier."""
+    return [cloudpickle.loads(each) for each in _require_context("gather").gather(cloudpickle.dumps(data))]

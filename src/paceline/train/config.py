@@ -1,4 +1,4 @@
-"""How a run is asked for: frozen values, checked once, where they are given."""
+"""The configuration of a run: frozen values, validated on construction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from paceline._control.events import HangAction
-from paceline._core.choice import check_engine
-from paceline._core.labels import problem as labels_problem
+from paceline._core.engine_choice import check_engine
+from paceline._core.label_selectors import find_selector_problem as labels_problem
 from paceline._core.settings import default_storage_path
-from paceline._storage.home import Home, is_remote
+from paceline._storage.run_location import RunLocation, is_remote
 from paceline.train.callbacks import Callback
 
 C = TypeVar("C")
@@ -34,20 +34,20 @@ _REMOVED = {
     "progress_reporter": "use callbacks",
     "log_to_file": "all output of every worker is in result.log_dir",
 }
-"""Arguments of Ray Train's older configurations, and what to do instead."""
+"""Arguments of Ray Train's older configurations, and what to use instead."""
 
-_LEAST_AMOUNT = 0.0001
-"""Resources of a cluster are counted in ten-thousandths."""
+_MIN_AMOUNT = 0.0001
+"""Cluster resources are counted in units of 1/10,000."""
 
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
-def _named_arguments(cls: type[C]) -> type[C]:
-    """Let a configuration refuse an argument it does not have by saying which ones it has."""
+def _reject_unknown_arguments(cls: type[C]) -> type[C]:
+    """Make a configuration class raise on unknown arguments with a message that lists the known ones."""
     init = cls.__init__
 
     @functools.wraps(init)
-    def checked(self: C, *args: Any, **kwargs: Any) -> None:
+    def checked_init(self: C, *args: Any, **kwargs: Any) -> None:
         allowed = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in kwargs:
             if name in _REMOVED and name not in allowed:
@@ -56,22 +56,22 @@ def _named_arguments(cls: type[C]) -> type[C]:
                 raise TypeError(f"{cls.__name__} has no argument {name!r}: it has {', '.join(allowed)}")
         init(self, *args, **kwargs)
 
-    setattr(cls, "__init__", checked)  # noqa: B010  an assignment would have to lie about its type
+    setattr(cls, "__init__", checked_init)  # noqa: B010  an assignment would have to lie about its type
     return cls
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class ScalingConfig:
-    """How many workers, and what each of them gets.
+    """The number of workers, and the resources of each.
 
-    `ScalingConfig(4, use_gpu=True)` is four workers with a GPU each. `num_workers=0` runs the function in this very
-    process, for a debugger. Without `resources_per_worker` a worker gets one GPU if `use_gpu`, else one CPU.
+    `ScalingConfig(4, use_gpu=True)` means four workers with one GPU each. `num_workers=0` runs the function in this
+    process, for a debugger. Without `resources_per_worker`, a worker gets one GPU if `use_gpu`, else one CPU.
 
-    `num_workers=(2, 8)` is as many as there is room for, from two to eight: the run goes on with fewer when a place is
-    lost, and takes in more at a checkpoint when there is room again, at most every `elastic_resize_monitor_interval_s`.
-    With `global_batch_size`, loaders that `prepare_data_loader` made give the same global batches in the same order
-    whatever the number of workers; only numbers that divide it are used.
+    `num_workers=(2, 8)` is elastic: as many workers as fit, from two to eight. The run continues with fewer when it
+    loses a slot. It grows at a checkpoint when resources are free again, at most every
+    `elastic_resize_monitor_interval_s`. With `global_batch_size`, loaders from `prepare_data_loader` yield the same
+    global batches in the same order for any number of workers; only worker counts that divide it are used.
     """
 
     num_workers: int | tuple[int, int] = 1
@@ -82,12 +82,12 @@ class ScalingConfig:
     elastic_resize_monitor_interval_s: float = 60.0
     global_batch_size: int | None = None
     label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
-    """On a cluster, the labels that the node of a worker has to have: `{"zone": "a"}`, `"!a"`, `"in(a,b)"`,
-    `"!in(a,b)"`. A list has one dict for each worker."""
+    """On a cluster, the labels that a worker's node must have: `{"zone": "a"}`, `"!a"`, `"in(a,b)"`, `"!in(a,b)"`.
+    A list has one dict per worker."""
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, list | tuple):
-            object.__setattr__(self, "num_workers", _elastic(self.num_workers))
+            object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
         elif isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
             raise ValueError(
                 f"num_workers={self.num_workers!r} is neither a whole number of workers nor the fewest and the most "
@@ -144,7 +144,7 @@ class ScalingConfig:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every number of workers that the run may have, in rising order."""
+        """Every number of workers that the run may have, in ascending order."""
         sizes = range(max(1, self.min_workers), max(1, self.max_workers) + 1)
         return tuple(size for size in sizes if self.global_batch_size is None or self.global_batch_size % size == 0)
 
@@ -162,27 +162,27 @@ class ScalingConfig:
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """What all workers together ask for."""
+        """The resources of all workers together."""
         per_worker = {"CPU": self.num_cpus_per_worker, "GPU": self.num_gpus_per_worker}
         per_worker |= {k: float(v) for k, v in (self.resources_per_worker or {}).items()}
         return {name: amount * self.max_workers for name, amount in per_worker.items() if amount}
 
     @property
     def additional_resources_per_worker(self) -> dict[str, float]:
-        """What a worker asks for beyond CPU and GPU."""
+        """The resources of one worker beyond CPU and GPU."""
         return {k: float(v) for k, v in (self.resources_per_worker or {}).items() if k not in ("CPU", "GPU") and v}
 
     def __repr__(self) -> str:
         return _short_repr(self)
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Which checkpoints stay: the best `num_to_keep` by a reported metric, or the newest ones; all if None.
+    """Which checkpoints are kept: the best `num_to_keep` by a reported metric, or the newest ones; all if None.
 
-    The newest is always kept, even when it is not among the best. `checkpoint_score_attribute` may name a nested
-    metric, as in `eval/loss`. A checkpoint without that metric, or with nan in it, ranks last in either order.
+    The newest is always kept, even if it is not among the best. `checkpoint_score_attribute` may name a nested metric,
+    as in `eval/loss`. A checkpoint whose metric is missing or nan ranks last in either order.
     """
 
     num_to_keep: int | None = None
@@ -190,7 +190,7 @@ class CheckpointConfig:
     checkpoint_score_order: str = "max"
     _: KW_ONLY
     max_failed_saves: int | None = 0
-    """How many saves in a row may fail, loudly, before `report()` raises: 0 none, None any number."""
+    """How many consecutive saves may fail, with a warning, before `report()` raises: 0 for none, None for no limit."""
 
     def __post_init__(self) -> None:
         if self.num_to_keep is not None and (
@@ -215,23 +215,23 @@ class CheckpointConfig:
 
 
 CheckpointStrategy = CheckpointConfig
-"""What it was called in Ray 1.x."""
+"""The name in Ray 1.x."""
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class FailureConfig:
-    """What is done about workers that fail, and about those that hang.
+    """How to handle workers that fail or hang.
 
-    The first three are how often workers may be restarted from the last checkpoint: 0 never, -1 without limit.
-    `max_failures` counts what the code or its environment did: exceptions, memory, deaths, storage, hangs. An exception
-    that comes twice at the same place is not tried a third time. `max_preemption_failures` counts workers whose machine
-    was taken away, and `controller_failure_limit` failures to start workers; three of those in a row end the run in any
-    case.
+    The first three fields limit restarts from the last checkpoint: 0 means never, -1 means no limit. `max_failures`
+    counts failures of the code or its environment: exceptions, out of memory, killed processes, storage errors, hangs.
+    An exception raised twice at the same place is not retried a third time. `max_preemption_failures` counts workers
+    whose machine was preempted. `controller_failure_limit` counts failures to start workers; three of those in a row
+    end the run in any case.
 
-    A rank hangs if it stands at one place and gives no sign of life for `hang_timeout_s` (None: learned from the run's
-    own reports, at least 30 s). `hang_action`: "warn" says so, "restart" also restarts the workers, "fail" ends the
-    run.
+    A rank hangs if it stays at one place and shows no sign of life for `hang_timeout_s` (None: learned from the run's
+    own reports, at least 30 s). `hang_action`: "warn" reports the hang, "restart" also restarts the workers, "fail"
+    ends the run.
     """
 
     max_failures: int = 0
@@ -257,14 +257,14 @@ class FailureConfig:
         return _short_repr(self)
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class RunConfig:
-    """What the run is called and where it is kept.
+    """The name of the run, and where it is stored.
 
     A run is the directory `storage_path/name`, on this machine or in a store: `s3://bucket/runs`, `gs://...`,
-    `az://...`, or a path on `storage_filesystem`, one of `pyarrow.fs` or of fsspec. A script that runs again with the
-    same two continues that run; without a name each run gets a new one. Nothing is touched before `fit()`.
+    `az://...`, or a path on `storage_filesystem`, a filesystem of `pyarrow.fs` or fsspec. Running a script again with
+    the same two values resumes that run; without a name, each run gets a new one. Nothing is touched before `fit()`.
     """
 
     name: str | None = None
@@ -274,11 +274,11 @@ class RunConfig:
     callbacks: Sequence[Callback] = ()
     storage_filesystem: Any = None
     engine: str | None = None
-    """`"local"`, this machine, or `"ray"`, a cluster; None: see `paceline.init`."""
+    """`"local"` for this machine or `"ray"` for a cluster; None: see `paceline.init`."""
     worker_runtime_env: Mapping[str, Any] | None = None
-    """On a cluster, the environment of the workers' processes, as Ray's `runtime_env` has it."""
+    """On a cluster, the environment of the worker processes, in the format of Ray's `runtime_env`."""
     detached: bool = False
-    """On a cluster, drive the run there, so that it goes on when this script or its machine is gone."""
+    """On a cluster, drive the run there, so that it continues when this script or its machine is gone."""
 
     def __post_init__(self) -> None:
         check_engine("engine", self.engine)
@@ -288,11 +288,11 @@ class RunConfig:
             )
         if not isinstance(self.detached, bool):
             raise ValueError(f"detached={self.detached!r} is not True or False")
-        object.__setattr__(self, "name", self.name if self.name is not None else _new_name())
-        object.__setattr__(self, "storage_path", _storage_path(self.storage_path, self.storage_filesystem))
+        object.__setattr__(self, "name", self.name if self.name is not None else _generate_run_name())
+        object.__setattr__(self, "storage_path", _resolve_storage_path(self.storage_path, self.storage_filesystem))
         _check_filesystem(self.storage_filesystem)
         for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
-            object.__setattr__(self, name, as_config(kind, getattr(self, name), name))
+            object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
         if not isinstance(self.callbacks, Iterable | None):
             raise ValueError(f"callbacks={self.callbacks!r} is not a list: a single one is callbacks=[...]")
         object.__setattr__(self, "callbacks", tuple(self.callbacks or ()))
@@ -307,23 +307,23 @@ class RunConfig:
                 )
 
     @property
-    def home(self) -> Home:
-        """Where the run is kept."""
+    def home(self) -> RunLocation:
+        """Where the run is stored."""
         assert self.name is not None
         assert self.storage_path is not None
-        return Home(os.fspath(self.storage_path), self.name, self.storage_filesystem)
+        return RunLocation(os.fspath(self.storage_path), self.name, self.storage_filesystem)
 
     @property
     def path(self) -> Path:
-        """The run's directory on this machine: all of it, or where a run that is kept in a store has its spool."""
+        """The run's directory on this machine; for a run in a store, its local spool."""
         return self.home.layout.root
 
     def __repr__(self) -> str:
         return _short_repr(self)
 
 
-def as_config(kind: type[Any], value: Any, argument: str) -> Any:
-    """A configuration object from what the user gave: None for the defaults, or a dict of its fields."""
+def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
+    """Return a configuration object for the user's value: None means the defaults, a dict gives the fields."""
     if value is None:
         return kind()
     if isinstance(value, kind):
@@ -342,8 +342,8 @@ def _check_resource(name: Any, amount: Any) -> None:
     where = f"resources_per_worker[{name!r}]={amount!r}"
     if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
         raise ValueError(f"{where} is not a number of 0 or more")
-    if 0 < amount < _LEAST_AMOUNT:
-        raise ValueError(f"{where} is too little: the least amount is {_LEAST_AMOUNT}")
+    if 0 < amount < _MIN_AMOUNT:
+        raise ValueError(f"{where} is too little: the least amount is {_MIN_AMOUNT}")
     if name == "object_store_memory":
         raise ValueError(f"{where} cannot be reserved for workers: objects share it. Use 'memory' for their own")
 
@@ -366,8 +366,8 @@ def _check_labels(selector: Any, num_workers: int | tuple[int, int]) -> None:
             raise ValueError(f"label_selector={selector!r}: {found}")
 
 
-def _elastic(bounds: Any) -> tuple[int, int]:
-    """The fewest and the most workers."""
+def _parse_worker_range(bounds: Any) -> tuple[int, int]:
+    """Return the minimum and maximum number of workers."""
     whole = len(bounds) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in bounds)
     if not whole or not 1 <= bounds[0] <= bounds[1]:
         raise ValueError(
@@ -376,7 +376,7 @@ def _elastic(bounds: Any) -> tuple[int, int]:
     return bounds[0], bounds[1]
 
 
-def _storage_path(path: Any, filesystem: Any) -> str:
+def _resolve_storage_path(path: Any, filesystem: Any) -> str:
     if path is None:
         if filesystem is not None:
             raise ValueError("storage_filesystem is given without storage_path: say where on it runs are kept")
@@ -391,19 +391,19 @@ def _storage_path(path: Any, filesystem: Any) -> str:
 
 
 def _check_filesystem(filesystem: Any) -> None:
-    """By what it can do: neither pyarrow nor fsspec is imported for a configuration."""
+    """Check by duck typing, so that a configuration imports neither pyarrow nor fsspec."""
     if filesystem is not None and not (hasattr(filesystem, "type_name") or hasattr(filesystem, "_strip_protocol")):
         raise ValueError(
             f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec"
         )
 
 
-def _new_name() -> str:
+def _generate_run_name() -> str:
     return f"run-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
 
 
 def _short_repr(config: Any) -> str:
-    """Only what differs from the defaults."""
+    """Show only the fields that differ from the defaults."""
     shown = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)

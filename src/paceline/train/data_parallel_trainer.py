@@ -1,4 +1,4 @@
-"""Where older scripts import `DataParallelTrainer` from."""
+"""The module from which older scripts import `DataParallelTrainer`."""
 
 from paceline.train.trainer import DataParallelTrainer
 

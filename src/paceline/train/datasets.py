@@ -1,8 +1,7 @@
-"""Datasets of a trainer: which are divided among the workers and how, and what each worker gets of them.
+"""The datasets of a trainer: which ones are split among the workers, how, and the shard each worker gets.
 
-The rows are made in processes beside the workers, by a service that lives with the driver and outlives every group of
-workers. A worker's part knows where it stands; `report()` puts that into the checkpoint's record, and the next attempt
-goes on from there.
+Processes beside the workers produce the rows. Their service belongs to the driver and outlives every attempt. A shard
+knows its cursor; `report()` stores it in the checkpoint's record, and the next attempt continues from there.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline._control.events import StageUse
-from paceline._control.vitals import Stages
-from paceline._engine.local.launch import prewarm
-from paceline._engine.messages import ON_CLUSTER, Begin, Shard
-from paceline._worker.context import Context
+from paceline._control.usage_collector import ReadStages
+from paceline._engine.local.launchers import prewarm
+from paceline._engine.messages import RAY_ROWS_PREFIX, ShardSpec, WorkerInit
+from paceline._worker.context import WorkerContext
 
 if TYPE_CHECKING:
     from paceline.data.context import DataContext, ExecutionOptions
     from paceline.data.exec.stats import StreamStats
     from paceline.data.feeds import Feeds
     from paceline.data.iterator import DataIterator
-    from paceline.data.plan import Node
+    from paceline.data.plan import PlanNode
 
 TRAIN_DATASET_KEY = "train"
-"""What trainers that take a label and parameters themselves call the dataset they train on."""
+"""The name of the training dataset in trainers that take a label and parameters themselves."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which datasets of a trainer are divided among its workers.
+    """Which datasets of a trainer are split among its workers.
 
-    A dataset that is divided gives every worker equally many rows: the few that are too many are left out, other ones
-    in every epoch. Those named in `exact` give every row exactly once, to workers that may then differ by a row: for
-    evaluation. What is not divided, every worker reads whole.
+    A split dataset gives every worker the same number of rows. The few surplus rows are dropped, different ones in each
+    epoch. Datasets named in `exact` yield every row exactly once, so workers may differ by one row: for evaluation.
+    Every worker reads all of a dataset that is not split.
     """
 
     datasets_to_split: Literal["all"] | Sequence[str] = "all"
     execution_options: ExecutionOptions | None = None
-    """What the processes that read and transform may use; None: what there is."""
+    """The resources that reading and transforming may use; None: whatever is available."""
     enable_shard_locality: bool = True
-    """On a cluster, let workers get rows from their own machine where that can be."""
+    """On a cluster, prefer to serve workers rows from their own machine."""
     exact: Sequence[str] = field(default=())
 
     def __post_init__(self) -> None:
@@ -53,37 +52,37 @@ class DataConfig:
         _check_names("exact", self.exact)
         _check_options(self.execution_options)
 
-    def shards(self, names: Sequence[str]) -> tuple[Shard, ...]:
-        """What workers get of the datasets with these names."""
+    def shards(self, names: Sequence[str]) -> tuple[ShardSpec, ...]:
+        """Return how each of these datasets is sharded."""
         divided = names if self.datasets_to_split == "all" else self.datasets_to_split
         for argument, named in (("datasets_to_split", divided), ("exact", self.exact)):
             for name in named:
                 if name not in names:
-                    raise ValueError(f"{argument} names {name!r}; datasets= has: {_shown(names)}")
+                    raise ValueError(f"{argument} names {name!r}; datasets= has: {_format_names(names)}")
         modes: dict[str, Literal["equal", "exact", "all"]] = dict.fromkeys(names, "all")
         modes |= dict.fromkeys(divided, "equal")
         modes |= dict.fromkeys(self.exact, "exact")
-        return tuple(Shard(name, mode) for name, mode in modes.items())
+        return tuple(ShardSpec(name, mode) for name, mode in modes.items())
 
 
 @dataclass(frozen=True)
-class AskedData:
-    """The datasets of a trainer, checked."""
+class DatasetSpec:
+    """The validated datasets of a trainer."""
 
-    plans: Mapping[str, Node]
-    shards: tuple[Shard, ...]
+    plans: Mapping[str, PlanNode]
+    shards: tuple[ShardSpec, ...]
     options: ExecutionOptions | None
 
     @property
     def context(self) -> DataContext:
-        """What their running may use."""
+        """The context that their execution uses."""
         from paceline.data.context import DataContext
 
         context = DataContext.get_current()
         return context if self.options is None else replace(context, execution_options=self.options)
 
-    def within(self, num_cores: int) -> AskedData:
-        """The same on so many cores, where the user has not said on how many."""
+    def limit_to_cores(self, num_cores: int) -> DatasetSpec:
+        """Return a copy limited to `num_cores`, unless the user has set a limit."""
         options = self.context.execution_options
         if options.resource_limits.cpu is not None:
             return self
@@ -91,8 +90,8 @@ class AskedData:
         return replace(self, options=replace(options, resource_limits=limits))
 
 
-def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedData | None:
-    """The datasets as plans; None where there are none. What is no dataset is refused by name."""
+def build_dataset_spec(datasets: Mapping[str, Any] | None, config: DataConfig) -> DatasetSpec | None:
+    """Return the datasets as plans, or None if there are none. Raise on a value that is not a dataset."""
     if datasets is None:
         datasets = {}
     if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
@@ -100,45 +99,45 @@ def asked_data(datasets: Mapping[str, Any] | None, config: DataConfig) -> AskedD
     shards = config.shards(tuple(datasets))
     if not datasets:
         return None
-    from paceline.data.exec.fleet import PRELOAD
-    from paceline.data.from_others import as_dataset
+    from paceline.data.exec.process_supervisor import PRELOAD
+    from paceline.data.interop import as_dataset
 
     prewarm(*PRELOAD)
-    plans = {name: as_dataset(_made(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
-    return AskedData(plans, shards, config.execution_options)
+    plans = {name: as_dataset(_resolve_dataset(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
+    return DatasetSpec(plans, shards, config.execution_options)
 
 
-def _made(value: Any) -> Any:
-    """A dataset may be given as a function that makes it."""
+def _resolve_dataset(value: Any) -> Any:
+    """Call the value if it is a function that makes the dataset."""
     return value() if inspect.isroutine(value) or isinstance(value, functools.partial) else value
 
 
 @dataclass(frozen=True)
-class Served:
-    """The datasets of a run that is being driven."""
+class DataEndpoint:
+    """Where the datasets of a running run are served."""
 
     address: str = ""
     """Where workers get the rows."""
-    stages: Stages | None = None
-    """How it goes."""
+    read_stages: ReadStages | None = None
+    """Reads the progress of each stage."""
 
 
 @contextlib.contextmanager
-def served(asked: AskedData | None) -> Iterator[Served]:
-    """The rows, to be had by workers for as long as the run is driven."""
+def serve_datasets(asked: DatasetSpec | None) -> Iterator[DataEndpoint]:
+    """Serve the rows to workers while the run is driven."""
     if asked is None:
-        yield Served()
+        yield DataEndpoint()
         return
-    from paceline.data.exec.service import Service
+    from paceline.data.exec.service import DataService
 
-    with contextlib.closing(Service(asked.context)) as service:
+    with contextlib.closing(DataService(asked.context)) as service:
         for name, plan in asked.plans.items():
-            service.add(name, plan)
-        yield Served(service.address, lambda: stages_of(service.all_stats()))
+            service.add_dataset(name, plan)
+        yield DataEndpoint(service.address, lambda: summarize_stages(service.all_stats()))
 
 
-def stages_of(seen: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bool]:
-    """What each stage of each dataset has done, and whether of any of them it is the workers that wait."""
+def summarize_stages(seen: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bool]:
+    """Return the usage of each stage of each dataset, and whether the workers of any dataset wait for rows."""
     stages = tuple(
         StageUse(
             name,
@@ -156,8 +155,8 @@ def stages_of(seen: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bo
     return stages, any(stage.limits for stage in stages)
 
 
-def shard_of(context: Context, name: str) -> DataIterator:
-    """This worker's part of a dataset: the same object every time, as it knows which epoch is next."""
+def open_shard(context: WorkerContext, name: str) -> DataIterator:
+    """Return this worker's shard of a dataset. Always the same object, because it knows which epoch is next."""
     begin = context.begin
     taken: DataIterator | None = context.shards.get(name)
     if taken is not None:
@@ -166,19 +165,19 @@ def shard_of(context: Context, name: str) -> DataIterator:
     if shard is None:
         names = [shard.name for shard in begin.shards]
         raise KeyError(
-            f"the trainer has no dataset {name!r}; there are: {_shown(names)}. "
+            f"the trainer has no dataset {name!r}; there are: {_format_names(names)}. "
             f"TorchTrainer(..., datasets={{{name!r}: dataset}}) gives it one"
         )
     from paceline.data.iterator import DataIterator
-    from paceline.data.position import Split
+    from paceline.data.sharding import WorkerShard
 
-    feeds = _feeds(begin, shard)
+    feeds = _open_feeds(begin, shard)
     made = DataIterator(
         feeds,
-        Split(begin.rank, begin.world_size, shard.mode),
+        WorkerShard(begin.rank, begin.world_size, shard.mode),
         global_batch_size=begin.global_batch_size if shard.mode == "equal" else None,
         name=name,
-        default_device=_device,
+        default_device=_worker_device,
     )
     left_at = dict(begin.resume.data).get(name) if begin.resume is not None else None
     if left_at is not None and left_at.fingerprint != feeds.fingerprint():
@@ -196,12 +195,12 @@ def shard_of(context: Context, name: str) -> DataIterator:
     return made
 
 
-def _feeds(begin: Begin, shard: Shard) -> Feeds:
-    if begin.data_address.startswith(ON_CLUSTER):
+def _open_feeds(begin: WorkerInit, shard: ShardSpec) -> Feeds:
+    if begin.data_address.startswith(RAY_ROWS_PREFIX):
         from paceline.data.exec.ray.feeds import RayFeeds
 
         return RayFeeds(begin.data_address, shard.name, begin.attempt)
-    from paceline.data.exec.remote import RemoteFeeds
+    from paceline.data.exec.service_client import RemoteFeeds
 
     whole = shard.mode == "all"
     return RemoteFeeds(
@@ -213,8 +212,8 @@ def _feeds(begin: Begin, shard: Shard) -> Feeds:
     )
 
 
-def _device() -> Any:
-    """What `device="auto"` is in a worker: the one it was given."""
+def _worker_device() -> Any:
+    """The worker's own device, which is what `device="auto"` means in a worker."""
     from paceline.train.torch.devices import get_device
 
     return get_device()
@@ -241,5 +240,5 @@ def _check_names(argument: str, names: object) -> None:
         raise ValueError(f"{argument}={names!r} is not {allowed}")
 
 
-def _shown(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"

@@ -1,7 +1,7 @@
-"""A run that is driven by an actor on the cluster: sent there, followed from here, found again by who comes later.
+"""A run driven by an actor on the cluster. Submit it, follow it from here, and find it again later.
 
-What is sent is all that `fit()` would have driven here. The actor drives it with the same journal and lease; this
-process prints what it says, passes Ctrl-C on, and ends as it does.
+The actor gets everything that `fit()` would have driven here, and uses the same journal and lease. This process prints
+the actor's output, forwards Ctrl-C, and exits with the actor's outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from paceline._control.controller import Controller
-from paceline._control.recover import history_of
+from paceline._control.recovery import load_history
 from paceline._core import settings
 from paceline._core.errors import (
     ControllerError,
@@ -32,76 +32,82 @@ from paceline._core.errors import (
     StorageError,
     TrainingFailedError,
 )
-from paceline._engine.ray.connect import gcs_address
-from paceline._engine.ray.detached import MAX_BYTES, Followers
-from paceline._engine.ray.follow import Following, GoneError, Link, begun, found
-from paceline._engine.ray.presence import ClusterLostError, Presence
-from paceline._engine.ray.travel import Luggage, lacking, settle, settle_environment
-from paceline._storage.desk import Desk, Ended, Note
+from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
+from paceline._engine.ray.code_bundle import CodeBundle, apply_config, apply_environment, find_missing_trees
+from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.detached_actor import MAX_WORK_BYTES, FollowerHub
+from paceline._engine.ray.detached_client import (
+    DetachedActorGoneError,
+    DetachedFollower,
+    DetachedLink,
+    find_detached,
+    start_detached,
+)
+from paceline._storage.controller_registry import ControllerNote, ControllerRegistry, DetachedOutcome
 from paceline._storage.files import LocalFiles
-from paceline._storage.home import Home
+from paceline._storage.run_location import RunLocation
 from paceline.train import preflight
-from paceline.train.carried import culprit
-from paceline.train.cluster import ClusterSite
-from paceline.train.described import description
-from paceline.train.drive import Asked, Seams, make_root, played
-from paceline.train.result import Result, result_of
-from paceline.train.terminal import Terminal, terminal_of
+from paceline.train.cluster_target import ClusterTarget
+from paceline.train.result import Result, build_result
+from paceline.train.run_driver import RunEnvironment, RunSpec, create_run_directory, execute_run
+from paceline.train.run_metadata import collect_metadata
+from paceline.train.terminal import Terminal, make_terminal
+from paceline.train.unpicklable import find_unpicklable
 
 Say = Callable[[str], None]
 
 
-def fitted_elsewhere(asked: Asked) -> Result:
-    """Have a run driven on the cluster, follow it, and return or raise what comes of it."""
+def fit_detached(asked: RunSpec) -> Result:
+    """Drive a run on the cluster, follow it, and return its result or raise its error."""
     home = asked.run_config.home
     chosen = settings.load()
     terminal = Terminal(home.layout, chosen.verbosity, chosen.report_notice_s)
-    pickled = _pickled(asked)
-    desk = home.desk()
-    with preflight.undone_if_refused(home.layout):
-        make_root(LocalFiles(), home.layout)
-        token = desk.made_token()
-    assert isinstance(asked.site, ClusterSite)
-    luggage = asked.site.luggage
-    work = DetachedRun(token, luggage, pickled, settings.variables_for_elsewhere())
-    with contextlib.closing(Presence(gcs_address(), chosen.cluster_patience_s)) as presence:
+    pickled = _pickle_spec(asked)
+    desk = home.open_controller_registry()
+    with preflight.clean_up_on_refusal(home.layout):
+        create_run_directory(LocalFiles(), home.layout)
+        token = desk.get_or_create_token()
+    assert isinstance(asked.target, ClusterTarget)
+    luggage = asked.target.code_bundle
+    work = DetachedRun(token, luggage, pickled, settings.portable_variables())
+    with contextlib.closing(ClusterMonitor(gcs_address(), chosen.cluster_patience_s)) as presence:
         try:
-            link = begun(name_of(home), token, pickle.dumps(work), luggage.runtime_env, presence)
-            _say_whose(link, home, terminal.say)
-            following = Following(link, write, terminal.say, presence)
-            with _CtrlC(following):
-                outcome = following.outcome()
-        except (GoneError, ClusterLostError) as problem:
-            depot = home.depot_to_read()
-            reached = result_of(depot, *history_of(depot))
-            ended = _ended(desk) if isinstance(problem, GoneError) else None
+            link = start_detached(actor_name(home), token, pickle.dumps(work), luggage.runtime_env, presence)
+            _announce_controller(link, home, terminal.say)
+            following = DetachedFollower(link, echo_output, terminal.say, presence)
+            with _CtrlCForwarder(following):
+                outcome = following.wait_for_outcome()
+        except (DetachedActorGoneError, ClusterLostError) as problem:
+            depot = home.open_run_store_for_reading()
+            reached = build_result(depot, *load_history(depot))
+            ended = _read_ending(desk) if isinstance(problem, DetachedActorGoneError) else None
             if ended is None:
                 raise ControllerError(problem, reached) from problem
-            # It had ended before it was lost, while this process could not hear of it.
+            # The run had ended before the actor was lost, and this process could not receive the outcome.
             if ended.code:
                 raise TrainingFailedError(ended.text, reached) from problem
             return reached
-    return unpacked(outcome)
+    return unpack_outcome(outcome)
 
 
-def _ended(desk: Desk) -> Ended | None:
-    note = desk.note()
+def _read_ending(desk: ControllerRegistry) -> DetachedOutcome | None:
+    note = desk.read_note()
     return note.ended if note is not None else None
 
 
-def link_to(home: Home, token: str, presence: Presence) -> Link | None:
-    """The controller of a run, if it is there."""
-    return found(name_of(home), token, presence)
+def find_controller(home: RunLocation, token: str, presence: ClusterMonitor) -> DetachedLink | None:
+    """Return a link to the controller of a run, or None if there is none."""
+    return find_detached(actor_name(home), token, presence)
 
 
-def name_of(home: Home) -> str:
-    """Of the actor that drives a run."""
+def actor_name(home: RunLocation) -> str:
+    """The name of the actor that drives a run."""
     uri = home.uri if home.address is not None else str(Path(home.uri).resolve())
     return f"{home.name}:{hashlib.sha256(uri.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
-def write(stream: int, text: str) -> None:
-    """What a controller printed, as if it were here."""
+def echo_output(stream: int, text: str) -> None:
+    """Print a controller's output as if it ran here."""
     out = sys.stdout if stream == 1 else sys.stderr
     out.write(text)
     out.flush()
@@ -109,92 +115,97 @@ def write(stream: int, text: str) -> None:
 
 @dataclass(frozen=True)
 class DetachedRun:
-    """What the actor runs."""
+    """The entry point of the actor."""
 
     token: str
-    luggage: Luggage
-    asked: bytes
-    """What is to be driven, pickled: it is unpickled in the surroundings that the script had."""
+    code_bundle: CodeBundle
+    pickled_spec: bytes
+    """The pickled `RunSpec`; unpickled in the same environment as the script's."""
     variables: dict[str, str]
 
-    def __call__(self, followers: Followers) -> bytes:
-        return packed(lambda: self._driven(followers))
+    def __call__(self, followers: FollowerHub) -> bytes:
+        return pack_outcome(lambda: self._drive(followers))
 
-    def _driven(self, followers: Followers) -> Result:
-        kit = self.luggage.kit
-        settings.take_from_elsewhere(self.variables)
-        settle_environment(kit)
-        settle(kit, lacking(kit), self.luggage.data)
-        asked: Asked = pickle.loads(self.asked)  # noqa: S301  from the script, as the actor's class itself
-        assert isinstance(asked.site, ClusterSite)
-        asked.site.luggage = self.luggage
+    def _drive(self, followers: FollowerHub) -> Result:
+        kit = self.code_bundle.config
+        settings.adopt_variables(self.variables)
+        apply_environment(kit)
+        apply_config(kit, find_missing_trees(kit), self.code_bundle.data)
+        asked: RunSpec = pickle.loads(self.pickled_spec)  # noqa: S301  from the script, as the actor's class itself
+        assert isinstance(asked.target, ClusterTarget)
+        asked.target.code_bundle = self.code_bundle
         home = asked.run_config.home
-        desk = home.desk()
-        if desk.token() != self.token:
+        desk = home.open_controller_registry()
+        if desk.read_token() != self.token:
             raise StorageError(
                 f"{home.uri} on {socket.gethostname()}, where the run is driven, is not what the script sees there\n\n"
                 "hint: set RunConfig(storage_path=...) to storage that the nodes and the script share"
             )
-        terminal = terminal_of(home.layout, asked.about.train_loop_config)
-        if followers.again:
+        terminal = make_terminal(home.layout, asked.run_context.train_loop_config)
+        if followers.is_restarted:
             terminal.say(f"the controller was lost and is back, on {socket.gethostname()}")
-        desk.leave(Note(gcs_address()))
-        seams = Seams(interrupts=lambda controller: _Requests(controller, followers), controller=followers.actor_id)
+        desk.write_note(ControllerNote(gcs_address()))
+        seams = RunEnvironment(
+            make_interrupts=lambda controller: _FollowerInterrupts(controller, followers),
+            controller_id=followers.actor_id,
+        )
         try:
-            result = played(asked, terminal, seams)
+            result = execute_run(asked, terminal, seams)
         except RunHeldError:
-            raise  # It is another driver's to say how the run ends.
+            raise  # Another driver decides how the run ends.
         except BaseException as error:
-            desk.leave(Note(gcs_address(), Ended(code_of(error), str(error) or type(error).__name__)))
+            desk.write_note(
+                ControllerNote(gcs_address(), DetachedOutcome(exit_code_for(error), str(error) or type(error).__name__))
+            )
             raise
-        desk.leave(Note(gcs_address(), Ended(0, "")))
+        desk.write_note(ControllerNote(gcs_address(), DetachedOutcome(0, "")))
         return result
 
 
-class _Requests:
-    """Requests of followers to stop."""
+class _FollowerInterrupts:
+    """Stop requests from followers."""
 
-    def __init__(self, controller: Controller, followers: Followers) -> None:
+    def __init__(self, controller: Controller, followers: FollowerHub) -> None:
         self.count = 0
         self._controller = controller
         self._followers = followers
 
     def __enter__(self) -> None:
-        self._followers.heard_by(lambda now: self.asked(now=now))
+        self._followers.set_stop_handler(lambda now: self.on_stop_request(now=now))
 
     def __exit__(self, *_: object) -> None:
-        self._followers.heard_by(None)
+        self._followers.set_stop_handler(None)
 
-    def asked(self, *, now: bool) -> None:
+    def on_stop_request(self, *, now: bool) -> None:
         self.count = max(self.count, 2 if now else 1)
         self._controller.request_stop(now=now)
 
 
-class _CtrlC:
-    """Ctrl-C once asks the controller for a stop at the next report, twice for one now; a third time leaves it."""
+class _CtrlCForwarder:
+    """The first Ctrl-C requests a stop at the next report, the second a stop now; the third stops following."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: DetachedFollower) -> None:
         self._following = following
         self._count = 0
-        self._before: Any = None
+        self._previous_handler: Any = None
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._take)
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle_sigint)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
 
-    def _take(self, *_: object) -> None:
+    def _handle_sigint(self, *_: object) -> None:
         self._count += 1
         if self._count > 2:
             raise KeyboardInterrupt
         self._following.ask_to_stop(now=self._count > 1)
 
 
-def code_of(error: BaseException | None) -> int:
-    """What a script exits with that lets this pass."""
+def exit_code_for(error: BaseException | None) -> int:
+    """The exit code of a script that does not catch this error."""
     if error is None:
         return 0
     if isinstance(error, PreemptionError):
@@ -202,21 +213,21 @@ def code_of(error: BaseException | None) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def packed(act: Callable[[], Result]) -> bytes:
-    """What came of it, to be sent to those who wait for it."""
+def pack_outcome(act: Callable[[], Result]) -> bytes:
+    """Call `act` and pickle its result or error, for the processes that wait for it."""
     try:
-        return _dumped((act(), None, None))
+        return _pickle_value((act(), None, None))
     except BaseException as error:  # noqa: BLE001  raised again by those who wait
         if not isinstance(error, PacelineError | KeyboardInterrupt):
             error.add_note(f"in the controller on {socket.gethostname()}:\n{traceback.format_exc()}")
         try:
-            return _dumped((None, error, error.__cause__))
+            return _pickle_value((None, error, error.__cause__))
         except Exception:  # noqa: BLE001  whatever of the user's is in it; its text stands in
-            return _dumped((None, TrainingFailedError(str(error)), None))
+            return _pickle_value((None, TrainingFailedError(str(error)), None))
 
 
-def unpacked(outcome: bytes) -> Result:
-    """The same here: returned or raised."""
+def unpack_outcome(outcome: bytes) -> Result:
+    """Return the result of a packed outcome, or raise its error."""
     result, error, cause = pickle.loads(outcome)  # noqa: S301  from the controller's memory, not storage
     if error is not None:
         raise error from cause
@@ -224,27 +235,34 @@ def unpacked(outcome: bytes) -> Result:
     return result
 
 
-def _dumped(value: Any) -> bytes:
+def _pickle_value(value: Any) -> bytes:
     data: bytes = cloudpickle.dumps(value)
     return data
 
 
-def _pickled(asked: Asked) -> bytes:
-    _, _, backend = asked.parts
+def _pickle_spec(asked: RunSpec) -> bytes:
+    _, _, backend = asked.job_parts
     try:
-        # The function itself is in the job, and nobody calls it there.
-        assert isinstance(asked.site, ClusterSite)
-        told = description(asked)
-        data = _dumped(replace(asked, parts=(_unused, None, backend), site=asked.site.moved(), description=told))
+        # The function itself is in the pickled job; the actor never calls the one in the spec.
+        assert isinstance(asked.target, ClusterTarget)
+        told = collect_metadata(asked)
+        data = _pickle_value(
+            replace(
+                asked,
+                job_parts=(_placeholder_function, None, backend),
+                target=asked.target.copy_for_actor(),
+                metadata=told,
+            )
+        )
     except Exception as problem:
-        data_plans = asked.data.plans if asked.data is not None else {}
-        found = culprit(
+        data_plans = asked.datasets.plans if asked.datasets is not None else {}
+        found = find_unpicklable(
             {
                 "RunConfig(callbacks=...)": asked.run_config.callbacks,
                 "RunConfig(storage_filesystem=...)": asked.run_config.storage_filesystem,
                 "validation_config": asked.validation,
                 "datasets": data_plans,
-                "resume_from_checkpoint": asked.initial,
+                "resume_from_checkpoint": asked.initial_checkpoint,
             }
         )
         path = found.path if found is not None else "something that goes with the trainer"
@@ -254,20 +272,20 @@ def _pickled(asked: Asked) -> bytes:
             f"{type(reason).__name__}: {reason}\n\n"
             "hint: open connections, files and locks when they are first used, or drive the run from this script"
         ) from problem
-    if len(data) > MAX_BYTES:
+    if len(data) > MAX_WORK_BYTES:
         raise ValueError(
             f"the function, its configuration and the datasets are {len(data) / 1e6:.0f} MB, and a detached run may "
-            f"send {MAX_BYTES / 1e6:.0f} MB to the cluster\n\n"
+            f"send {MAX_WORK_BYTES / 1e6:.0f} MB to the cluster\n\n"
             "hint: load large objects inside train_loop_per_worker, from storage that the nodes share"
         )
     return data
 
 
-def _unused() -> None:
-    """In the place of the function."""
+def _placeholder_function() -> None:
+    """Replaces the user's function in a spec sent to an actor."""
 
 
-def _say_whose(link: Link, home: Home, say: Say) -> None:
+def _announce_controller(link: DetachedLink, home: RunLocation, say: Say) -> None:
     if link.is_new:
         say(
             f"run {home.name} is handed to a controller on the cluster, and goes on when this script is gone; "

@@ -1,4 +1,4 @@
-"""From what happened in a run to what a user is told: the error that is raised, and the calls to callbacks."""
+"""Turn the events of a run into the error that `fit()` raises and into calls of the user's callbacks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from paceline._control.events import (
     CommitFailed,
     Committed,
     Event,
-    Failure,
     HangSuspected,
     Reported,
     StagingFailed,
     WorkerFailed,
+    WorkerFailure,
     WorkerReturned,
 )
-from paceline._control.gathering import Gathering, Report, own_metrics
-from paceline._control.policy import first_failure
-from paceline._control.recover import reports_so_far
+from paceline._control.recovery import iter_reports_so_far
+from paceline._control.report_aggregator import ReportAggregator, RunReport, own_metrics
+from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
-from paceline._core.plain import unplain
+from paceline._core.plain_values import from_plain
 from paceline._engine.messages import CheckpointRecord
-from paceline._storage.depot import Depot
-from paceline._storage.layout import SAVED
+from paceline._storage.run_layout import SAVED_PREFIX
+from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import (
     Callback,
     LoggedCheckpoint,
@@ -48,58 +48,58 @@ log = logging.getLogger("paceline")
 _HINT = "\n\nhint: "
 
 
-class Collector:
-    """An observer that keeps what the Result will need and the journal does not hold."""
+class ResultCollector:
+    """An observer that keeps what the `Result` needs and the journal does not contain."""
 
-    def __init__(self, history: Iterable[Event], run: Run, reported: Report | None = None) -> None:
-        self._gathering = Gathering()
-        self._reported = reported
+    def __init__(self, history: Iterable[Event], run: Run, reported: RunReport | None = None) -> None:
+        self._aggregator = ReportAggregator()
+        self._last_report = reported
         self.failures: list[WorkerFailed] = []
-        self._returned: WorkerReturned | None = None
+        self._rank_0_return: WorkerReturned | None = None
         for event in history:
             if isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
-                self._returned = event
+                self._rank_0_return = event
 
-    def saw(self, event: Event, run: Run) -> None:
-        if done := self._gathering.hear(event, run):
-            self._reported = done[-1]
+    def on_event(self, event: Event, run: Run) -> None:
+        if done := self._aggregator.add_event(event, run):
+            self._last_report = done[-1]
         if isinstance(event, WorkerFailed):
             if self.failures and self.failures[0].attempt < event.attempt:
                 self.failures.clear()
             self.failures.append(event)
         elif isinstance(event, WorkerReturned) and event.rank == 0:
-            self._returned = event
+            self._rank_0_return = event
 
     def tick(self, run: Run, now: float) -> None:
-        """Time passes by."""
+        """Do nothing: only events matter here."""
 
     @property
     def metrics(self) -> dict[str, Any] | None:
-        if left := self._gathering.rest():
-            self._reported = left[-1]
-        return self._reported.metrics if self._reported is not None else None
+        if left := self._aggregator.flush():
+            self._last_report = left[-1]
+        return self._last_report.metrics if self._last_report is not None else None
 
     @property
     def return_value(self) -> Any:
-        if self._returned is None:
+        if self._rank_0_return is None:
             return None
-        if self._returned.pickled is not None:
-            return pickle.loads(self._returned.pickled)  # noqa: S301  from our own worker's memory, not storage
-        return unplain(msgspec.json.decode(self._returned.value))
+        if self._rank_0_return.pickled is not None:
+            return pickle.loads(self._rank_0_return.pickled)  # noqa: S301  from our own worker's memory, not storage
+        return from_plain(msgspec.json.decode(self._rank_0_return.value))
 
 
-class _Telling:
-    """Tells one callback of a run. It is not called again once it has raised."""
+class _GuardedObserver:
+    """Calls one callback of a run. It is not called again once it has raised."""
 
     def __init__(self, callback: object) -> None:
         self.name = f"the callback {type(callback).__name__}"
         self._is_dropped = False
 
     def tick(self, run: Run, now: float) -> None:
-        """Time passes by."""
+        """Do nothing: only events matter here."""
 
     @contextlib.contextmanager
-    def _calling(self) -> Iterator[None]:
+    def _drop_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -107,118 +107,120 @@ class _Telling:
             raise
 
     def close(self, failed: bool) -> None:
-        """The run has ended, or this driver's part in it. Called in any case, unlike all else."""
+        """Call this when the run, or this driver's part in it, has ended, whatever the outcome."""
         if self._is_dropped:
             return
         self._is_dropped = True
         try:
-            self._end(failed)
+            self._finish(failed)
         except (Exception, SystemExit):
             log.exception("%s raised at the end of the run", self.name)
 
-    def _end(self, failed: bool) -> None:
+    def _finish(self, failed: bool) -> None:
         raise NotImplementedError
 
 
-class LoggerObserver(_Telling):
-    """Gives one logger every report of the run."""
+class LoggerObserver(_GuardedObserver):
+    """Passes every report of the run to one logger."""
 
-    def __init__(self, logger: LoggerCallback, about: TrainRunContext, depot: Depot, *, continues: bool) -> None:
+    def __init__(self, logger: LoggerCallback, about: TrainRunContext, depot: RunStore, *, continues: bool) -> None:
         super().__init__(logger)
         self._logger = logger
-        self._depot = depot
-        self._gathering = Gathering()
-        self._run: LoggedRun | None = LoggedRun(
+        self._run_store = depot
+        self._aggregator = ReportAggregator()
+        self._unstarted_run: LoggedRun | None = LoggedRun(
             about,
             depot.layout.root,
             depot.uri,
             continues,
-            (logged(report) for report in reports_so_far(depot.layout)) if continues else iter(()),
+            (to_logged_report(report) for report in iter_reports_so_far(depot.layout)) if continues else iter(()),
         )
 
-    def saw(self, event: Event, run: Run) -> None:
+    def on_event(self, event: Event, run: Run) -> None:
         self.start()
-        for report in self._gathering.hear(event, run):
-            with self._calling():
-                self._logger.log_report(logged(report))
+        for report in self._aggregator.add_event(event, run):
+            with self._drop_on_error():
+                self._logger.log_report(to_logged_report(report))
         if isinstance(event, Committed):
-            with self._calling():
-                self._logger.log_checkpoint(self._checkpoint(event.record))
+            with self._drop_on_error():
+                self._logger.log_checkpoint(self._to_logged_checkpoint(event.record))
 
-    def _checkpoint(self, record: CheckpointRecord) -> LoggedCheckpoint:
-        metrics = unplain(msgspec.json.decode(record.metrics))
-        return LoggedCheckpoint(record.seq, record.name, self._depot.address(record), record.num_bytes, metrics)
+    def _to_logged_checkpoint(self, record: CheckpointRecord) -> LoggedCheckpoint:
+        metrics = from_plain(msgspec.json.decode(record.metrics))
+        return LoggedCheckpoint(
+            record.seq, record.name, self._run_store.checkpoint_uri(record), record.num_bytes, metrics
+        )
 
     def start(self) -> None:
-        """What was reported before is read from the journal: this comes before the first event that is told."""
-        if self._run is not None:
-            told, self._run = self._run, None
-            with self._calling():
+        """Start the logger before it sees the first event, with the earlier reports from the journal."""
+        if self._unstarted_run is not None:
+            told, self._unstarted_run = self._unstarted_run, None
+            with self._drop_on_error():
                 self._logger.log_start(told)
 
     def catch_up(self) -> None:
-        """Of a run that has ended: log what was reported."""
+        """Log the reports of a run that has already ended."""
         try:
             self.start()
         except (Exception, SystemExit):
             log.exception("%s raised and is dropped", self.name)
         self.close(failed=False)
 
-    def _end(self, failed: bool) -> None:
-        if self._run is None:
-            for report in self._gathering.rest():
-                self._logger.log_report(logged(report))
+    def _finish(self, failed: bool) -> None:
+        if self._unstarted_run is None:
+            for report in self._aggregator.flush():
+                self._logger.log_report(to_logged_report(report))
             self._logger.log_end(failed)
 
 
-def logged(report: Report) -> LoggedReport:
+def to_logged_report(report: RunReport) -> LoggedReport:
     return LoggedReport(report.seq, report.attempt, report.at, report.metrics)
 
 
-class TracingObserver(_Telling):
-    """Tells one who is to know all."""
+class TracingObserver(_GuardedObserver):
+    """Forwards every event to a tracing callback."""
 
-    def __init__(self, callback: TracingCallback, about: TrainRunContext, depot: Depot) -> None:
+    def __init__(self, callback: TracingCallback, about: TrainRunContext, depot: RunStore) -> None:
         super().__init__(callback)
-        self._watcher = callback.watcher(about, depot.uri)
+        self._tracer = callback.make_tracer(about, depot.uri)
 
-    def saw(self, event: Event, run: Run) -> None:
-        with self._calling():
-            self._watcher.saw(event, run)
+    def on_event(self, event: Event, run: Run) -> None:
+        with self._drop_on_error():
+            self._tracer.on_event(event, run)
 
-    def _end(self, failed: bool) -> None:
-        self._watcher.ended(failed)
+    def _finish(self, failed: bool) -> None:
+        self._tracer.on_end(failed)
 
 
-class CallbackObserver(_Telling):
-    """Tells one callback of reports and failures, and an older one also of the beginning and the end."""
+class CallbackObserver(_GuardedObserver):
+    """Passes reports and failures to one callback, and the start and end of the run to an older one."""
 
-    def __init__(self, callback: UserCallback | TrainingCallback, about: TrainRunContext, depot: Depot) -> None:
+    def __init__(self, callback: UserCallback | TrainingCallback, about: TrainRunContext, depot: RunStore) -> None:
         super().__init__(callback)
         self._user = callback if isinstance(callback, UserCallback) else None
         self._older = callback if isinstance(callback, TrainingCallback) else None
-        self._is_begun = False
-        self._about = about
-        self._depot = depot
+        self._has_started = False
+        self._run_context = about
+        self._run_store = depot
         self._size = 0
         self._reports: dict[int, dict[int, Reported]] = {}
         self._announced: set[int] = set()
-        """Reports with a checkpoint, for as long as they are not passed on; and what became of it."""
+        """Reports with a checkpoint that are not delivered yet; `_committed` and `_refused` hold their outcome."""
         self._committed: dict[int, CheckpointRecord] = {}
         self._refused: set[int] = set()
         self._attempt = 0
         self._failures: dict[int, BaseException] = {}
 
-    def saw(self, event: Event, run: Run) -> None:
-        with self._calling():
-            self._tell(event, run)
+    def on_event(self, event: Event, run: Run) -> None:
+        with self._drop_on_error():
+            self._handle_event(event, run)
 
-    def _tell(self, event: Event, run: Run) -> None:
-        if not self._is_begun:
-            self._is_begun = True
+    def _handle_event(self, event: Event, run: Run) -> None:
+        if not self._has_started:
+            self._has_started = True
             if self._older is not None:
-                config = self._about.train_loop_config
-                self._older.start_training(logdir=str(self._depot.layout.root), config=dict(config or {}))
+                config = self._run_context.train_loop_config
+                self._older.start_training(logdir=str(self._run_store.layout.root), config=dict(config or {}))
         if run.attempt != self._attempt:
             self._attempt = run.attempt
             self._reports.clear()
@@ -230,30 +232,30 @@ class CallbackObserver(_Telling):
             self._reports.setdefault(event.seq, {})[event.rank] = event
             if event.checkpoint is not None:
                 self._announced.add(event.seq)
-            self._pass_on()
+            self._deliver_ready_reports()
         elif isinstance(event, Committed):
             self._committed[event.record.seq] = event.record
-            self._pass_on()
+            self._deliver_ready_reports()
         elif isinstance(event, CommitFailed | StagingFailed):
             self._refused.add(event.seq)
-            self._pass_on()
+            self._deliver_ready_reports()
         elif isinstance(event, WorkerFailed):
-            self._failures[event.rank] = exception_of(event.failure, event.pickled)
+            self._failures[event.rank] = to_exception(event.failure, event.pickled)
         elif isinstance(event, HangSuspected) and event.action != "warn":
-            self._failures[event.failure.rank] = exception_of(event.failure, None)
+            self._failures[event.failure.rank] = to_exception(event.failure, None)
         if self._failures and not isinstance(run.phase, Running | Stopping):
             failures, self._failures = self._failures, {}
             if self._user is not None:
-                self._user.after_exception(self._about, failures)
+                self._user.after_exception(self._run_context, failures)
 
-    def _end(self, failed: bool) -> None:
-        if self._older is not None and self._is_begun:
+    def _finish(self, failed: bool) -> None:
+        if self._older is not None and self._has_started:
             self._older.finish_training(error=failed)
 
-    def _pass_on(self) -> None:
-        """In the order of reports, each once all ranks have made it and its checkpoint is committed or refused."""
+    def _deliver_ready_reports(self) -> None:
+        """Deliver reports in order, each once all ranks have made it and its checkpoint is committed or refused."""
         while self._reports:
-            # The first is the least: no rank makes a report before the one that precedes it.
+            # The first key is the smallest: a rank makes its reports in order.
             seq, made = next(iter(self._reports.items()))
             if len(made) < self._size:
                 return
@@ -266,17 +268,19 @@ class CallbackObserver(_Telling):
             self._committed.pop(seq, None)
             self._refused.discard(seq)
             metrics = [own_metrics(made[rank]) for rank in range(self._size)]
-            checkpoint = Checkpoint(*self._depot.place(record)) if record is not None and not refused else None
+            checkpoint = (
+                Checkpoint(*self._run_store.locate_checkpoint(record)) if record is not None and not refused else None
+            )
             if self._user is not None:
-                self._user.after_report(replace(self._about, report_number=seq), metrics, checkpoint)
-            if self._older is not None and not (made[0].checkpoint or "").startswith(SAVED):
+                self._user.after_report(replace(self._run_context, report_number=seq), metrics, checkpoint)
+            if self._older is not None and not (made[0].checkpoint or "").startswith(SAVED_PREFIX):
                 self._older.handle_result(metrics)
 
 
-def observers_of(
-    callbacks: Iterable[Callback], about: TrainRunContext, depot: Depot, *, continues: bool
+def make_observers(
+    callbacks: Iterable[Callback], about: TrainRunContext, depot: RunStore, *, continues: bool
 ) -> list[CallbackObserver | LoggerObserver | TracingObserver]:
-    """Who tells the callbacks. A class may be of several kinds."""
+    """Make the observers that call the callbacks. One class may be several kinds of callback."""
     found: list[CallbackObserver | LoggerObserver | TracingObserver] = []
     for callback in callbacks:
         if isinstance(callback, UserCallback | TrainingCallback):
@@ -288,8 +292,8 @@ def observers_of(
     return found
 
 
-def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:
-    """The worker's own exception if it could be carried over, else one that says the same."""
+def to_exception(failure: WorkerFailure, pickled: bytes | None) -> BaseException:
+    """Return the worker's own exception if it can be unpickled, else a stand-in with the same text."""
     if pickled is not None:
         try:
             error = pickle.loads(pickled)  # noqa: S301  from our own worker's memory, not storage
@@ -305,20 +309,20 @@ def exception_of(failure: Failure, pickled: bytes | None) -> BaseException:
     return stand_in(text) if stand_in is not None else WorkerError(failure.message)
 
 
-def training_error(depot: Depot, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
-    """The error of a run that failed: the cause first, the other ranks folded beneath it."""
+def make_training_error(depot: RunStore, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
+    """Make the error of a failed run: the cause first, then the other ranks, folded."""
     assert isinstance(run.phase, Finished)
     failures = run.phase.failures
     cause = first_failure(failures)
     pickled = {event.rank: event.pickled for event in collected}
     in_order = sorted(failures, key=lambda failure: failure is not cause)
-    exceptions = {failure.rank: exception_of(failure, pickled.get(failure.rank)) for failure in in_order}
-    error = WorkerGroupError(failure_text(depot, run, failures), exceptions, result)
+    exceptions = {failure.rank: to_exception(failure, pickled.get(failure.rank)) for failure in in_order}
+    error = WorkerGroupError(format_failure(depot, run, failures), exceptions, result)
     error.__cause__ = exceptions[cause.rank]
     return error
 
 
-def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
+def format_failure(depot: RunStore, run: Run, failures: tuple[WorkerFailure, ...]) -> str:
     cause = first_failure(failures)
     others = sorted({failure.rank for failure in failures} - {cause.rank})
     stopped = sorted(set(range(run.size)) - {cause.rank} - set(others))
@@ -333,18 +337,18 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     )
     told = f"hang: {cause.message}" if cause.kind == "hang" else cause.message
     told, _, way_out = told.partition(_HINT)
-    way_out = way_out or _hint_of(cause)
+    way_out = way_out or _find_hint(cause)
     lines.append(f"  rank {cause.rank}{', ' + at if at else ''}: {told}")
     lines += [f"    {frame}" for frame in cause.frames[-5:]]
     by_rank = {failure.rank: failure for failure in failures}
     lines += [f"  rank {rank}: {by_rank[rank].message}" for rank in others[:3]]
     if len(others) > 3:
-        lines.append(f"  {_ranks(others[3:])}: failed too")
+        lines.append(f"  {_format_ranks(others[3:])}: failed too")
     if stopped:
-        lines.append(f"  {_ranks(stopped)}: stopped after rank {cause.rank} failed")
+        lines.append(f"  {_format_ranks(stopped)}: stopped after rank {cause.rank} failed")
     lines.append("")
     if run.latest is not None:
-        lines.append(f"  last checkpoint: {depot.place(run.latest)[0]} (report {run.latest.seq})")
+        lines.append(f"  last checkpoint: {depot.locate_checkpoint(run.latest)[0]} (report {run.latest.seq})")
     else:
         lines.append("  no checkpoint was saved")
     lines.append(f"  log: {depot.layout.log(run.attempt, cause.rank)}")
@@ -365,14 +369,14 @@ def failure_text(depot: Depot, run: Run, failures: tuple[Failure, ...]) -> str:
     return "\n".join(lines)
 
 
-def _hint_of(failure: Failure) -> str:
-    """What the exception itself says to do: its message is told by the first line alone."""
+def _find_hint(failure: WorkerFailure) -> str:
+    """Return the hint in the exception's text, because the error quotes only its first line."""
     _, found, hint = failure.traceback.rpartition(_HINT)
-    # One of an exception that led to this one is about something else.
+    # A hint followed by another traceback belongs to an exception that led to this one.
     return hint.split("\n\n")[0].strip() if found and "Traceback (most recent call last)" not in hint else ""
 
 
-def _ranks(ranks: list[int]) -> str:
+def _format_ranks(ranks: list[int]) -> str:
     if len(ranks) > 8:
         return f"{len(ranks)} other ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

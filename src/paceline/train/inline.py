@@ -1,4 +1,4 @@
-"""`num_workers=0`: the function runs in this thread, and the controller beside it."""
+"""`num_workers=0`: the function runs in the calling thread, and the controller in another."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from collections.abc import Callable, Iterator
 
 from paceline._control.run import Run
 from paceline._engine.local.inline import InlineLauncher
-from paceline._engine.messages import Begin
-from paceline._worker.context import Context
-from paceline._worker.link import Link
-from paceline._worker.main import Job, hearing, work
-from paceline._worker.signals import noticing
-from paceline._worker.usage import Usage
+from paceline._engine.messages import WorkerInit
+from paceline._worker.context import WorkerContext
+from paceline._worker.link import DriverLink
+from paceline._worker.main import Job, make_message_handler, work
+from paceline._worker.signals import forward_signals
+from paceline._worker.usage import UsageMeter
 
 
 def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, stop: Callable[[], None]) -> Run:
-    """Drive the run in a thread, and be its only worker until it is over. `stop` asks the run to end now."""
+    """Drive the run in a thread, and act as its only worker until it ends. `stop` asks the run to end now."""
     outcome: list[Run | BaseException] = []
 
-    def controller() -> None:
+    def drive_in_thread() -> None:
         try:
             outcome.append(drive())
         except BaseException as error:  # noqa: BLE001  raised again below, in the user's thread
             outcome.append(error)
 
-    thread = threading.Thread(target=controller, name="paceline-controller", daemon=True)
+    thread = threading.Thread(target=drive_in_thread, name="paceline-controller", daemon=True)
     thread.start()
-    with _stopped_by_interrupt() as interrupted:
-        while (end := _asked(launcher, stop, interrupted)) is not None:
-            link = Link(end, gone=lambda: None)
+    with _reraise_interrupt() as interrupted:
+        while (end := _wait_for_worker(launcher, stop, interrupted)) is not None:
+            link = DriverLink(end, gone=lambda: None)
             begin = link.receive()
-            assert isinstance(begin, Begin)
-            context = Context(begin, link)
-            usage = Usage(context, shared=True)
-            link.listen(hearing(context, link, usage), context.signalled)
-            with noticing(link):
+            assert isinstance(begin, WorkerInit)
+            context = WorkerContext(begin, link)
+            usage = UsageMeter(context, shared=True)
+            link.listen(make_message_handler(context, link, usage), context.handle_signal)
+            with forward_signals(link):
                 code = work(context, link, usage, lambda: job)
             interrupted(context.error)
-            launcher.ended(code)
+            launcher.report_exit(code)
             link.close()
             usage.close()
     thread.join()
@@ -49,27 +49,27 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, sto
     return outcome[0]
 
 
-def _asked(
+def _wait_for_worker(
     launcher: InlineLauncher, stop: Callable[[], None], interrupted: Callable[[BaseException | None], None]
 ) -> socket.socket | None:
-    """The line of the next worker to be; a Ctrl-C while there is none, as when validations are waited for, stops."""
+    """Wait for the next worker's connection. Ctrl-C while no worker runs, as during validations, stops the run."""
     while True:
         try:
-            return launcher.asked()
+            return launcher.wait_for_worker()
         except KeyboardInterrupt as error:
             interrupted(error)
             stop()
 
 
 @contextlib.contextmanager
-def _stopped_by_interrupt() -> Iterator[Callable[[BaseException | None], None]]:
-    """A Ctrl-C in the function is reported as its failure, and then raised to the caller as what it was."""
+def _reraise_interrupt() -> Iterator[Callable[[BaseException | None], None]]:
+    """Report a Ctrl-C in the function as its failure, then raise it to the caller as a `KeyboardInterrupt`."""
     seen = False
 
-    def look(error: BaseException | None) -> None:
+    def note_error(error: BaseException | None) -> None:
         nonlocal seen
         seen = seen or isinstance(error, KeyboardInterrupt)
 
-    yield look
+    yield note_error
     if seen:
         raise KeyboardInterrupt

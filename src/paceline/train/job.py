@@ -1,4 +1,4 @@
-"""What is sent to the workers: the user's function, what it is called with, and the backend around it."""
+"""The job sent to the workers: the user's function, its config, and the backend around it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import cloudpickle
 
 from paceline.train.backend import BackendConfig
-from paceline.train.carried import culprit
+from paceline.train.unpicklable import find_unpicklable
 
 
-def called_with(function: Any, config: Any) -> Any:
-    """The configuration that the function is called with; None where it is called without."""
+def resolve_loop_config(function: Any, config: Any) -> Any:
+    """Return the config that the function is called with, or None to call it without arguments."""
     if not callable(function):
         raise ValueError(f"train_loop_per_worker={function!r} is not a function")
     if config is not None and not isinstance(config, Mapping):
@@ -38,13 +38,15 @@ def called_with(function: Any, config: Any) -> Any:
     return {} if config is None and required else config
 
 
-def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
-    """The job as bytes; what does not pickle is named, with the way that leads to it."""
+def pickle_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
+    """Pickle the job. If part of it does not pickle, the error names that object and the path to it."""
     try:
-        with _references_kept():
+        with _keep_references():
             job: bytes = cloudpickle.dumps((function, config, backend))
     except Exception as problem:
-        found = culprit({"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend})
+        found = find_unpicklable(
+            {"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend}
+        )
         path = found.path if found is not None else "something that goes with train_loop_per_worker"
         reason = found.problem if found is not None else problem
         raise TypeError(
@@ -54,16 +56,16 @@ def pickled_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
     return job
 
 
-def _references_kept() -> contextlib.AbstractContextManager[None]:
+def _keep_references() -> contextlib.AbstractContextManager[None]:
     if "ray" not in sys.modules:
         return contextlib.nullcontext()
-    from paceline._engine.ray.guest import references_kept
+    from paceline._engine.ray.ray_in_worker import keep_reference_owners
 
-    return references_kept()
+    return keep_reference_owners()
 
 
-def pickled_filesystem(filesystem: Any) -> bytes | None:
-    """The workers open it for themselves."""
+def pickle_filesystem(filesystem: Any) -> bytes | None:
+    """Pickle a user's filesystem, so that workers can open it themselves."""
     if filesystem is None:
         return None
     try:

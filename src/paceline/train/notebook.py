@@ -1,5 +1,5 @@
-"""What a person in a notebook sees of a run: the same block as on a terminal, in the cell's output, brought up to date
-in place. What is printed meanwhile comes below it.
+"""The live view of a run in a notebook: the same block as on a terminal, updated in place in the cell's output. Other
+output appears below it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from paceline._control.run import Run
-from paceline._storage.layout import Layout
-from paceline.train.block import Line, block, plain
-from paceline.train.live import Redrawn
+from paceline._storage.run_layout import RunLayout
+from paceline.train.live_terminal import RedrawTimer
+from paceline.train.snapshot_rendering import StyledLine, render_block, to_plain_text
 from paceline.train.terminal import Terminal
 
 WIDTH, HEIGHT = 100, 40
@@ -28,7 +28,7 @@ _STYLES = {
 
 
 def is_in_notebook() -> bool:
-    """Whether this is the kernel of a notebook, and no shell at a terminal."""
+    """Whether this process is a notebook kernel, as opposed to a shell on a terminal."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -36,8 +36,8 @@ def is_in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-class Cell:
-    """One output of the cell that runs, brought up to date in place."""
+class NotebookCell:
+    """One output of the running cell, updated in place."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -48,7 +48,7 @@ class Cell:
         return self._handle is not None
 
     def show(self, text: str, markup: str) -> None:
-        """The same in two forms: for where there is no HTML, and for where there is. Raises what displaying raises."""
+        """Display the same content as plain text and as HTML; the frontend chooses. Lets display errors through."""
         if markup == self._shown:
             return
         from IPython.display import display
@@ -62,11 +62,11 @@ class Cell:
 
 
 class NotebookTerminal(Terminal):
-    """Its block stays below the cell as the run's last state."""
+    """Shows the block below the cell. It stays there with the run's final state."""
 
     def __init__(
         self,
-        layout: Layout,
+        layout: RunLayout,
         verbosity: int,
         notice_s: float,
         out: TextIO | None = None,
@@ -76,38 +76,38 @@ class NotebookTerminal(Terminal):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(layout, verbosity, notice_s, out, config=config, progress_s=progress_s, clock=clock)
-        self._redrawn = Redrawn(clock())
-        self._cell = Cell()
-        self._is_refused = False
+        self._redraw_timer = RedrawTimer(clock())
+        self._cell = NotebookCell()
+        self._has_display_failed = False
 
     def _show_progress(self, run: Run) -> None:
         began = self._clock()
-        if self._is_refused:
+        if self._has_display_failed:
             super()._show_progress(run)
-        elif self._redrawn.is_due(began):
+        elif self._redraw_timer.is_due(began):
             self._draw(run)
-            self._redrawn.drawn(began, self._clock())
+            self._redraw_timer.mark_drawn(began, self._clock())
 
     def _end_progress(self) -> None:
-        if self._cell.is_shown and self._run is not None and not self._is_refused:
+        if self._cell.is_shown and self._run is not None and not self._has_display_failed:
             self._draw(self._run)
 
     def _draw(self, run: Run) -> None:
-        lines = block(self._look(run), WIDTH, HEIGHT)
+        lines = render_block(self._take_snapshot(run), WIDTH, HEIGHT)
         try:
-            self._cell.show("\n".join(plain(line) for line in lines), as_html(lines))
+            self._cell.show("\n".join(to_plain_text(line) for line in lines), render_html(lines))
         except Exception as problem:  # noqa: BLE001  of whatever shows the notebook; the run has nothing to do with it
-            self._is_refused = True
+            self._has_display_failed = True
             self.say(f"what is seen of the run cannot be displayed here ({problem!r}): there are lines instead")
 
 
-def as_html(lines: Sequence[Line]) -> str:
-    """Every text escaped: nothing that a run says is markup."""
-    text = "\n".join("".join(_piece(text, style) for text, style in line) for line in lines)
+def render_html(lines: Sequence[StyledLine]) -> str:
+    """Render lines as HTML. All text is escaped, so a run's output is never markup."""
+    text = "\n".join("".join(_render_piece(text, style) for text, style in line) for line in lines)
     return f'<pre style="line-height:1.25">{text}</pre>'
 
 
-def _piece(text: str, style: str) -> str:
+def _render_piece(text: str, style: str) -> str:
     css = ";".join(_STYLES[word] for word in style.split())
     escaped = html.escape(text)
     return f'<span style="{css}">{escaped}</span>' if css else escaped

@@ -1,7 +1,7 @@
-"""A trained model over the batches of a dataset: what predictors of all frameworks have in common.
+"""Apply a trained model to the batches of a dataset: the common part of all frameworks' predictors.
 
-A predictor is a class for `Dataset.map_batches`, which makes one in each process of its pool: the model is loaded once
-there. Rows keep their order, and `write_parquet(..., resume=True)` lets a job that is killed go on.
+A predictor is a class for `Dataset.map_batches`, which creates one in each process of its pool, so the model is loaded
+once per process. Rows keep their order, and `write_parquet(..., resume=True)` lets a killed job resume.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from paceline.train.checkpoint import Checkpoint
 
 
 class Predictor:
-    """Override `call_model`; `inputs` and `columns` where a model takes or gives something else.
+    """Override `call_model`, and `inputs` or `columns` if the model has other inputs or outputs.
 
-    `feature_columns`: one name, whose column the model is called with, or several, which become one array of so many
-    columns; not needed where there is only one column. `keep_columns`: True keeps those of the batch beside what is
-    predicted, False none, a list those it names.
+    `feature_columns` is one name, whose column the model is called with, or several names, whose columns become one
+    matrix. It is optional if there is only one column. `keep_columns`: True keeps the columns of the batch beside the
+    predictions, False keeps none, a list keeps those it names.
     """
 
     def __init__(
@@ -32,30 +32,30 @@ class Predictor:
         if isinstance(keep_columns, str):
             raise ValueError(f"keep_columns={keep_columns!r} must be True, False or a list: [{keep_columns!r}]")
         self._features = feature_columns
-        self._kept = keep_columns
+        self._kept_columns = keep_columns
         self._output = output_column
 
     def call_model(self, inputs: Any) -> Any:
-        """What the model gives for what `inputs` made of a batch."""
+        """Return the model's outputs for the value that `inputs` returned."""
         raise NotImplementedError
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
-        """What the model is called with: an array with a row for each of the batch."""
+        """Return the model's input: an array with one row for each row of the batch."""
         names = self._features if self._features is not None else list(batch)
         if isinstance(names, str):
-            return np.asarray(column_of(batch, names))
+            return np.asarray(get_column(batch, names))
         if self._features is None and len(names) > 1:
             raise ValueError(
                 f"the batch has the columns {', '.join(map(repr, names))}, and nothing says which the model takes\n\n"
                 "hint: name them with feature_columns"
             )
-        columns = [np.asarray(column_of(batch, name)) for name in names]
+        columns = [np.asarray(get_column(batch, name)) for name in names]
         if len(columns) == 1:
             return columns[0]
-        return np.concatenate([_flat(name, column) for name, column in zip(names, columns, strict=True)], axis=1)
+        return np.concatenate([_to_matrix(name, column) for name, column in zip(names, columns, strict=True)], axis=1)
 
     def columns(self, outputs: Any) -> dict[str, Any]:
-        """What the model gave, as arrays by the name of their column."""
+        """Return the model's outputs as arrays by column name."""
         if isinstance(outputs, Mapping):
             return {str(name): np.asarray(value) for name, value in outputs.items()}
         if isinstance(outputs, tuple | list):
@@ -63,7 +63,7 @@ class Predictor:
         return {self._output: np.asarray(outputs)}
 
     def predict(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The predictions for a batch alone: a dict of arrays with an entry for each row."""
+        """Return only the predictions for a batch: a dict of arrays with one entry per row."""
         predicted = self.columns(self.call_model(self.inputs(batch)))
         num_rows = len(next(iter(batch.values()), ()))
         for name, values in predicted.items():
@@ -75,12 +75,12 @@ class Predictor:
         return predicted
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        names = list(batch) if self._kept is True else list(self._kept or ())
-        return {**{name: column_of(batch, name) for name in names}, **self.predict(batch)}
+        names = list(batch) if self._kept_columns is True else list(self._kept_columns or ())
+        return {**{name: get_column(batch, name) for name in names}, **self.predict(batch)}
 
 
-def checkpoint_of(given: Any) -> Checkpoint:
-    """The checkpoint that a predictor was given, or the one at a path."""
+def to_checkpoint(given: Any) -> Checkpoint:
+    """Return the checkpoint passed to a predictor, or the one at a path."""
     if isinstance(given, Checkpoint):
         return given
     if isinstance(given, str):
@@ -88,15 +88,15 @@ def checkpoint_of(given: Any) -> Checkpoint:
     raise TypeError(f"checkpoint={given!r} is not a paceline.train.Checkpoint")
 
 
-def column_of(batch: Mapping[str, Any], name: str) -> Any:
-    """A column of a batch; one that is not there is named, with those that are."""
+def get_column(batch: Mapping[str, Any], name: str) -> Any:
+    """Return a column of a batch. If it is missing, the error lists the columns there are."""
     if name not in batch:
         raise ValueError(f"there is no column {name!r} in the batch, which has {', '.join(map(repr, batch))}")
     return batch[name]
 
 
-def _flat(name: str, column: Any) -> Any:
-    """As columns of one matrix."""
+def _to_matrix(name: str, column: Any) -> Any:
+    """Return a column as columns of one matrix."""
     if column.dtype.kind not in "biuf":
         raise ValueError(f"feature_columns: the column {name!r} is of type {column.dtype}, which is no number")
     return column.reshape(len(column), -1)

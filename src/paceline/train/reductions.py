@@ -1,34 +1,34 @@
-"""Metrics that are reduced over the workers: `report({"loss": train.mean(x), "n": train.sum(k)})`.
+"""Metrics reduced over the workers: `report({"loss": train.mean(x), "n": train.sum(k)})`.
 
-No worker waits for another, and there is no collective: each reports its own value, and the driver reduces them once
-all have made the report of that number. Every worker's own value is kept.
+No worker waits for another, and there is no collective call: each worker reports its own value, and the driver reduces
+them once all workers have made that report. The value of each worker is kept, too.
 """
 
 from typing import Any
 
-from paceline._core.reductions import Reduced
+from paceline._core.reductions import ReducedMetric
 
 __all__ = ["max", "mean", "min", "sum"]
 
 
-def mean(value: Any, weight: Any = None) -> Reduced:
-    """The mean over all workers. With weights, such as the number of samples, each counts as much as its weight.
+def mean(value: Any, weight: Any = None) -> ReducedMetric:
+    """The mean over all workers, weighted if `weight` is given, for example by the number of samples.
 
-    A worker of weight 0 takes no part.
+    A worker with weight 0 is ignored.
     """
-    return Reduced("mean", value, weight)
+    return ReducedMetric("mean", value, weight)
 
 
-def sum(value: Any) -> Reduced:
-    """The sum over all workers; of integers an integer."""
-    return Reduced("sum", value)
+def sum(value: Any) -> ReducedMetric:
+    """The sum over all workers; a sum of integers is an integer."""
+    return ReducedMetric("sum", value)
 
 
-def max(value: Any) -> Reduced:
-    """The largest value of any worker; nan if one has nan."""
-    return Reduced("max", value)
+def max(value: Any) -> ReducedMetric:
+    """The largest value of any worker; nan if any worker has nan."""
+    return ReducedMetric("max", value)
 
 
-def min(value: Any) -> Reduced:
-    """The smallest value of any worker; nan if one has nan."""
-    return Reduced("min", value)
+def min(value: Any) -> ReducedMetric:
+    """The smallest value of any worker; nan if any worker has nan."""
+    return ReducedMetric("min", value)

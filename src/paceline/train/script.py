@@ -1,7 +1,7 @@
-"""A whole script as what each worker runs, with the environment that torchrun gives it: see `paceline run`.
+"""Run a whole script in each worker, with the environment that torchrun provides: see `paceline run`.
 
-The script is not changed: it reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and their siblings and sets up what it needs. It
-may also call `paceline.train.report` and `get_checkpoint`, as any train function may.
+The script is unchanged: it reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and so on and sets up what it needs. Like any
+train function, it may also call `paceline.train.report` and `get_checkpoint`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from paceline._core.settings import variables_set
+from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig, is_installed
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 
 @dataclass(frozen=True)
 class Script:
-    """Called in a worker, it runs a script as `python script.py arguments...` would, or a module as `python -m`."""
+    """Runs a script in a worker, like `python script.py arguments...`, or a module, like `python -m`."""
 
     target: str
     arguments: tuple[str, ...]
@@ -32,7 +32,7 @@ class Script:
 
     def __call__(self) -> None:
         sys.argv[:] = [self.target, *self.arguments]
-        # What Python itself puts first: the directory of a script, the current one for a module.
+        # As Python does: the script's directory comes first, or the current directory for a module.
         sys.path.insert(0, os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.target)))
         try:
             if self.is_module:
@@ -46,7 +46,7 @@ class Script:
 
 @dataclass(frozen=True)
 class ScriptConfig(BackendConfig):
-    """What torchrun sets for a script. Where torch is installed its store is open before any rank looks for it."""
+    """Sets torchrun's variables. If torch is installed, its store is open before any rank connects."""
 
     run_name: str = ""
     max_restarts: int = 0
@@ -54,27 +54,27 @@ class ScriptConfig(BackendConfig):
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
+    def around(self, context: WorkerContext) -> Iterator[None]:
         begin = context.begin
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
         with contextlib.ExitStack() as stack:
             store, port = None, 0
             if begin.rank == 0:
-                store, port = _opened(host)
+                store, port = _open_store(host)
             host, number, has_store = context.join(f"{host} {port} {store is not None}".encode()).decode().split()
             variables = self._variables(context, host, number)
             if has_store == "True":
-                from paceline.train.torch.store import interface
+                from paceline.train.torch.tcp_store import find_network_interface
 
                 variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-                variables["GLOO_SOCKET_IFNAME"] = interface(begin)
-            stack.enter_context(variables_set(variables))
+                variables["GLOO_SOCKET_IFNAME"] = find_network_interface(begin)
+            stack.enter_context(override_environment(variables))
             yield
-            # The store goes with rank 0, and others may still be using it. Not after a failure: nobody would come.
+            # The store ends with rank 0 while others may still use it. Not after a failure: nobody would join.
             context.join(b"")
             del store
 
-    def _variables(self, context: Context, host: str, port: str) -> dict[str, str]:
+    def _variables(self, context: WorkerContext, host: str, port: str) -> dict[str, str]:
         begin = context.begin
         return {
             "MASTER_ADDR": host,
@@ -96,12 +96,12 @@ class ScriptConfig(BackendConfig):
         }
 
 
-def _opened(host: str) -> tuple[object | None, int]:
-    """A store of torch's at a port of the system's choice; where there is no torch, a port that was free just now."""
+def _open_store(host: str) -> tuple[object | None, int]:
+    """Open a torch store on a port that the system chooses; without torch, return a port that was free just now."""
     if is_installed("torch"):
-        from paceline.train.torch.store import opened
+        from paceline.train.torch.tcp_store import open_tcp_store
 
-        store, port = opened(host)
+        store, port = open_tcp_store(host)
         return store, port
     with socket.create_server((host, 0)) as server:
         return None, server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a train function calls: `report`, `get_context`, `get_checkpoint` and their siblings."""
+"""The functions that a train function calls: `report`, `get_context`, `get_checkpoint` and related ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import msgspec
 
-from paceline._core.plain import unplain
-from paceline._core.spending import CHECKPOINT
+from paceline._core.plain_values import from_plain
+from paceline._core.time_accounting import CHECKPOINT
 from paceline._storage.commit import has_manifest
-from paceline._storage.layout import names_checkpoint
+from paceline._storage.run_layout import is_checkpoint_name
 from paceline._worker import context as worker_context
-from paceline._worker.context import Context
-from paceline._worker.upload import Directory, InPlace, Source, State
+from paceline._worker.context import WorkerContext
+from paceline._worker.upload import CheckpointSource, Directory, InPlace, State
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.datasets import shard_of
-from paceline.train.validation import ValidationTaskConfig, task_of
+from paceline.train.datasets import open_shard
+from paceline.train.validation import ValidationTaskConfig, to_validation_task
 
 if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
@@ -31,11 +31,11 @@ class CheckpointUploadMode(enum.Enum):
     """When `report(checkpoint=...)` returns, and who moves the files."""
 
     SYNC = "SYNC"
-    """Once the checkpoint is committed: any crash from then on resumes from it or a later one."""
+    """Return once the checkpoint is committed: after any later crash the run resumes from it or a newer one."""
     ASYNC = "ASYNC"
-    """At once; the files are staged and committed in the background, one at a time."""
+    """Return at once; the files are staged and committed in the background, one checkpoint at a time."""
     NO_UPLOAD = "NO_UPLOAD"
-    """Once committed; the files already lie in a directory below the run's own."""
+    """Return once committed; the files are already in a directory below the run's own."""
 
 
 class CheckpointConsistencyMode(enum.Enum):
@@ -46,20 +46,20 @@ class CheckpointConsistencyMode(enum.Enum):
 
 
 class ReportedCheckpointStatus(enum.Enum):
-    """Where a committed checkpoint stands with its validation."""
+    """The validation status of a committed checkpoint."""
 
     COMMITTED = "COMMITTED"
-    """None was asked for."""
+    """No validation was requested."""
     PENDING_VALIDATION = "PENDING_VALIDATION"
     VALIDATED = "VALIDATED"
-    """What the validation returned is among the metrics."""
+    """The metrics include what the validation returned."""
     VALIDATION_TIMEOUT = "VALIDATION_TIMEOUT"
     VALIDATION_FAILED = "VALIDATION_FAILED"
 
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A committed checkpoint with the metrics it was reported with, and those of its validation."""
+    """A committed checkpoint with the metrics it was reported with and those of its validation."""
 
     checkpoint: Checkpoint
     metrics: dict[str, Any]
@@ -68,10 +68,10 @@ class ReportedCheckpoint:
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """A machine of the run is about to be taken away."""
+    """A machine of the run is about to be preempted."""
 
     deadline_ms: int
-    """When, in milliseconds since the epoch."""
+    """The time of preemption, in milliseconds since the epoch."""
     preempted_node_to_ranks: dict[str, list[int]]
 
     @property
@@ -84,7 +84,7 @@ class PreemptionInfo:
 
 
 class TrialResources(dict[str, float]):
-    """Amounts by name. Scripts for Ray ask for them as those of a placement group: they are its one bundle."""
+    """Amounts by resource name. Scripts for Ray expect a placement group: this is its only bundle."""
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -96,11 +96,11 @@ class TrialResources(dict[str, float]):
 
 
 class TrainContext:
-    """Who this worker is."""
+    """Rank, world size and other facts about this worker."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self._begin = context.begin
-        self._depot = context.depot
+        self._run_store = context.depot
 
     def get_experiment_name(self) -> str:
         return self._begin.run_name
@@ -121,29 +121,29 @@ class TrainContext:
         return self._begin.node_rank
 
     def get_global_batch_size(self) -> int | None:
-        """What `ScalingConfig(global_batch_size=...)` says."""
+        """The value of `ScalingConfig(global_batch_size=...)`."""
         return self._begin.global_batch_size
 
     def get_trial_name(self) -> str:
-        """A run is one trial: its name."""
+        """The name of the run, which counts as one trial."""
         return self._begin.run_name
 
     def get_trial_dir(self) -> str:
-        """The run's directory, or its address in a store."""
+        """The run's directory, or its URI in a store."""
         return self.get_storage().experiment_fs_path
 
     def get_trial_resources(self) -> TrialResources:
-        """What this worker has: its threads and its accelerators."""
+        """The threads and accelerators of this worker."""
         return TrialResources(CPU=float(self._begin.num_threads), GPU=float(len(self._begin.devices)))
 
     def get_storage(self) -> StorageContext:
-        path, filesystem = self._depot.root()
+        path, filesystem = self._run_store.locate_run()
         return StorageContext(path, filesystem)
 
 
 @dataclass(frozen=True)
 class StorageContext:
-    """Where the run is kept, for code that puts files there itself (see `CheckpointUploadMode.NO_UPLOAD`)."""
+    """Where the run is stored, for code that writes files there itself (see `CheckpointUploadMode.NO_UPLOAD`)."""
 
     experiment_fs_path: str
     _filesystem: Any = None
@@ -170,16 +170,17 @@ def report(
     checkpoint_on_stop: Callable[[], Checkpoint] | None = None,
     **values: Any,
 ) -> None:
-    """Record metrics, and optionally a checkpoint. `report(loss=0.1)` is `report({"loss": 0.1})`.
+    """Record metrics and, optionally, a checkpoint. `report(loss=0.1)` is `report({"loss": 0.1})`.
 
-    Metrics alone never wait for anybody. A checkpoint is made of what all ranks gave in their report of the same
-    number: every rank calls `report` equally often, with files or without, and the metrics of rank 0 go with it.
-    `validation` asks for the checkpoint to be validated beside the training, as the trainer's `validation_config` says.
+    A report of metrics alone never waits. A checkpoint consists of the files that all ranks pass in their report of the
+    same number, so every rank must call `report` equally often, with or without files. It is stored with the metrics of
+    rank 0. `validation` requests validation of the checkpoint during training, as configured by the trainer's
+    `validation_config`.
 
-    `checkpoint_on_stop` is called on all ranks alike when the run is asked to stop at this very report (Ctrl-C, or the
-    machine is being taken away) and no checkpoint was given: so not a step is lost.
+    If the run must stop at this report (Ctrl-C or preemption) and no checkpoint was passed, `checkpoint_on_stop` is
+    called on all ranks, so that no step is lost.
     """
-    context = _context("report")
+    context = _require_context("report")
     if values:
         metrics = {**(metrics or {}), **values}
     if not isinstance(metrics, dict):
@@ -188,9 +189,9 @@ def report(
         if validation:
             raise ValueError("Validation requires a checkpoint to be provided.")
         on_stop = checkpoint_on_stop
-        context.report(metrics, on_stop=(lambda: _source(context, on_stop())) if on_stop is not None else None)
+        context.report(metrics, on_stop=(lambda: _to_source(context, on_stop())) if on_stop is not None else None)
         return
-    task = task_of(validation)
+    task = to_validation_task(validation)
     if task is not None and not context.begin.validates:
         raise ValueError("`validation_config` was not set on the trainer, but a validation was requested.")
     if not isinstance(checkpoint, Checkpoint):
@@ -198,30 +199,32 @@ def report(
     mode = CheckpointUploadMode(checkpoint_upload_mode)
     _check_dir_name(checkpoint_dir_name)
     delete = delete_local_checkpoint_after_upload
-    source: Source
-    with context.spending.at(CHECKPOINT):
+    source: CheckpointSource
+    with context.time_accounting.at(CHECKPOINT):
         if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
-            source = _uploaded(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
+            source = _to_in_place_source(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
             checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
         else:
-            source = _source(context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC)
+            source = _to_source(
+                context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC
+            )
         wait = mode is not CheckpointUploadMode.ASYNC
         context.report(metrics, source, name=checkpoint_dir_name, wait=wait, validation=task)
 
 
 def get_context() -> TrainContext:
-    """Rank, world size and the like of this worker."""
-    return TrainContext(_context("get_context"))
+    """Return the context of this worker: rank, world size and so on."""
+    return TrainContext(_require_context("get_context"))
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest checkpoint of the run, from this attempt or an earlier one; None where there is none yet."""
-    context = _context("get_checkpoint")
+    """Return the newest checkpoint of the run, from this or an earlier attempt; None if there is none yet."""
+    context = _require_context("get_checkpoint")
     record = context.latest_checkpoint()
     if record is not None:
-        return Checkpoint(*context.depot.place(record))
-    if context.given is not None:
-        given: Checkpoint = context.given
+        return Checkpoint(*context.depot.locate_checkpoint(record))
+    if context.given_checkpoint is not None:
+        given: Checkpoint = context.given_checkpoint
         return given
     begin = context.begin
     if begin.initial is None:
@@ -231,21 +234,21 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
-    """This worker's part of one of the trainer's `datasets`; of `"train"` where no name is given.
+    """Return this worker's shard of one of the trainer's `datasets`; by default of `"train"`.
 
-    Each iteration over it is an epoch. Where it stands goes into every checkpoint, and a worker that starts again goes
-    on from there: with the rest of the epoch first.
+    Each iteration over it is an epoch. Every checkpoint stores its position, and a restarted worker continues from
+    there, first with the rest of that epoch.
     """
-    return shard_of(_context("get_dataset_shard"), dataset_name if dataset_name is not None else "train")
+    return open_shard(_require_context("get_dataset_shard"), dataset_name if dataset_name is not None else "train")
 
 
 def get_preemption_info() -> PreemptionInfo | None:
-    """What is known of the machine being taken away; None as long as there is no such notice.
+    """Return what is known about an upcoming preemption; None as long as there is no notice.
 
-    All ranks see it in the same step: the one whose `report` will be the last. Give that one a checkpoint.
+    All ranks see it in the same step: the one whose `report` will be the last. Pass a checkpoint to that report.
     """
-    context = _context("get_preemption_info")
-    notice = context.notice()
+    context = _require_context("get_preemption_info")
+    notice = context.preemption_notice()
     if notice is None:
         return None
     nodes = {node: list(ranks) for node, ranks in notice.nodes} or {socket.gethostname(): list(notice.ranks)}
@@ -256,17 +259,16 @@ def get_all_reported_checkpoints(
     consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED,
     timeout_s: float | None = None,
 ) -> list[ReportedCheckpoint]:
-    """The checkpoints that are kept, the best last, once all that this worker reported are committed.
+    """Return the kept checkpoints, the best last, once all that this worker reported are committed.
 
-    With `VALIDATED`, the default, also once the validations that were asked for have ended. After `timeout_s` it
-    returns what there is.
+    With `VALIDATED`, the default, also wait for the requested validations. After `timeout_s`, return what there is.
     """
     mode = CheckpointConsistencyMode(consistency_mode)
-    context = _context("get_all_reported_checkpoints")
+    context = _require_context("get_all_reported_checkpoints")
     return [
         ReportedCheckpoint(
-            Checkpoint(*context.depot.place(record)),
-            unplain(msgspec.json.decode(record.metrics)),
+            Checkpoint(*context.depot.locate_checkpoint(record)),
+            from_plain(msgspec.json.decode(record.metrics)),
             ReportedCheckpointStatus(record.status),
         )
         for record in context.checkpoints(timeout_s, validated=mode is CheckpointConsistencyMode.VALIDATED)
@@ -274,16 +276,16 @@ def get_all_reported_checkpoints(
 
 
 def num_reports() -> int:
-    """How many this worker has made."""
-    return _context("num_reports").num_reports
+    """Return how many reports this worker has made."""
+    return _require_context("num_reports").num_reports
 
 
 def staging_directory() -> Path:
-    """An empty directory on the run's own storage. A checkpoint made from it is moved into place, never copied."""
-    return _context("staging_directory").uploader.scratch_directory()
+    """Return an empty directory on the run's storage. A checkpoint made from it is moved into place, not copied."""
+    return _require_context("staging_directory").uploader.scratch_directory()
 
 
-def _context(function: str) -> Context:
+def _require_context(function: str) -> WorkerContext:
     context = worker_context.current()
     if context is None:
         raise RuntimeError(
@@ -296,20 +298,20 @@ def _context(function: str) -> Context:
 def _check_dir_name(name: str | None) -> None:
     if name is None:
         return
-    if not isinstance(name, str) or not names_checkpoint(name):
+    if not isinstance(name, str) or not is_checkpoint_name(name):
         raise ValueError(f"checkpoint_dir_name={name!r} is not a plain directory name")
 
 
-def _source(context: Context, checkpoint: Checkpoint, delete: bool = False) -> Source:
+def _to_source(context: WorkerContext, checkpoint: Checkpoint, delete: bool = False) -> CheckpointSource:
     if not isinstance(checkpoint, Checkpoint):
         raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
     if checkpoint.state is not None:
-        tree, stem = checkpoint._taken()
-        return State(tree, checkpoint.allow_pickle, stem, checkpoint._notes)
-    return _directory(context, checkpoint, delete)
+        tree, stem = checkpoint._state_for_rank()
+        return State(tree, checkpoint.allow_pickle, stem, checkpoint._metadata_json)
+    return _to_directory_source(context, checkpoint, delete)
 
 
-def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Directory:
+def _to_directory_source(context: WorkerContext, checkpoint: Checkpoint, delete: bool) -> Directory:
     if checkpoint.filesystem.type_name != "local":
         return Directory(Path(checkpoint.to_directory()), delete=True)
     path = Path(checkpoint.path).absolute()
@@ -317,11 +319,11 @@ def _directory(context: Context, checkpoint: Checkpoint, delete: bool) -> Direct
         raise ValueError(f"checkpoint: {path} is not a directory")
     if context.layout.root.is_relative_to(path):
         raise ValueError(f"checkpoint: {path} holds the run's own directory {context.layout.root}")
-    return Directory(path, delete, checkpoint._complete)
+    return Directory(path, delete, checkpoint._wait_until_complete)
 
 
-def _uploaded(
-    context: Context,
+def _to_in_place_source(
+    context: WorkerContext,
     checkpoint: Checkpoint,
     name: str | None,
     mode: CheckpointUploadMode,

@@ -1,6 +1,7 @@
-"""Validation of checkpoints beside the training: how it is asked for, and the job that makes one.
+"""Validation of checkpoints during training: its configuration, and the job that performs it.
 
-A validation is a worker of its own. It is no part of the training: what it knows is the checkpoint and its arguments.
+A validation runs in a worker of its own. It is not part of the training: it knows only the checkpoint and its
+arguments.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from paceline._core.plain import plain, unplain
+from paceline._core.plain_values import from_plain, to_plain
 from paceline._engine.messages import CheckpointRecord, ValidationTask
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import _named_arguments, _short_repr, as_config
+from paceline.train.config import _reject_unknown_arguments, _short_repr, coerce_config
 
 ValidationFn = Callable[..., dict[str, Any]]
 """`fn(checkpoint, **fn_kwargs)`, which returns metrics."""
 
-_HONOURED = ("num_cpus", "num_gpus", "max_retries", "retry_exceptions")
+_SUPPORTED_OPTIONS = ("num_cpus", "num_gpus", "max_retries", "retry_exceptions")
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class ValidationTaskConfig:
-    """One validation: what the function is called with beside the checkpoint, and how long it may take.
+    """One validation: the function's arguments beside the checkpoint, and a time limit.
 
-    Given in a report it has plain data only, for it outlives the driver, and goes before what the trainer was given.
+    If passed to `report`, it may contain only plain data, because it outlives the driver; it then takes precedence over
+    the trainer's.
     """
 
     fn_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -52,15 +54,14 @@ class ValidationTaskConfig:
         return _short_repr(self)
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True)
 class ValidationConfig:
     """How checkpoints are validated: `fn(checkpoint, **fn_kwargs)` returns metrics that are added to the checkpoint's.
 
-    It runs in a process of its own, one validation at a time, while the training goes on. `task_config` holds where a
-    report says nothing else. `ray_remote_kwargs` may have `num_cpus`, `num_gpus`, `max_retries` and
-    `retry_exceptions`: a process that died is tried again up to `max_retries` times, an exception only if
-    `retry_exceptions` is True or names it.
+    It runs in a process of its own, one validation at a time, while training continues. `task_config` applies unless a
+    report passes its own. `ray_remote_kwargs` may have `num_cpus`, `num_gpus`, `max_retries` and `retry_exceptions`: a
+    process that died is retried up to `max_retries` times, an exception only if `retry_exceptions` is True or names it.
     """
 
     fn: ValidationFn
@@ -70,7 +71,7 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise ValueError(f"fn={self.fn!r} is not a function")
-        object.__setattr__(self, "task_config", as_config(ValidationTaskConfig, self.task_config, "task_config"))
+        object.__setattr__(self, "task_config", coerce_config(ValidationTaskConfig, self.task_config, "task_config"))
         options: Any = self.ray_remote_kwargs if self.ray_remote_kwargs is not None else {}
         if not isinstance(options, Mapping):
             raise ValueError(f"ray_remote_kwargs={options!r} is not a dict such as {{'num_gpus': 1}}")
@@ -88,13 +89,13 @@ class ValidationConfig:
 
     @property
     def max_retries(self) -> int:
-        """By default none; where exceptions are to be retried, three, as in Ray."""
+        """By default 0; if exceptions are retried, 3, as in Ray."""
         return int(
             self.ray_remote_kwargs.get("max_retries", 3 if self.ray_remote_kwargs.get("retry_exceptions") else 0)
         )
 
-    def retries(self, error: BaseException | None) -> bool:
-        """Whether this is tried again while there are retries left. None: the process died."""
+    def should_retry(self, error: BaseException | None) -> bool:
+        """Whether to retry after this error while retries are left. None: the process died."""
         if error is None:
             return True
         retried = self.ray_remote_kwargs.get("retry_exceptions", False)
@@ -104,8 +105,8 @@ class ValidationConfig:
         asked = record.validation.timeout_s if record.validation is not None else None
         return asked if asked is not None else self.task_config.timeout_s
 
-    def pickled(self) -> bytes:
-        """The function and what it is called with, for every validation of a run."""
+    def pickle_function(self) -> bytes:
+        """Pickle the function and its arguments, for every validation of a run."""
         try:
             both: bytes = cloudpickle.dumps((self.fn, self.task_config.fn_kwargs))
         except (TypeError, pickle.PicklingError, AttributeError, RecursionError) as problem:
@@ -120,10 +121,10 @@ class ValidationConfig:
         return _short_repr(self)
 
 
-def task_of(validation: bool | ValidationTaskConfig) -> ValidationTask | None:
-    """What a report asks for, as it is kept."""
+def to_validation_task(validation: bool | ValidationTaskConfig) -> ValidationTask | None:
+    """Convert what a report requests to the form that is stored."""
     if isinstance(validation, ValidationTaskConfig):
-        kwargs = plain(validation.fn_kwargs, "validation.fn_kwargs")
+        kwargs = to_plain(validation.fn_kwargs, "validation.fn_kwargs")
         return ValidationTask(msgspec.Raw(msgspec.json.encode(kwargs)), validation.timeout_s)
     if not isinstance(validation, bool):
         raise TypeError(f"validation={validation!r} is neither a bool nor a paceline.train.ValidationTaskConfig")
@@ -131,38 +132,38 @@ def task_of(validation: bool | ValidationTaskConfig) -> ValidationTask | None:
 
 
 @dataclass(frozen=True)
-class Validate:
+class ValidationFunction:
     """The function of the worker that validates a checkpoint."""
 
-    pickled: bytes
-    """See `ValidationConfig.pickled`."""
+    pickled_function: bytes
+    """See `ValidationConfig.pickle_function`."""
     checkpoint: tuple[int, str, int]
     """Its number, name and attempt."""
-    asked: bytes
-    """The arguments that the report gave, in JSON."""
+    report_kwargs: bytes
+    """The arguments that the report passed, in JSON."""
 
     def __call__(self) -> dict[str, Any]:
         context = worker_context.current()
         assert context is not None
-        # Not a worker of the training: a report from here would be taken for one of its own.
-        worker_context.leave()
+        # This is not a training worker: a report from here would be mistaken for a training report.
+        worker_context.pop_context()
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(context.begin.num_threads)
-        function, kwargs = pickle.loads(self.pickled)  # noqa: S301  from the driver's memory, as every job
+        function, kwargs = pickle.loads(self.pickled_function)  # noqa: S301  from the driver's memory, as every job
         seq, name, attempt = self.checkpoint
-        place = context.depot.place(CheckpointRecord(seq, name, attempt, msgspec.Raw(b"{}")))
-        returned = function(Checkpoint(*place), **{**kwargs, **unplain(msgspec.json.decode(self.asked))})
+        place = context.depot.locate_checkpoint(CheckpointRecord(seq, name, attempt, msgspec.Raw(b"{}")))
+        returned = function(Checkpoint(*place), **{**kwargs, **from_plain(msgspec.json.decode(self.report_kwargs))})
         if not isinstance(returned, dict):
             raise TypeError(f"the validation returned {returned!r:.200}, which is not a dict of metrics")
-        plain(returned, "the validation's metrics")
+        to_plain(returned, "the validation's metrics")
         return returned
 
 
 def _check_option(name: Any, value: Any) -> None:
     where = f"ray_remote_kwargs[{name!r}]={value!r}"
-    if name not in _HONOURED:
-        raise ValueError(f"{where} has no meaning here: {', '.join(_HONOURED)} have")
+    if name not in _SUPPORTED_OPTIONS:
+        raise ValueError(f"{where} has no meaning here: {', '.join(_SUPPORTED_OPTIONS)} have")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in ("num_cpus", "num_gpus"):
         if not is_number or not value >= 0:

@@ -1,8 +1,8 @@
-"""Custom backends: what a user's `Backend` does before and after training, on all workers at once.
+"""Custom backends: run the hooks of a user's `Backend` before and after training, on all workers at once.
 
-A backend's methods run in the worker of rank 0, which leads: it tells the others which function to call, and hears what
-each returned. They go by the barriers that the driver keeps, so this works on any engine and opens no connection. A
-function that raises fails its own worker, and with it the attempt, as it does in training.
+The hooks run in the worker of rank 0, the leader: it sends the others the function to call and receives what each
+returned. They communicate through the driver's barriers, so this works on any engine and opens no connection. A
+function that raises fails its worker and thus the attempt, as in training.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
     from paceline.train.backend import Backend, BackendConfig
 
-_DONE = b""
-"""The leader has no further orders."""
+_NO_MORE_ORDERS = b""
+"""Sent by the leader when there are no more calls."""
 
 
 class WorkerGroup:
-    """The workers of a run, as a `Backend` sees them: `len(worker_group)` of them."""
+    """The workers of a run, as a `Backend` sees them; `len(worker_group)` is their number."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self._context = context
 
     def __len__(self) -> int:
@@ -35,53 +35,53 @@ class WorkerGroup:
         return len(self)
 
     def execute(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a function on every worker, at the same time; returns what each returned, by rank."""
-        return self._ordered(None, func, args, kwargs)
+        """Call a function on every worker at the same time, and return the results by rank."""
+        return self._execute_on(None, func, args, kwargs)
 
     def execute_single(self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function on one worker; returns what it returned."""
+        """Call a function on one worker, and return its result."""
         if not 0 <= worker_index < len(self):
             raise ValueError(
                 f"worker_index={worker_index!r} is none of the {len(self)} workers: use 0 to {len(self) - 1}"
             )
-        return self._ordered(worker_index, func, args, kwargs)[worker_index]
+        return self._execute_on(worker_index, func, args, kwargs)[worker_index]
 
-    def _ordered(self, rank: int | None, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    def _execute_on(self, rank: int | None, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         order = cloudpickle.dumps((rank, func, args, kwargs))
         self._context.join(order)
-        return _obeyed(self._context, order)
+        return _execute_order(self._context, order)
 
 
 @contextlib.contextmanager
-def led(context: Context, backend: Backend, config: BackendConfig) -> Iterator[None]:
-    """A backend around a worker's function: started, told that training begins, shut down after it."""
+def run_backend(context: WorkerContext, backend: Backend, config: BackendConfig) -> Iterator[None]:
+    """Run a backend's hooks around a worker's function: start, training start, shutdown."""
     group = WorkerGroup(context)
     leads = context.begin.rank == 0
-    with _obeying(context, leads):
+    with _follow_orders(context, leads):
         if leads:
             backend.on_start(group, config)
             backend.on_training_start(group, config)
     with config.train_func_context():
         yield
-    # Not after a failure: the other workers are being ended, and nobody would answer.
-    with _obeying(context, leads):
+    # Not after a failure: the other workers are being stopped and would not answer.
+    with _follow_orders(context, leads):
         if leads:
             backend.on_shutdown(group, config)
 
 
 @contextlib.contextmanager
-def _obeying(context: Context, leads: bool) -> Iterator[None]:
-    """The leader's orders are given in the block; the others carry them out instead of it."""
+def _follow_orders(context: WorkerContext, leads: bool) -> Iterator[None]:
+    """In the leader, run the block, which makes the calls; in the other workers, carry them out."""
     if leads:
         yield
-        context.join(_DONE)
+        context.join(_NO_MORE_ORDERS)
         return
     yield
     while order := context.join(b""):
-        _obeyed(context, order)
+        _execute_order(context, order)
 
 
-def _obeyed(context: Context, order: bytes) -> list[Any]:
+def _execute_order(context: WorkerContext, order: bytes) -> list[Any]:
     rank, func, args, kwargs = cloudpickle.loads(order)
     mine = func(*args, **kwargs) if rank in (None, context.begin.rank) else None
     return [cloudpickle.loads(given) for given in context.gather(cloudpickle.dumps(mine))]

@@ -1,11 +1,11 @@
-"""What a script that searches imports: `Tuner` and its configuration, search spaces, and what a trial calls.
+"""The public API for searches: `Tuner` and its configuration, search spaces, and the functions a trial calls.
 
-Each name is loaded when it is first asked for.
+Names are loaded on first access.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from paceline.tune.stoppers.stopper import Stopper
     from paceline.tune.trainables.resources import PlacementGroupFactory
     from paceline.tune.trainables.trainable import Trainable
-    from paceline.tune.trainables.wrapped import with_parameters, with_resources
+    from paceline.tune.trainables.wrapping import with_parameters, with_resources
     from paceline.tune.trial import Trial
     from paceline.tune.tune_config import TuneConfig
     from paceline.tune.tuner import Tuner
@@ -68,7 +68,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.tune.stoppers.stopper": ("Stopper",),
     "paceline.tune.trainables.resources": ("PlacementGroupFactory",),
     "paceline.tune.trainables.trainable": ("Trainable",),
-    "paceline.tune.trainables.wrapped": ("with_parameters", "with_resources"),
+    "paceline.tune.trainables.wrapping": ("with_parameters", "with_resources"),
     "paceline.tune.trial": ("Trial",),
     "paceline.tune.tune_config": ("TuneConfig",),
     "paceline.tune.tuner": ("Tuner",),
@@ -112,6 +112,6 @@ __all__ = [
     "with_resources",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper", "stoppers")
 )

@@ -1,4 +1,4 @@
-"""What a user's own code may watch of a search: `RunConfig(callbacks=[...])`."""
+"""Callbacks that let user code observe a search: `RunConfig(callbacks=[...])`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from paceline.tune.trial import Trial
 class Callback(UserCallback):
     """Subclass this and pass it in `RunConfig(callbacks=[...])` of a search. It runs in the driver.
 
-    Each method is called after what it tells of, one at a time. `iteration` counts what has happened in the search,
-    `trials` are all that there are. `after_report` and `after_exception`, which it has from `UserCallback`, tell of the
-    single runs. The search does not wait for a callback's opinion: one that raises is dropped with its traceback.
+    Each method is called after the event it describes, one call at a time. `iteration` counts the events of the search;
+    `trials` holds all trials. `after_report` and `after_exception`, inherited from `UserCallback`, report on individual
+    runs. A callback cannot influence the search: one that raises is logged with its traceback and dropped.
     """
 
     def setup(
@@ -23,33 +23,33 @@ class Callback(UserCallback):
         total_num_samples: int | None = None,
         **info: Any,
     ) -> None:
-        """Once, before all else. `total_num_samples` counts grids in; None where it is not known before the end."""
+        """Called once, first. `total_num_samples` includes grid combinations; None if not known in advance."""
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Something has happened; the methods below are next."""
+        """Called when an event occurs, before the methods below."""
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """All are told of it."""
+        """Called after all other methods for the event."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial has begun, or goes on."""
+        """A trial has started or resumed."""
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """The trial that has begun does so from a checkpoint: its own, or that of the trial it was cloned from."""
+        """The trial that just started does so from a checkpoint: its own, or that of the trial it was cloned from."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A trial has made a report. Searcher and scheduler know of it already."""
+        """A trial has reported. Searcher and scheduler have already seen the report."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A checkpoint of a trial is committed: `trial.checkpoint`."""
+        """A checkpoint of the trial has been committed: `trial.checkpoint`."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial has returned, or was stopped: then `trial.why` says why."""
+        """A trial has returned or was stopped; if stopped, `trial.why` gives the reason."""
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial has failed for good: `trial.why` has the error."""
+        """A trial has failed permanently: `trial.why` holds the error."""
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """The search has ended."""

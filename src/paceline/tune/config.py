@@ -1,6 +1,6 @@
-"""The configurations of a search: those of a run, with what concerns many of them.
+"""The configuration classes of a search: those of a run, extended with settings for many trials.
 
-Each is accepted wherever that of a run is.
+Each one is accepted wherever the run's class is.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.train import config as of_train
-from paceline.train.config import _named_arguments, as_config
-from paceline.tune.stoppers.given import stopper_of
+from paceline.train.config import _reject_unknown_arguments, coerce_config
+from paceline.tune.stoppers.combined import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True, repr=False)
 class CheckpointConfig(of_train.CheckpointConfig):
-    """Which checkpoints of a trial stay, and for subclasses of `tune.Trainable`, when there are some.
+    """Which checkpoints of a trial are kept and, for subclasses of `tune.Trainable`, when they are made.
 
-    `checkpoint_frequency=5` makes one after every fifth step; 0 none by itself. `checkpoint_at_end` makes one of the
-    last. Functions and trainers report their checkpoints themselves.
+    `checkpoint_frequency=5` makes one after every fifth step; 0 makes none automatically. `checkpoint_at_end` makes one
+    of the last step. Functions and trainers report their checkpoints themselves.
     """
 
     checkpoint_frequency: int | None = 0
@@ -37,12 +37,12 @@ class CheckpointConfig(of_train.CheckpointConfig):
             raise ValueError(f"checkpoint_at_end={self.checkpoint_at_end!r} is not True, False or None")
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True, repr=False)
 class FailureConfig(of_train.FailureConfig):
-    """What is done about trials that fail: each is tried again as often as `max_failures` says.
+    """How failed trials are handled: each is retried up to `max_failures` times.
 
-    With `fail_fast=True` the first trial that fails ends the search; with `"raise"`, its error is raised by `fit()`.
+    With `fail_fast=True` the first failed trial ends the search; with `"raise"`, `fit()` raises its error.
     """
 
     fail_fast: bool | str = False
@@ -58,15 +58,15 @@ class FailureConfig(of_train.FailureConfig):
             )
 
 
-@_named_arguments
+@_reject_unknown_arguments
 @dataclass(frozen=True, repr=False)
 class RunConfig(of_train.RunConfig):
-    """What a search is called and where it is kept; what it has of a run's holds for each trial.
+    """The name and storage location of a search; the settings inherited from a run's config apply to each trial.
 
     `stop` ends trials: a dict of metrics and the values at which a trial ends, a function of the trial's id and its
-    result, a `Stopper`, or a list of stoppers. `verbose` is how much is printed: 0 only errors, 1 one line for each
-    thing that happened, 2 and 3 also every report; None: as `PACELINE_VERBOSITY` says. All output of every trial is in
-    its directory in any case.
+    result, a `Stopper`, or a list of stoppers. `verbose` controls how much is printed: 0 only errors, 1 one line per
+    event, 2 and 3 also every report; None follows `PACELINE_VERBOSITY`. The complete output of every trial is always in
+    its directory.
     """
 
     failure_config: of_train.FailureConfig = field(default_factory=FailureConfig)
@@ -78,10 +78,10 @@ class RunConfig(of_train.RunConfig):
     sync_config: Any = None
 
     def __post_init__(self) -> None:
-        _take_kind(self, "failure_config", FailureConfig, of_train.FailureConfig)
-        _take_kind(self, "checkpoint_config", CheckpointConfig, of_train.CheckpointConfig)
+        _convert_to_own_kind(self, "failure_config", FailureConfig, of_train.FailureConfig)
+        _convert_to_own_kind(self, "checkpoint_config", CheckpointConfig, of_train.CheckpointConfig)
         super().__post_init__()
-        stopper_of(self.stop)  # Says what it cannot be.
+        stopper_of(self.stop)  # Raises for an invalid value.
         if isinstance(self.verbose, bool) or self.verbose not in (None, 0, 1, 2, 3):
             raise ValueError(f"verbose={self.verbose!r} is not 0, 1, 2, 3 or None")
         for name, instead in (
@@ -100,7 +100,7 @@ class RunConfig(of_train.RunConfig):
             )
 
 
-def _take_kind(config: RunConfig, name: str, kind: type[Any], also: type[Any]) -> None:
+def _convert_to_own_kind(config: RunConfig, name: str, kind: type[Any], also: type[Any]) -> None:
     given = getattr(config, name)
     if not isinstance(given, also):
-        object.__setattr__(config, name, as_config(kind, given, name))
+        object.__setattr__(config, name, coerce_config(kind, given, name))

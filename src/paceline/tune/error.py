@@ -1,4 +1,4 @@
-"""What a search ends with that cannot go on."""
+"""The error raised when a search cannot continue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline._core.errors import PacelineError
 
 
 class TuneError(PacelineError, RuntimeError):
-    """A search could not go on, for another reason than its trials. What it has come to is kept and can go on."""
+    """A search could not continue, for a reason other than its trials. Its state is kept and it can be resumed."""
 
 
 TuneError.__module__ = "paceline.tune"

@@ -1,7 +1,8 @@
-"""How much each parameter matters for a metric, from trials that have run.
+"""Estimates how much each parameter matters for a metric, from completed trials.
 
-Optuna's PED-ANOVA looks at one parameter at a time: how differently are its values spread among the best quarter of the
-trials than among all of them. It needs no model of the metric, and takes a second for ten thousand trials.
+Optuna's PED-ANOVA looks at one parameter at a time: how much the distribution of its values among the best quarter of
+the trials differs from that among all of them. It needs no model of the metric and takes a second for ten thousand
+trials.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.tune.columns import Column, columns
+from paceline.tune.parameter_columns import ParameterColumn, extract_columns
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 LEAST_TRIALS = 12
-"""With fewer, the best quarter is one trial or two, and says nothing."""
+"""With fewer, the best quarter is one or two trials, which says nothing."""
 
 _BEST = 0.25
 
@@ -24,11 +25,11 @@ _BEST = 0.25
 def importances(
     rows: Sequence[tuple[Mapping[str, Any], float | None]], mode: str = "min", space: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """The share of each parameter, the largest first; they add up to 1, or are all 0 where nothing matters.
+    """The importance of each parameter, largest first; they add up to 1, or are all 0 if no parameter matters.
 
-    `rows` are configurations with the value of the metric; those without a finite value are left out. A parameter that
-    only some trials have is looked at among these, and counts by how many they are. Parameters that are the same in all
-    trials are not in it. With fewer than 12 trials, `ValueError`.
+    `rows` are configurations with the value of the metric; rows without a finite value are ignored. A parameter that
+    only some trials have is evaluated among those trials and weighted by their share. Parameters with the same value in
+    all trials are omitted. Raises `ValueError` with fewer than 12 trials.
     """
     if mode not in ("min", "max"):
         raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
@@ -39,24 +40,24 @@ def importances(
             f"{len(counted)} of {len(rows)}"
         )
     values = [value for _, value in counted]
-    parameters = columns([config for config, _ in counted], space)
-    raw = {column.name: _weight(column, values, mode) for column in parameters}
+    parameters = extract_columns([config for config, _ in counted], space)
+    raw = {column.name: _weighted_importance(column, values, mode) for column in parameters}
     total = sum(raw.values())
     shares = {name: weight / total if total > 0 else 0.0 for name, weight in raw.items()}
     return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _weight(column: Column, values: Sequence[float], mode: str) -> float:
-    """The importance of one parameter among the trials that have it, times their share."""
+def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode: str) -> float:
+    """The importance of one parameter among the trials that have it, times their share of all trials."""
     seen = [(at, value) for at, value in zip(column.values, values, strict=True) if at is not None]
     if len(seen) < LEAST_TRIALS or len({at for at, _ in seen}) < 2:
         return 0.0
-    optuna = _optuna()
-    from paceline.tune.search.optuna.quiet import quiet
+    optuna = _import_optuna()
+    from paceline.tune.search.optuna.log_filter import silence_optuna
 
-    with quiet():
+    with silence_optuna():
         study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
-        distribution = _distribution(optuna, column)
+        distribution = _to_distribution(optuna, column)
         study.add_trials(
             [
                 optuna.trial.create_trial(params={"x": at}, distributions={"x": distribution}, value=value)
@@ -68,8 +69,8 @@ def _weight(column: Column, values: Sequence[float], mode: str) -> float:
     return float(found) * len(seen) / len(values) if math.isfinite(found) else 0.0
 
 
-def _distribution(optuna: Any, column: Column) -> BaseDistribution:
-    low, high = min(column.present), max(column.present)
+def _to_distribution(optuna: Any, column: ParameterColumn) -> BaseDistribution:
+    low, high = min(column.present_values), max(column.present_values)
     made: BaseDistribution
     if column.kind == "category":
         made = optuna.distributions.CategoricalDistribution(range(len(column.categories)))
@@ -80,7 +81,7 @@ def _distribution(optuna: Any, column: Column) -> BaseDistribution:
     return made
 
 
-def _optuna() -> Any:
+def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:

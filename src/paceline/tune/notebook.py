@@ -1,5 +1,6 @@
-"""What a person in a notebook sees of a search: the table of a terminal, in the cell's output, brought up to date in
-place. What trials print comes below it, and the table stays as the search's last state.
+"""The notebook view of a search: the terminal's table in the cell's output, updated in place.
+
+Output of trials appears below it, and the table remains as the final state of the search.
 """
 
 from __future__ import annotations
@@ -7,19 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from paceline.train.notebook import HEIGHT, WIDTH, Cell
+from paceline.train.notebook import HEIGHT, WIDTH, NotebookCell
 from paceline.tune.drive.events import Event
-from paceline.tune.drive.state import Search
-from paceline.tune.table import in_two_forms
-from paceline.tune.terminal import DrawnTerminal, SearchTerminal
+from paceline.tune.drive.search_state import Search
+from paceline.tune.terminal import LiveSearchTerminal, SearchTerminal
+from paceline.tune.trial_table import render_text_and_html
 
 
-class NotebookTable(DrawnTerminal):
-    """Where the notebook refuses it, there are lines."""
+class NotebookTable(LiveSearchTerminal):
+    """Falls back to lines if the notebook rejects it."""
 
     def __init__(self, name: str, uri: str, verbosity: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(name, uri, verbosity, clock=clock)
-        self._cell = Cell()
+        self._cell = NotebookCell()
         self._is_refused = False
 
     def tick(self, search: Search, now: float) -> None:
@@ -28,13 +29,17 @@ class NotebookTable(DrawnTerminal):
         else:
             super().tick(search, now)
 
-    def _said(self, event: Event, search: Search) -> list[str]:
-        return self._lines.of(event, search, self._clock()) if self._is_refused else super()._said(event, search)
+    def _select_lines(self, event: Event, search: Search) -> list[str]:
+        return (
+            self._lines.format_event(event, search, self._clock())
+            if self._is_refused
+            else super()._select_lines(event, search)
+        )
 
     def _draw(self, search: Search, now: float) -> None:
         with self._lock:
             try:
-                self._cell.show(*in_two_forms(search, self._drawn, now, WIDTH, HEIGHT))
+                self._cell.show(*render_text_and_html(search, self._table_state, now, WIDTH, HEIGHT))
             except Exception as problem:  # noqa: BLE001  of whatever shows the notebook; the search goes on
                 self._is_refused = True
                 self.say(f"what is seen of the search cannot be displayed here ({problem!r}): there are lines instead")

@@ -1,7 +1,7 @@
-"""What the plots of a search show, as plain data, and `plot`, which draws it.
+"""The data behind the plots of a search, and `plot`, which draws it.
 
-`parallel_coordinates`, `curves` and `importance` give dicts of numbers and texts that are JSON as they are: what is nan
-or infinite is None in them. Whoever draws, here or on a web page, decides nothing about the trials.
+`parallel_coordinates`, `curves` and `importance` return JSON-compatible dicts of numbers and strings; nan and infinity
+become None. All decisions about trials are made here, so that a renderer, here or on a web page, only draws.
 """
 
 from __future__ import annotations
@@ -11,38 +11,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.tune.columns import Column, columns, shortened
 from paceline.tune.importance import importances
+from paceline.tune.parameter_columns import ParameterColumn, extract_columns, shorten_middle
 
 if TYPE_CHECKING:
-    from paceline.tune.drawing import Figure
+    from paceline.tune.plot_drawing import Figure
 
 Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
 
 _LOG_SPAN = 100
 _LARGEST = 1e100
-"""What is larger counts as infinite: no axis could be drawn that far."""
+"""Larger values count as infinite: no axis could show them."""
 _USUAL = 0.9
 _FAR = 4
-"""The worst tenth is far off if with it the values span more than this many times as much."""
+"""The worst tenth is an outlier if including it widens the range more than this many times."""
 _MOST_MARKS = 8
-"""So few different numbers are each marked on their axis."""
+"""Up to this many distinct numbers get a tick each."""
 
 
 @dataclass(frozen=True)
 class PlottedTrial:
-    """What is plotted of a trial."""
+    """The data of a trial that is plotted."""
 
     trial_id: str
     config: Mapping[str, Any]
     history: Sequence[tuple[int, float]] = ()
     """The metric of each report, with its iteration."""
     value: float | None = None
-    """The metric that the trial is judged by: that of its last report, or of its best."""
+    """The value the trial is judged by: that of its last report, or of its best."""
     status: str = "TERMINATED"
-    """As a `Trial` has it; `STOPPED` is one that a scheduler ended. It is shown as a whole one if no other trial has
-    made more iterations: schedulers also end trials that have had all the time there is."""
+    """As in `Trial`; `STOPPED` means that a scheduler ended it.
+
+    It is shown as complete if no other trial has more iterations: schedulers also end trials that have used all their
+    time.
+    """
 
 
 def parallel_coordinates(
@@ -52,14 +55,14 @@ def parallel_coordinates(
     space: Mapping[str, Any] | None = None,
     parameters: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """A line for each trial through an axis for each parameter; the last axis is the metric.
+    """One line per trial through one axis per parameter; the last axis is the metric.
 
-    A point is where the line meets an axis, from 0 to 1, and None where the trial does not have that parameter, or its
-    metric is not finite. Values that are far worse than the rest meet the axis of the metric at its end. `parameters`
-    says which, in which order; else it is all that differ.
+    Points are positions on an axis, from 0 to 1; None if the trial lacks that parameter or its metric is not finite.
+    Outliers, far worse than the rest, are drawn at the end of the metric's axis. `parameters` selects and orders the
+    axes; by default all parameters that differ.
     """
-    _check(mode)
-    found = {column.name: column for column in columns([trial.config for trial in trials], space)}
+    _check_mode(mode)
+    found = {column.name: column for column in extract_columns([trial.config for trial in trials], space)}
     for name in parameters or ():
         if name not in found:
             raise ValueError(
@@ -67,22 +70,22 @@ def parallel_coordinates(
                 f"{', '.join(found) or 'none'}"
             )
     shown = [found[name] for name in parameters] if parameters is not None else [*found.values()]
-    values = [_finite(trial.value) for trial in trials]
-    scale = scaled(values, mode)
-    shown.append(Column(metric, "float", scale["log"], tuple(values)))
-    axes = [_axis(column) for column in shown]
+    values = [_to_finite(trial.value) for trial in trials]
+    scale = compute_scale(values, mode)
+    shown.append(ParameterColumn(metric, "float", scale["log"], tuple(values)))
+    axes = [_build_axis(column) for column in shown]
     axes[-1].update(scale)
-    farthest = _farthest(trials)
-    places = [_places(column.values, axis) for column, axis in zip(shown, axes, strict=True)]
+    farthest = _last_iteration(trials)
+    places = [_axis_positions(column.values, axis) for column, axis in zip(shown, axes, strict=True)]
     return {
         "metric": metric,
         "mode": mode,
-        "best": best(trials, mode),
+        "best": find_best_trial(trials, mode),
         "axes": axes,
         "lines": [
             {
                 "trial_id": trial.trial_id,
-                "status": _status(trial, farthest),
+                "status": _effective_status(trial, farthest),
                 "value": values[index],
                 "points": [place[index] for place in places],
             }
@@ -93,20 +96,20 @@ def parallel_coordinates(
 
 def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min") -> dict[str, Any]:
     """The metric of each trial over its iterations."""
-    _check(mode)
-    farthest = _farthest(trials)
+    _check_mode(mode)
+    farthest = _last_iteration(trials)
     return {
         "metric": metric,
         "mode": mode,
-        "best": best(trials, mode),
-        "scale": scaled([_finite(value) for trial in trials for _, value in trial.history], mode),
-        "colors": scaled([_finite(trial.value) for trial in trials], mode),
+        "best": find_best_trial(trials, mode),
+        "scale": compute_scale([_to_finite(value) for trial in trials for _, value in trial.history], mode),
+        "colors": compute_scale([_to_finite(trial.value) for trial in trials], mode),
         "lines": [
             {
                 "trial_id": trial.trial_id,
-                "status": _status(trial, farthest),
-                "value": _finite(trial.value),
-                "points": [[int(iteration), _finite(value)] for iteration, value in trial.history],
+                "status": _effective_status(trial, farthest),
+                "value": _to_finite(trial.value),
+                "points": [[int(iteration), _to_finite(value)] for iteration, value in trial.history],
             }
             for trial in trials
         ],
@@ -119,8 +122,8 @@ def importance(
     mode: str = "min",
     space: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """How much each parameter matters, the most important first; `note` says why there is nothing, if so."""
-    _check(mode)
+    """How much each parameter matters, most important first; if there is no result, `note` says why."""
+    _check_mode(mode)
     note = None
     shares: dict[str, float] = {}
     try:
@@ -148,23 +151,23 @@ def plot(
     parameters: Sequence[str] | None = None,
     figsize: tuple[float, float] | None = None,
 ) -> Figure:
-    """A matplotlib figure: `fig.savefig("search.png")` writes it, and a notebook shows it.
+    """Draw a matplotlib figure: `fig.savefig("search.png")` writes it, and a notebook displays it.
 
-    `kind` is "parallel", "importance", "curves", or "all" of them. `space` tells which axes are logarithmic. Neither
-    pyplot nor the backend is touched, so there is nothing to close.
+    `kind` is "parallel", "importance", "curves", or "all" of them. `space` determines which axes are logarithmic. Does
+    not use pyplot or select a backend, so there is nothing to close.
     """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is not one of {', '.join(map(repr, KINDS))}")
-    _check(mode)
+    _check_mode(mode)
     try:
-        from paceline.tune import drawing
+        from paceline.tune import plot_drawing
     except ImportError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise
         raise ImportError(
             f'plot() needs the package matplotlib: {error}\n\nhint: pip install "paceline[tune]"', name="matplotlib"
         ) from error
-    return drawing.figure(
+    return plot_drawing.draw_figure(
         parallel_coordinates(trials, metric, mode, space, parameters) if kind in ("all", "parallel") else None,
         importance(trials, metric, mode, space) if kind in ("all", "importance") else None,
         curves(trials, metric, mode) if kind in ("all", "curves") else None,
@@ -172,18 +175,18 @@ def plot(
     )
 
 
-def best(trials: Sequence[PlottedTrial], mode: str) -> str | None:
-    """The trial with the best finite value; of equals, the first."""
-    judged = [(value, trial.trial_id) for trial in trials if (value := _finite(trial.value)) is not None]
+def find_best_trial(trials: Sequence[PlottedTrial], mode: str) -> str | None:
+    """Return the trial with the best finite value; the first in a tie."""
+    judged = [(value, trial.trial_id) for trial in trials if (value := _to_finite(trial.value)) is not None]
     if not judged:
         return None
     return (min if mode == "min" else max)(judged, key=lambda item: item[0])[1]
 
 
-def scaled(values: Sequence[float | None], mode: str) -> dict[str, Any]:
-    """The bounds within which these values are told apart, and whether by magnitude.
+def compute_scale(values: Sequence[float | None], mode: str) -> dict[str, Any]:
+    """Compute the bounds of an axis, and whether it is logarithmic.
 
-    The worst tenth is cut off where it would leave the others no room: `is_cut`.
+    The worst tenth is cut off (`is_cut`) if it would leave no room for the others.
     """
     finite = sorted(value for value in values if value is not None)
     if not finite:
@@ -198,31 +201,31 @@ def scaled(values: Sequence[float | None], mode: str) -> dict[str, Any]:
     return {"low": low, "high": high, "log": log and low > 0, "is_cut": is_cut}
 
 
-def _farthest(trials: Sequence[PlottedTrial]) -> int:
+def _last_iteration(trials: Sequence[PlottedTrial]) -> int:
     return max((iteration for trial in trials for iteration, _ in trial.history), default=0)
 
 
-def _status(trial: PlottedTrial, farthest: int) -> str:
+def _effective_status(trial: PlottedTrial, farthest: int) -> str:
     is_whole = bool(trial.history) and trial.history[-1][0] >= farthest
     return "TERMINATED" if trial.status == "STOPPED" and is_whole else trial.status
 
 
 def _distance(low: float, high: float, log: bool) -> float:
-    # Halves, since the difference of two floats may be larger than any float.
+    # Halved, because the difference of two floats can overflow.
     return math.log(high) - math.log(low) if log else high / 2 - low / 2
 
 
-def _axis(column: Column) -> dict[str, Any]:
-    low, high = _bounds(column)
+def _build_axis(column: ParameterColumn) -> dict[str, Any]:
+    low, high = _axis_bounds(column)
     return {
         "name": column.name,
-        "label": shortened(column.name),
+        "label": shorten_middle(column.name),
         "kind": column.kind,
         "log": column.log,
         "low": low,
         "high": high,
-        "marks": sorted({*column.present})
-        if column.kind != "category" and len({*column.present}) <= _MOST_MARKS
+        "marks": sorted({*column.present_values})
+        if column.kind != "category" and len({*column.present_values}) <= _MOST_MARKS
         else [],
         "is_cut": False,
         "categories": [*column.categories],
@@ -230,15 +233,15 @@ def _axis(column: Column) -> dict[str, Any]:
     }
 
 
-def _bounds(column: Column) -> tuple[float, float]:
+def _axis_bounds(column: ParameterColumn) -> tuple[float, float]:
     if column.kind == "category":
         return 0, max(len(column.categories) - 1, 0)
-    present = column.present
+    present = column.present_values
     return (min(present), max(present)) if present else (0, 1)
 
 
-def _places(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[float | None]:
-    """Where each trial meets the axis, from 0 to 1."""
+def _axis_positions(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[float | None]:
+    """Return each trial's position on the axis, from 0 to 1."""
     low, high, log = axis["low"], axis["high"], axis["log"]
     if low == high:
         return [None if value is None else 0.5 for value in values]
@@ -247,10 +250,10 @@ def _places(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[flo
     return [None if value is None else _distance(low, value, log) / whole for value in inside]
 
 
-def _finite(value: float | None) -> float | None:
+def _to_finite(value: float | None) -> float | None:
     return float(value) if value is not None and abs(value) <= _LARGEST else None
 
 
-def _check(mode: str) -> None:
+def _check_mode(mode: str) -> None:
     if mode not in ("min", "max"):
         raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")

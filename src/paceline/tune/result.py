@@ -1,7 +1,7 @@
-"""What one trial of a search has come to.
+"""The result of one trial of a search.
 
-Its status, configuration and last metrics are known from the search. Its checkpoints, its error and what each rank
-reported are read from its run's directory when they are asked for.
+Its status, configuration and last metrics come from the search. Its checkpoints, its error and the reports of each rank
+are read from its run's directory on demand.
 """
 
 from __future__ import annotations
@@ -13,40 +13,45 @@ from typing import Any
 import msgspec
 
 from paceline._control.events import Event, WorkerReturned
-from paceline._control.recover import history_of
+from paceline._control.recovery import load_history
 from paceline._control.run import Finished, Run
 from paceline._core.errors import TrainingFailedError
-from paceline._core.plain import unplain
+from paceline._core.plain_values import from_plain
 from paceline._engine.messages import CheckpointRecord
-from paceline._storage.depot import Depot
-from paceline._storage.home import Home
-from paceline._storage.retention import score_of
+from paceline._storage.retention import checkpoint_score
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import RunStore
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.failures import training_error
+from paceline.train.failures import make_training_error
 from paceline.train.result import Result as RunResult
-from paceline.train.result import dataframe_of
-from paceline.tune.drive.book import home_of_run
-from paceline.tune.history import History, users_first
-from paceline.tune.trial import Saved, Status, Trial
+from paceline.train.result import to_dataframe
+from paceline.tune.drive.search_storage import trial_run_home
+from paceline.tune.report_history import TrialReportHistory, reorder_user_metrics_first
+from paceline.tune.trial import Status, Trial, TrialCheckpoint
 
 
 class Result(RunResult):
-    """What a trial has come to. All that a `paceline.train.Result` has, and what the search knows of the trial.
+    """The result of a trial: everything in a `paceline.train.Result`, plus what the search knows about the trial.
 
-    A trial that was cloned from others has had several runs. Its reports are those of all of them, and the kept
-    checkpoints too; `path`, `log_dir`, `return_value` and what single ranks reported are of the last one.
+    A cloned trial has had several runs. Its reports and kept checkpoints come from all of them; `path`, `log_dir`,
+    `return_value` and the reports of single ranks come from the last one.
     """
 
     def __init__(
-        self, trial: Trial, runs: Sequence[str], home: Home, history: History, error: Exception | None = None
+        self,
+        trial: Trial,
+        runs: Sequence[str],
+        home: RunLocation,
+        history: TrialReportHistory,
+        error: Exception | None = None,
     ) -> None:
         self.trial_id: str = trial.trial_id
         self.status: Status = trial.status
         self.why: str = trial.why
-        """Why it was stopped or paused, or what it failed with; empty for one that returned."""
-        self.lineage: tuple[Saved, ...] = trial.lineage
-        """The checkpoints of other trials that it was cloned from, in order."""
-        self.metrics = users_first(trial.last_result) if trial.last_result is not None else None
+        """Why it was stopped or paused, or the error it failed with; empty if it returned."""
+        self.lineage: tuple[TrialCheckpoint, ...] = trial.lineage
+        """The checkpoints of other trials it was cloned from, in order."""
+        self.metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else None
         self._trial = trial
         self._runs = tuple(runs)
         self._home = home
@@ -55,72 +60,79 @@ class Result(RunResult):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the trial was called with; of one that was cloned, the last."""
+        """The trial's configuration; for a cloned trial, the last one."""
         return dict(self._trial.config)
 
-    # What the class below holds as attributes is found out here when it is asked for.
+    # Attributes of the base class are computed on access here.
 
     @cached_property
     def path(self) -> str:  # type: ignore[override]
         """The directory of the trial's last run."""
-        return self._last_depot.root()[0]
+        return self._last_run_store.locate_run()[0]
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:  # type: ignore[override]
-        """The newest: its own, or the one that it was cloned from where it has made none since."""
-        run, _ = self._read[-1]
+        """The newest checkpoint: the trial's own, or the one it was cloned from if it has made none since."""
+        run, _ = self._load_runs[-1]
         if run.latest is not None:
-            return Checkpoint(*self._last_depot.place(run.latest))
+            return Checkpoint(*self._last_run_store.locate_checkpoint(run.latest))
         saved = self._trial.checkpoint
         if saved is None or saved.run == self._runs[-1]:
             return None
-        depot = home_of_run(self._home, saved.run).depot_to_read()
-        kept = history_of(depot)[0].checkpoints
+        depot = trial_run_home(self._home, saved.run).open_run_store_for_reading()
+        kept = load_history(depot)[0].checkpoints
         record = next((record for record in kept if (record.seq, record.name) == (saved.seq, saved.name)), None)
-        return Checkpoint(*depot.place(record)) if record is not None else None
+        return Checkpoint(*depot.locate_checkpoint(record)) if record is not None else None
 
     @cached_property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:  # type: ignore[override]
-        """Those that were kept, of all its runs, with their metrics, the best last."""
-        retention = self._read[-1][0].retention
+        """The kept checkpoints of all its runs, with their metrics, best last."""
+        retention = self._load_runs[-1][0].retention
         sign = 1 if retention.score_order == "max" else -1
 
         def standing(life: int, record: CheckpointRecord) -> tuple[bool, float, int, int]:
-            score = score_of(record, retention.score_attribute) if retention.score_attribute is not None else None
+            score = (
+                checkpoint_score(record, retention.score_attribute) if retention.score_attribute is not None else None
+            )
             return score is not None, sign * score if score is not None else 0, life, record.seq
 
-        kept = [(life, record) for life, (run, _) in enumerate(self._read) for record in run.checkpoints]
+        kept = [(life, record) for life, (run, _) in enumerate(self._load_runs) for record in run.checkpoints]
         kept.sort(key=lambda pair: standing(*pair))
         return [
-            (Checkpoint(*self._depots[life].place(record)), unplain(msgspec.json.decode(record.metrics)))
+            (
+                Checkpoint(*self._run_stores[life].locate_checkpoint(record)),
+                from_plain(msgspec.json.decode(record.metrics)),
+            )
             for life, record in kept
         ]
 
     @cached_property
     def error(self) -> Exception | None:  # type: ignore[override]
-        """What the trial failed with: the exception itself where this process had it, else one that says the same."""
+        """The error the trial failed with: the original exception if this process had it, else an equivalent one."""
         if self.status != "ERROR":
             return None
         if self._given_error is not None:
             return self._given_error
-        run, _ = self._read[-1]
+        run, _ = self._load_runs[-1]
         if isinstance(run.phase, Finished) and run.phase.ending == "failed" and run.phase.failures:
-            return training_error(self._last_depot, run, [], self)
+            return make_training_error(self._last_run_store, run, [], self)
         return TrainingFailedError(self.why, self)
 
     @cached_property
     def return_value(self) -> Any:
-        """What the function returned on rank 0."""
-        events = self._read[-1][1]
+        """The function's return value on rank 0."""
+        events = self._load_runs[-1][1]
         value = next((e.value for e in reversed(events) if isinstance(e, WorkerReturned) and e.rank == 0), None)
-        return unplain(msgspec.json.decode(value)) if value is not None else None
+        return from_plain(msgspec.json.decode(value)) if value is not None else None
 
     @property
     def metrics_dataframe(self) -> Any:
-        """A pandas DataFrame, one row for each report of all the trial's runs, nested metrics as `eval/loss`, the
-        configuration as `config/lr`; None without any. `training_iteration` of one that was cloned goes on from the
-        checkpoint that it was cloned from."""
-        return dataframe_of(self._history.of(self.trial_id))
+        """A pandas DataFrame with one row per report of all the trial's runs; None without reports.
+
+        Nested metrics are columns like `eval/loss`, the configuration like `config/lr`. For a cloned trial,
+        `training_iteration` continues from the checkpoint it was cloned from.
+        """
+        return to_dataframe(self._history.reports_of(self.trial_id))
 
     def __repr__(self) -> str:
         why = f", why={self.why!r}" if self.why else ""
@@ -128,22 +140,22 @@ class Result(RunResult):
         return f"Result({told}, path={self.path!r})"
 
     @cached_property
-    def _depots(self) -> list[Depot]:
-        return [home_of_run(self._home, run).depot_to_read() for run in self._runs]
+    def _run_stores(self) -> list[RunStore]:
+        return [trial_run_home(self._home, run).open_run_store_for_reading() for run in self._runs]
 
     @property
-    def _last_depot(self) -> Depot:
-        return self._depots[-1]
+    def _last_run_store(self) -> RunStore:
+        return self._run_stores[-1]
 
     @property
-    def _depot(self) -> Depot:  # type: ignore[override]
-        return self._last_depot
+    def _run_store(self) -> RunStore:  # type: ignore[override]
+        return self._last_run_store
 
     @cached_property
     def _storage_filesystem(self) -> Any:
-        return self._last_depot.root()[1]
+        return self._last_run_store.locate_run()[1]
 
     @cached_property
-    def _read(self) -> list[tuple[Run, list[Event]]]:
-        """Its runs, as they lie there."""
-        return [history_of(depot) for depot in self._depots]
+    def _load_runs(self) -> list[tuple[Run, list[Event]]]:
+        """Load its runs from storage."""
+        return [load_history(depot) for depot in self._run_stores]

@@ -1,9 +1,8 @@
-"""ResultGrid: what a search has come to, trial by trial.
+"""ResultGrid: the results of a search, trial by trial.
 
-It is made of what the search's journal tells. Directories of trials are not looked into before somebody asks one of
-them for its checkpoints or its error, and the journal is read once more, for all trials, when somebody asks for more
-than last results. So it is as quick for a thousand trials as for ten, of a search that has ended, that is still
-running, or that was copied elsewhere.
+It is built from the search's journal. Directories of trials are read only to access a checkpoint or an error, and the
+journal is read once more, for all trials, to access more than the last results. So it is as fast for a thousand trials
+as for ten, whether the search has ended, is still running, or was copied elsewhere.
 """
 
 from __future__ import annotations
@@ -12,29 +11,36 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from paceline._core.plain import looked_up
-from paceline._storage.depot import DiskDepot
-from paceline._storage.home import Home
-from paceline.train.result import dataframe_of, flat
+from paceline._core.plain_values import get_metric
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import DiskRunStore
+from paceline.train.result import flatten_metrics, to_dataframe
 from paceline.tune import scopes
-from paceline.tune.drive.book import check_is_search, told_by
-from paceline.tune.drive.state import Search
-from paceline.tune.history import FILLED, History, Restored, search_told_by, users_first, without_objects
+from paceline.tune.drive.search_state import Search
+from paceline.tune.drive.search_storage import check_is_search, iter_search_events
+from paceline.tune.report_history import (
+    ADDED_METRICS,
+    ConfigDecoder,
+    TrialReportHistory,
+    decode_without_objects,
+    reorder_user_metrics_first,
+    replay_search,
+)
 from paceline.tune.result import Result
-from paceline.tune.space.described import param_space_of
+from paceline.tune.space.space_description import rebuild_param_space
 from paceline.tune.trial import Trial
 
 if TYPE_CHECKING:
     from paceline.tune.plots import Kind, PlottedTrial
 
 _NAMED = 12
-"""So many metrics are named in an error."""
-_ABOUT = (*FILLED, "status")
-_LAST = ("why", "logdir")
+"""How many metrics an error message lists."""
+_ADDED_COLUMNS = (*ADDED_METRICS, "status")
+_LAST_COLUMNS = ("why", "logdir")
 
 
 class ResultGrid:
-    """The results of a search's trials, in the order in which they were made; those that failed included.
+    """The results of a search's trials, in the order they were created, failed ones included.
 
         results = tuner.fit()
         results.get_best_result("loss", "min").config
@@ -45,28 +51,28 @@ class ResultGrid:
     def __init__(
         self,
         search: Search,
-        home: Home,
+        home: RunLocation,
         errors: Mapping[str, Exception] | None = None,
-        restored: Restored = without_objects,
+        restored: ConfigDecoder = decode_without_objects,
     ) -> None:
-        """`home` is the search's; `errors`, by trial, are those that this process has met itself."""
+        """`home` is the location of the search; `errors` are the exceptions this process has seen, by trial."""
         self._search = search
         self._home = home
-        self._depot = home.depot_to_read()
-        self._history = History(self._depot, restored)
+        self._depot = home.open_run_store_for_reading()
+        self._history = TrialReportHistory(self._depot, restored)
         self._trials = list(search.trials.values())
         self._errors = dict(errors or {})
         self._results: dict[str, Result] = {}
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> ResultGrid:
-        """The results of the search in a directory, also of one that is running or was copied. Changes nothing."""
-        home = Home.of_path(os.fspath(path), storage_filesystem)
-        depot = home.depot_to_read()
-        if isinstance(depot, DiskDepot) and not depot.layout.root.is_dir():
+        """Load the results of the search in a directory, even if it is running or was copied. Changes nothing."""
+        home = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        depot = home.open_run_store_for_reading()
+        if isinstance(depot, DiskRunStore) and not depot.layout.root.is_dir():
             raise RuntimeError(f"{depot.uri} does not exist: there is no search there")
         check_is_search(home, depot)
-        search = search_told_by(told_by(depot.journal(), depot.uri))
+        search = replay_search(iter_search_events(depot.read_journal(), depot.uri))
         if not search.num_drivers:
             raise RuntimeError(f"{depot.uri} has no journal of a search, or an empty one")
         return cls(search, home)
@@ -74,12 +80,12 @@ class ResultGrid:
     @property
     def experiment_path(self) -> str:
         """The search's directory."""
-        return self._depot.root()[0]
+        return self._depot.locate_run()[0]
 
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem` that `experiment_path` is on."""
-        filesystem = self._depot.root()[1]
+        filesystem = self._depot.locate_run()[1]
         if filesystem is None:
             from pyarrow.fs import LocalFileSystem
 
@@ -88,7 +94,7 @@ class ResultGrid:
 
     @property
     def errors(self) -> list[Exception]:
-        """What trials failed with, one for each that did."""
+        """The errors of all failed trials."""
         found = (self._result(trial).error for trial in self._trials if trial.status == "ERROR")
         return [error for error in found if error is not None]
 
@@ -99,7 +105,7 @@ class ResultGrid:
 
     @property
     def num_terminated(self) -> int:
-        """How many trials are over and did not fail: they returned, or were stopped."""
+        """How many trials ended without failing: they returned or were stopped."""
         return sum(trial.status == "TERMINATED" for trial in self._trials)
 
     def __len__(self) -> int:
@@ -135,74 +141,77 @@ class ResultGrid:
     ) -> Result:
         """The result of the trial with the lowest (`min`) or highest (`max`) value of a metric.
 
-        `metric` and `mode` are those of `TuneConfig` where they are not given; a nested metric is `eval/loss`. `scope`
-        says which value of a trial counts: its `last`, the average of `all` it reported (`avg`) or of its last ones
-        (`last-5-avg`, `last-10-avg`), or the best that it ever reported (`all`). With `filter_nan_and_inf` a trial
-        whose value is nan or infinite is never the best; without, nan is worse than any number.
+        `metric` and `mode` default to those of `TuneConfig`; a nested metric is `eval/loss`. `scope` selects the value
+        a trial is judged by: its `last`, the average of all it reported (`avg`) or of its last ones (`last-5-avg`,
+        `last-10-avg`), or the best it ever reported (`all`). With `filter_nan_and_inf`, a trial whose value is nan or
+        infinite is never the best; without, nan is worse than any number.
         """
         scopes.check_scope(scope)
         if metric is None and self._search.metric is None and len(self._trials) == 1:
             return self._result(self._trials[0])
-        metric, mode = self._what(metric, mode, "get_best_result")
+        metric, mode = self._resolve_metric(metric, mode, "get_best_result")
         scored = (
             (trial, found)
             for trial in self._trials
             if (found := self._score(trial, metric, mode, scope, filter_nan_and_inf)) is not None
         )
-        leading = scopes.best(scored, mode)
+        leading = scopes.select_best(scored, mode)
         if leading is None:
-            raise RuntimeError(self._why_none_is_best(metric, scope))
+            raise RuntimeError(self._explain_no_best(metric, scope))
         return self._result(leading[0])
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
-        """A pandas DataFrame with one row for each trial: its last metrics, nested ones as `eval/loss`, its
-        configuration as `config/lr`, its `status`, why it was stopped or failed, and its directory as `logdir`.
+        """A pandas DataFrame with one row per trial.
 
-        With `filter_metric`, each row has the report in which that metric was lowest (`filter_mode="min"`) or highest.
-        Of a trial that has not reported anything, or not the metric, the metrics are empty.
+        Columns are its last metrics, nested ones as `eval/loss`, its configuration as `config/lr`, its `status`, why it
+        was stopped or failed, and its directory as `logdir`. With `filter_metric`, each row is the report in which that
+        metric was lowest (`filter_mode="min"`) or highest. The metrics are empty for a trial that has not reported
+        anything, or not that metric.
         """
         if filter_metric is None and filter_mode is not None:
             raise ValueError(f"filter_mode={filter_mode!r} is given without filter_metric: name the metric it is for")
         if filter_metric is not None:
-            filter_metric, filter_mode = self._what(filter_metric, filter_mode, "get_dataframe", "filter_")
+            filter_metric, filter_mode = self._resolve_metric(filter_metric, filter_mode, "get_dataframe", "filter_")
             self._check_reported(filter_metric)
-        rows = [self._row(trial, filter_metric, filter_mode) for trial in self._trials]
-        frame = dataframe_of(rows)
+        rows = [self._build_row(trial, filter_metric, filter_mode) for trial in self._trials]
+        frame = to_dataframe(rows)
         if frame is None:
             import pandas
 
             frame = pandas.DataFrame()
-        return frame[sorted(frame.columns, key=_place)]
+        return frame[sorted(frame.columns, key=_column_rank)]
 
     def plot(self, kind: Kind = "all", metric: str | None = None, mode: str | None = None) -> Any:
-        """Figures of the search, by matplotlib: how good each configuration was (`parallel`), which parameters matter
-        (`importance`), each trial's curve (`curves`), or all of these.
+        """Plot the search with matplotlib.
 
-        `metric` and `mode` are those of `TuneConfig` where they are not given. What is returned has `savefig(path)`.
+        `kind` is the quality of each configuration (`parallel`), which parameters matter (`importance`), each trial's
+        curve (`curves`), or `all` of these.
+
+        `metric` and `mode` default to those of `TuneConfig`. The returned figure has `savefig(path)`.
         """
         from paceline.tune import plots
 
-        metric, mode = self._what(metric, mode, "plot")
+        metric, mode = self._resolve_metric(metric, mode, "plot")
         self._check_reported(metric)
-        plotted = [self._plotted(trial, metric) for trial in self._trials]
+        plotted = [self._to_plotted_trial(trial, metric) for trial in self._trials]
         return plots.plot(plotted, kind=kind, metric=metric, mode=mode, space=self._space())
 
     def _space(self) -> Mapping[str, Any] | None:
-        """As it was described when the search began; None where it holds what has no description."""
+        """The space as described when the search began; None if it contains something that has no description."""
         try:
-            space: Mapping[str, Any] = param_space_of(self._search.described["space"])
+            space: Mapping[str, Any] = rebuild_param_space(self._search.description["space"])
         except (KeyError, TypeError, ValueError):
             return None
         return space
 
-    def _plotted(self, trial: Trial, metric: str) -> PlottedTrial:
+    def _to_plotted_trial(self, trial: Trial, metric: str) -> PlottedTrial:
         from paceline.tune.plots import PlottedTrial
 
-        rows = self._history.of(trial.trial_id)
+        rows = self._history.reports_of(trial.trial_id)
         curve = [
             (int(row["training_iteration"]), float(value))
             for row in rows
-            if (value := scopes.value_of(row, metric)) is not None
+            if (value := scopes.get_metric_value(row, metric)) is not None
         ]
         return PlottedTrial(
             trial_id=trial.trial_id,
@@ -215,12 +224,12 @@ class ResultGrid:
     def _result(self, trial: Trial) -> Result:
         found = self._results.get(trial.trial_id)
         if found is None:
-            runs = self._search.standing[trial.trial_id].runs
+            runs = self._search.trial_records[trial.trial_id].runs
             found = Result(trial, runs, self._home, self._history, self._errors.get(trial.trial_id))
             self._results[trial.trial_id] = found
         return found
 
-    def _what(self, metric: str | None, mode: str | None, asked: str, prefix: str = "") -> tuple[str, str]:
+    def _resolve_metric(self, metric: str | None, mode: str | None, asked: str, prefix: str = "") -> tuple[str, str]:
         metric = metric if metric is not None else self._search.metric
         mode = mode if mode is not None else self._search.mode
         if metric is None:
@@ -241,21 +250,21 @@ class ResultGrid:
     def _score(self, trial: Trial, metric: str, mode: str, scope: str, only_finite: bool) -> float | None:
         if trial.last_result is None:
             return None
-        last = scopes.value_of(trial.last_result, metric)
+        last = scopes.get_metric_value(trial.last_result, metric)
         values = [last] if scope == "last" and last is not None else self._values(trial, metric)
-        return scopes.score(values, scope, mode, only_finite=only_finite)
+        return scopes.score_values(values, scope, mode, only_finite=only_finite)
 
     def _values(self, trial: Trial, metric: str) -> list[float]:
-        found = (scopes.value_of(row, metric) for row in self._history.of(trial.trial_id))
+        found = (scopes.get_metric_value(row, metric) for row in self._history.reports_of(trial.trial_id))
         return [value for value in found if value is not None]
 
-    def _row(self, trial: Trial, metric: str | None, mode: str | None) -> dict[str, Any]:
+    def _build_row(self, trial: Trial, metric: str | None, mode: str | None) -> dict[str, Any]:
         if metric is None or mode is None:
-            metrics = users_first(trial.last_result) if trial.last_result is not None else {}
+            metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else {}
         else:
-            rows = self._history.of(trial.trial_id)
-            scored = ((row, value) for row in rows if (value := scopes.value_of(row, metric)) is not None)
-            leading = scopes.best(scored, mode)
+            rows = self._history.reports_of(trial.trial_id)
+            scored = ((row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None)
+            leading = scopes.select_best(scored, mode)
             metrics = leading[0] if leading is not None else {}
         own = {name: value for name, value in metrics.items() if name != "config"}
         return {
@@ -269,9 +278,9 @@ class ResultGrid:
 
     def _check_reported(self, metric: str) -> None:
         if not any(self._values(trial, metric) for trial in self._trials):
-            raise RuntimeError(self._why_none_is_best(metric, "all"))
+            raise RuntimeError(self._explain_no_best(metric, "all"))
 
-    def _why_none_is_best(self, metric: str, scope: str) -> str:
+    def _explain_no_best(self, metric: str, scope: str) -> str:
         if not self._trials:
             return "no trial was run, so there is no best one"
         if all(trial.last_result is None for trial in self._trials):
@@ -282,7 +291,7 @@ class ResultGrid:
                 f"no trial has a value of {metric!r} that is a finite number, in scope={scope!r}: all are nan or "
                 "infinite\n\nhint: filter_nan_and_inf=False takes them as they are"
             )
-        others = [looked_up(trial.last_result, metric) for trial in self._trials]
+        others = [get_metric(trial.last_result, metric) for trial in self._trials]
         other = next((value for value in others if value is not None), None)
         if other is not None:
             return f"{metric!r} is not a number that trials could be compared by: {other!r:.200} was reported"
@@ -292,18 +301,20 @@ class ResultGrid:
         names: dict[str, None] = {}
         for trial in self._trials:
             if trial.last_result is not None:
-                own = {name: value for name, value in trial.last_result.items() if name not in FILLED}
-                names |= dict.fromkeys(flat(own))
+                own = {name: value for name, value in trial.last_result.items() if name not in ADDED_METRICS}
+                names |= dict.fromkeys(flatten_metrics(own))
         if not names:
             return ""
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"; reported were {', '.join(list(names)[:_NAMED])}{more}"
 
 
-def _place(column: str) -> int:
-    """Of a column: what was reported, what the search adds to it, the configuration, why it ended and where it is."""
+def _column_rank(column: str) -> int:
+    """Sort key for columns: reported metrics, added metrics, configuration, then why the trial ended and its
+    location.
+    """
     if column.startswith("config/"):
-        return len(_ABOUT) + 1
-    if column in _LAST:
-        return len(_ABOUT) + 2
-    return _ABOUT.index(column) + 1 if column in _ABOUT else 0
+        return len(_ADDED_COLUMNS) + 1
+    if column in _LAST_COLUMNS:
+        return len(_ADDED_COLUMNS) + 2
+    return _ADDED_COLUMNS.index(column) + 1 if column in _ADDED_COLUMNS else 0

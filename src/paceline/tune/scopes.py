@@ -1,4 +1,4 @@
-"""How good a trial was, by what it reported: the scopes of `get_best_result`. Pure: numbers in, a number out."""
+"""Scores a trial by its reports: the scopes of `get_best_result`. Pure: numbers in, a number out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
-from paceline._core.plain import looked_up
+from paceline._core.plain_values import get_metric
 
 Scope = Literal["all", "last", "avg", "last-5-avg", "last-10-avg"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 MODES = ("min", "max")
 
 _AVERAGED = {"avg": 0, "last-5-avg": 5, "last-10-avg": 10}
-"""Of how many values from the end the average is; 0: of all."""
+"""How many of the last values are averaged; 0: all."""
 
 T = TypeVar("T")
 
@@ -28,35 +28,35 @@ def check_mode(mode: object, argument: str = "mode") -> None:
         raise ValueError(f"{argument}={mode!r} is neither 'min' nor 'max'")
 
 
-def value_of(metrics: Any, metric: str) -> float | None:
-    """A metric under its name, or under a path such as `eval/loss`; None where it is not there, or no number."""
-    found = looked_up(metrics, metric)
+def get_metric_value(metrics: Any, metric: str) -> float | None:
+    """Look up a metric by name or by a path such as `eval/loss`; None if it is missing or not a number."""
+    found = get_metric(metrics, metric)
     return found if isinstance(found, int | float) else None
 
 
 def is_better(value: float, other: float, mode: str) -> bool:
-    """Whether it beats the other. nan beats nothing, and everything else beats nan."""
+    """Whether `value` beats `other`. nan beats nothing, and everything else beats nan."""
     if math.isnan(value) or math.isnan(other):
         return math.isnan(other) and not math.isnan(value)
     return value > other if mode == "max" else value < other
 
 
-def score(values: Sequence[float], scope: str, mode: str, *, only_finite: bool) -> float | None:
-    """What a trial that reported these values of a metric is compared by; None: it is not compared.
+def score_values(values: Sequence[float], scope: str, mode: str, *, only_finite: bool) -> float | None:
+    """Return the value a trial with these reports is compared by; None: it is not compared.
 
-    `only_finite`: of `all` values, those that are nan or infinite are passed over; a last value or an average that is
-    not finite counts as none.
+    `only_finite`: the scope `all` skips values that are nan or infinite; a last value or an average that is not finite
+    counts as None.
     """
     if scope == "all" and only_finite:
         values = [value for value in values if math.isfinite(value)]
     if not values:
         return None
-    found = _in_scope(values, scope, mode)
+    found = _values_in_scope(values, scope, mode)
     return found if not only_finite or math.isfinite(found) else None
 
 
-def best(scored: Iterable[tuple[T, float]], mode: str) -> tuple[T, float] | None:
-    """The one with the best score; of equals the first."""
+def select_best(scored: Iterable[tuple[T, float]], mode: str) -> tuple[T, float] | None:
+    """Return the item with the best score; the first in a tie."""
     leading: tuple[T, float] | None = None
     for candidate in scored:
         if leading is None or is_better(candidate[1], leading[1], mode):
@@ -64,17 +64,17 @@ def best(scored: Iterable[tuple[T, float]], mode: str) -> tuple[T, float] | None
     return leading
 
 
-def _in_scope(values: Sequence[float], scope: str, mode: str) -> float:
+def _values_in_scope(values: Sequence[float], scope: str, mode: str) -> float:
     if scope == "last":
         return values[-1]
     if scope == "all":
-        leading = best(((value, value) for value in values), mode)
+        leading = select_best(((value, value) for value in values), mode)
         assert leading is not None
         return leading[0]
     taken = values[-_AVERAGED[scope] :]
     try:
         return math.fsum(taken) / len(taken)
-    except (OverflowError, ValueError):  # Numbers that no float holds; or infinities of both signs.
+    except (OverflowError, ValueError):  # Numbers beyond the range of floats, or infinities of both signs.
         total = sum(_as_float(value) for value in taken)
         return total / len(taken)
 

@@ -1,4 +1,4 @@
-"""The stoppers, under the name by which Ray Tune's users import them."""
+"""The stoppers under their Ray Tune import path."""
 
 from paceline.tune.stoppers import __all__ as __all__
 from paceline.tune.stoppers import __getattr__ as __getattr__

@@ -1,8 +1,8 @@
-"""What a person sees of a search: one table that is redrawn, or a line for each thing that happened.
+"""The terminal view of a search: one table that is redrawn, or a line per event.
 
-Ours goes to standard error. What rank 0 of a trial prints goes to standard output with the trial before it, `[00003]`,
-and appears above the table; everything that every rank printed is in the log files of the trial's run. In a notebook
-the table is in the cell's output: `notebook.py`.
+Our output goes to standard error. Output of a trial's rank 0 goes to standard output with the trial as prefix,
+`[00003]`, and appears above the table; the complete output of every rank is in the log files of the trial's run. In a
+notebook, the table is in the cell's output: `notebook.py`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from paceline._control.events import Failure
+from paceline._control.events import WorkerFailure
 from paceline._control.run import Run
-from paceline._storage.layout import Layout
-from paceline._view import words
-from paceline.train import region
+from paceline._storage.run_layout import RunLayout
+from paceline._view import formatting
+from paceline.train import terminal_region
 from paceline.train.notebook import is_in_notebook
-from paceline.train.terminal import Sink, Terminal
+from paceline.train.terminal import OutputSink, Terminal
 from paceline.tune.drive.events import Event, SearchEnded, TrialEnded
-from paceline.tune.drive.state import Search
-from paceline.tune.lines import Lines
+from paceline.tune.drive.search_state import Search
+from paceline.tune.log_lines import SearchLogLines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-REDRAWN_S = 0.25
-"""The table is redrawn so often at most."""
-_SHARE = 20
-"""And so rarely that drawing takes at most this part of the time, one in twenty."""
+REDRAW_S = 0.25
+"""Minimum time between redraws of the table."""
+_DRAW_TIME_FACTOR = 20
+"""Redraw less often if drawing is slow: it takes at most one twentieth of the time."""
 
 
-def terminal_of(name: str, uri: str, verbosity: int, out: TextIO | None = None) -> SearchTerminal:
-    """A table in a notebook and where standard error is a terminal that can be redrawn, lines elsewhere.
+def make_search_terminal(name: str, uri: str, verbosity: int, out: TextIO | None = None) -> SearchTerminal:
+    """Create a table in a notebook or on a terminal that can be redrawn, lines elsewhere.
 
     `name` and `uri` are the search's; `verbosity` as in `Settings`.
     """
@@ -49,12 +49,12 @@ def terminal_of(name: str, uri: str, verbosity: int, out: TextIO | None = None) 
 
         console = Console(file=stream, highlight=False, markup=False, emoji=False)
         if not console.is_dumb_terminal:
-            return TableTerminal(name, uri, verbosity, console)
+            return TableSearchTerminal(name, uri, verbosity, console)
     return SearchTerminal(name, uri, verbosity, out)
 
 
 class SearchTerminal:
-    """Says what happens, in lines. May be told and written to by several threads."""
+    """Prints events as lines. Safe to call from several threads."""
 
     def __init__(
         self,
@@ -67,32 +67,32 @@ class SearchTerminal:
         self.verbosity = verbosity
         self._out = out
         self._clock = clock
-        self._lines = Lines(name, uri, verbosity)
+        self._lines = SearchLogLines(name, uri, verbosity)
         self._lock = threading.RLock()
 
     def say(self, text: str, *, error: bool = False) -> None:
-        """A line of ours; with verbosity 0, only an error."""
+        """Print a line of ours; with verbosity 0, only errors."""
         if self.verbosity >= 1 or error:
             with self._lock:
                 self._write(f"paceline: {text}\n")
 
-    def saw(self, event: Event, search: Search) -> None:
-        """An event took effect, and this is the search after it."""
+    def on_event(self, event: Event, search: Search) -> None:
+        """Handle an event that has been applied to `search`."""
         if self.verbosity >= 1:
-            for line in self._lines.of(event, search, self._clock()):
+            for line in self._lines.format_event(event, search, self._clock()):
                 self.say(line)
 
     def tick(self, search: Search, now: float) -> None:
-        """Time passes by; `now` is that of the wall clock."""
+        """Called periodically; `now` is the wall clock time."""
         if self.verbosity >= 1:
-            for line in self._lines.tick(search, self._clock()):
+            for line in self._lines.format_summary(search, self._clock()):
                 self.say(line)
 
     def close(self) -> None:
-        """Nothing follows. May be called more than once."""
+        """No more output follows. May be called more than once."""
 
-    def pass_on(self, text: str) -> None:
-        """What a trial printed: whole lines, each with the trial before it."""
+    def write_trial_output(self, text: str) -> None:
+        """Write a trial's output: whole lines, each prefixed with the trial."""
         with self._lock:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -103,8 +103,8 @@ class SearchTerminal:
         out.flush()
 
 
-class DrawnTerminal(SearchTerminal):
-    """Has a picture of the search that is brought up to date, and says in lines what is not in it."""
+class LiveSearchTerminal(SearchTerminal):
+    """Keeps a live view of the search up to date, and prints as lines what the view does not show."""
 
     def __init__(
         self,
@@ -114,19 +114,19 @@ class DrawnTerminal(SearchTerminal):
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        from paceline.tune.table import Drawn
+        from paceline.tune.trial_table import TrialTableState
 
         super().__init__(name, uri, verbosity, out, clock)
-        self._drawn = Drawn(name, uri)
+        self._table_state = TrialTableState(name, uri)
         self._drawn_at = -float("inf")
-        self._pause_s = REDRAWN_S
+        self._pause_s = REDRAW_S
 
-    def saw(self, event: Event, search: Search) -> None:
+    def on_event(self, event: Event, search: Search) -> None:
         if isinstance(event, TrialEnded) and event.ending != "interrupted":
-            self._drawn.saw_end(event.trial)
+            self._table_state.add_ended_trial(event.trial)
         if isinstance(event, SearchEnded):
             self._draw_last(search)
-        for line in self._said(event, search):
+        for line in self._select_lines(event, search):
             self.say(line)
 
     def tick(self, search: Search, now: float) -> None:
@@ -134,25 +134,25 @@ class DrawnTerminal(SearchTerminal):
         if began - self._drawn_at >= self._pause_s:
             self._draw(search, now)
             self._drawn_at = self._clock()
-            self._pause_s = max(REDRAWN_S, _SHARE * (self._drawn_at - began))
+            self._pause_s = max(REDRAW_S, _DRAW_TIME_FACTOR * (self._drawn_at - began))
 
-    def _said(self, event: Event, search: Search) -> list[str]:
+    def _select_lines(self, event: Event, search: Search) -> list[str]:
         if self.verbosity >= 2 or isinstance(event, SearchEnded):
-            return self._lines.of(event, search, self._clock())
+            return self._lines.format_event(event, search, self._clock())
         if isinstance(event, TrialEnded) and event.ending == "failed":
-            return self._lines.of(event, search, self._clock())
+            return self._lines.format_event(event, search, self._clock())
         return []
 
     def _draw(self, search: Search, now: float) -> None:
         raise NotImplementedError
 
     def _draw_last(self, search: Search) -> None:
-        """The search has ended."""
+        """Draw the final state of the search."""
         raise NotImplementedError
 
 
-class TableTerminal(DrawnTerminal):
-    """Redraws one table. What is printed meanwhile, by anybody, appears above it.
+class TableSearchTerminal(LiveSearchTerminal):
+    """Redraws one table. Anything printed meanwhile, by anybody, appears above it.
 
     The cursor is never hidden and the screen never switched, so there is nothing to restore when the process is killed.
     """
@@ -173,7 +173,7 @@ class TableTerminal(DrawnTerminal):
             console=console,
             auto_refresh=False,
             transient=True,
-            # Where standard output goes to a file, it is to go there.
+            # If standard output is redirected to a file, leave it alone.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=True,
         )
@@ -182,28 +182,28 @@ class TableTerminal(DrawnTerminal):
     def close(self) -> None:
         self._erase()
 
-    def pass_on(self, text: str) -> None:
+    def write_trial_output(self, text: str) -> None:
         if self._is_live and sys.stdout.isatty():
             with self._lock:
                 self._write(text)
         else:
-            super().pass_on(text)
+            super().write_trial_output(text)
 
     def _draw(self, search: Search, now: float) -> None:
-        from paceline.tune.table import picture
+        from paceline.tune.trial_table import build_table
 
         with self._lock:
             if self._live is None:
                 return
             if not self._is_live:
-                if not region.taken():
+                if not terminal_region.acquire_terminal():
                     return
                 self._live.start()
                 self._console.show_cursor(True)
                 self._is_live = True
                 atexit.register(self._erase)
             width, height = self._console.size
-            self._live.update(picture(search, self._drawn, now, width, height), refresh=True)
+            self._live.update(build_table(search, self._table_state, now, width, height), refresh=True)
 
     def _draw_last(self, search: Search) -> None:
         self._erase()
@@ -214,7 +214,7 @@ class TableTerminal(DrawnTerminal):
             if live is not None and self._is_live:
                 self._is_live = False
                 live.stop()
-                region.given_back()
+                terminal_region.release_terminal()
                 atexit.unregister(self._erase)
 
     def _write(self, text: str) -> None:
@@ -228,41 +228,41 @@ class TableTerminal(DrawnTerminal):
 
 
 class TrialTerminal(Terminal):
-    """The terminal of one trial's run: passes on what rank 0 prints, and says of the run only what went wrong."""
+    """The terminal of one trial's run: forwards the output of rank 0, and otherwise prints only problems."""
 
-    def __init__(self, trial_id: str, layout: Layout, above: SearchTerminal, notice_s: float) -> None:
+    def __init__(self, trial_id: str, layout: RunLayout, above: SearchTerminal, notice_s: float) -> None:
         super().__init__(layout, min(above.verbosity, 1), notice_s)
         self._trial_id = trial_id
         self._above = above
-        self._printed = _Printed(above)
+        self._output = _TrialOutput(above)
         self._failure = ""
 
     def say(self, text: str, *, error: bool = False) -> None:
         if error or self._above.verbosity >= 2:
             self._above.say(f"trial {self._trial_id}: {text}", error=error)
 
-    def _say_again(self, text: str) -> None:
-        because = f" after {words.first_line(self._failure)}" if self._failure else ""
+    def _announce_restart(self, text: str) -> None:
+        because = f" after {formatting.first_line(self._failure)}" if self._failure else ""
         self._above.say(f"trial {self._trial_id} is tried again{because}: {text}")
         self._failure = ""
 
-    def _show_failure(self, run: Run, failure: Failure) -> None:
+    def _show_failure(self, run: Run, failure: WorkerFailure) -> None:
         self._failure = failure.message
         super()._show_failure(run, failure)
 
     def _prefix(self, rank: int) -> str:
         return f"[{self._trial_id}] " if rank == 0 else f"[{self._trial_id} rank {rank}] "
 
-    def _sink(self) -> Sink:
-        return self._printed
+    def _worker_output(self) -> OutputSink:
+        return self._output
 
 
-class _Printed:
+class _TrialOutput:
     def __init__(self, above: SearchTerminal) -> None:
         self._above = above
 
     def write(self, text: str, /) -> Any:
-        self._above.pass_on(text)
+        self._above.write_trial_output(text)
 
     def flush(self) -> None:
-        """It is written at once."""
+        """Do nothing: output is not buffered."""

@@ -1,4 +1,4 @@
-"""What a search knows of one trial: what schedulers, searchers and stoppers are shown."""
+"""The state of one trial, as schedulers, searchers and stoppers see it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Status = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 
 
 @dataclass(frozen=True)
-class Saved:
+class TrialCheckpoint:
     """A committed checkpoint of a trial."""
 
     run: str
     """The name of the run that committed it, in the search's directory."""
     seq: int
-    """Of the report that brought it, in that run."""
+    """The number of the report that brought it, in that run."""
     name: str
     iteration: int
     """The trial's `training_iteration` at that report."""
@@ -24,22 +24,22 @@ class Saved:
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial as it stands: what schedulers and callbacks are handed. A later state is a new `Trial`."""
+    """The state of a trial at one moment, for schedulers and callbacks. A later state is a new `Trial`."""
 
     trial_id: str
-    """Its number, as `00012`: the same whenever the search is continued."""
+    """Its number, such as `00012`: it stays the same when the search is resumed."""
     config: Mapping[str, Any]
     status: Status = "PENDING"
     last_result: Mapping[str, Any] | None = None
     """The metrics of its last report, with `training_iteration`, `time_total_s`, `trial_id` and `config`."""
-    checkpoint: Saved | None = None
-    """The last that is committed."""
+    checkpoint: TrialCheckpoint | None = None
+    """The last committed one."""
     iteration: int = 0
-    """How many reports it has made, those of the checkpoint it was cloned from included."""
+    """How many reports it has made, including those before the checkpoint it was cloned from."""
     why: str = ""
-    """Why it was stopped or paused, or what it failed with."""
-    lineage: tuple[Saved, ...] = field(default=())
-    """The checkpoints of other trials that it was cloned from, in order."""
+    """Why it was stopped or paused, or the error it failed with."""
+    lineage: tuple[TrialCheckpoint, ...] = field(default=())
+    """The checkpoints of other trials it was cloned from, in order."""
 
     @property
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""TuneConfig: what is searched for, how much, by whom."""
+"""TuneConfig: what to search for, how many trials, and with which searcher and scheduler."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.tune.search.searcher import Searcher
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """What a search is for.
+    """Settings of a search.
 
-    `metric` is a name that trials report, or a path such as `eval/loss`; `mode` says whether it is to be small
-    (`"min"`) or large (`"max"`). `num_samples` trials are made; with `grid_search` in the space, the whole grid so
-    often; -1: without end, until `time_budget_s` (seconds, or a `timedelta`) is over. At most `max_concurrent_trials`
-    run at a time, and no more than there is room for. `search_alg` suggests configurations (random ones and grids by
-    default), `scheduler` stops trials that are not worth their time (none by default). With the same `seed` a search
-    makes the same trials.
+    `metric` is a name that trials report, or a path such as `eval/loss`; `mode` is `"min"` or `"max"`. `num_samples` is
+    the number of trials; with `grid_search` in the space, the number of times the whole grid is run; -1 means
+    unlimited, until `time_budget_s` (seconds, or a `timedelta`) is over. At most `max_concurrent_trials` run at a time,
+    and no more than the resources allow. `search_alg` suggests configurations (random ones and grids by default);
+    `scheduler` stops trials that are not promising (none by default). With the same `seed`, a search makes the same
+    trials.
     """
 
     metric: str | None = None
@@ -30,7 +30,7 @@ class TuneConfig:
     max_concurrent_trials: int | None = None
     time_budget_s: float | timedelta | None = None
     reuse_actors: bool | None = None
-    """Taken for the sake of scripts that set it: here each trial has a process of its own, which starts at once."""
+    """Accepted for scripts that set it, and ignored: each trial has its own process, which starts at once."""
     seed: int | None = None
 
     def __post_init__(self) -> None:

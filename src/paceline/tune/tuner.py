@@ -1,4 +1,4 @@
-"""Tuner: keeps the arguments, makes a plan of them, has the search driven, returns a ResultGrid."""
+"""Tuner: checks its arguments, makes a plan from them, drives the search and returns a ResultGrid."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 
 from paceline._core import settings
 from paceline._core.errors import PreemptionError
-from paceline._engine.local.launch import prewarm
-from paceline._storage.home import Home, joined
-from paceline.train.config import RunConfig, as_config
-from paceline.train.drive import Seams, SignalInterrupts, played
+from paceline._engine.local.launchers import prewarm
+from paceline._storage.run_location import RunLocation, join_storage_path
+from paceline.train.config import RunConfig, coerce_config
 from paceline.train.result import Result
+from paceline.train.run_driver import RunEnvironment, SignalInterrupts, execute_run
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
-from paceline.tune.drive import book
-from paceline.tune.drive.advice import Advice
-from paceline.tune.drive.book import Held
-from paceline.tune.drive.callbacks import Callbacks
-from paceline.tune.drive.described import Before, check_same, described
-from paceline.tune.drive.events import SearchStarted, raw, unraw
-from paceline.tune.drive.loop import SearchDriver
-from paceline.tune.drive.plan import Life, Outcome, Plan
-from paceline.tune.drive.room import SearchRoom, TrialPart, room_of
-from paceline.tune.drive.runner import FailedBefore
-from paceline.tune.drive.state import Search
-from paceline.tune.history import FILLED, search_told_by
+from paceline.tune.drive import search_storage
+from paceline.tune.drive.advisers import SearchAdvisers
+from paceline.tune.drive.callbacks import SearchCallbacks
+from paceline.tune.drive.events import SearchStarted, decode_raw, encode_raw
+from paceline.tune.drive.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
+from paceline.tune.drive.search_description import PreviousSearch, check_same_space, describe_search
+from paceline.tune.drive.search_driver import SearchDriver
+from paceline.tune.drive.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
+from paceline.tune.drive.search_state import Search
+from paceline.tune.drive.search_storage import OpenSearch
+from paceline.tune.drive.trial_run import FailedEarlierError
+from paceline.tune.report_history import ADDED_METRICS, replay_search
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.schedulers.fifo import FIFOScheduler
 from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -40,18 +40,18 @@ from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
 from paceline.tune.stoppers import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
-from paceline.tune.terminal import SearchTerminal, TrialTerminal, terminal_of
-from paceline.tune.trainables.ahead import used_by
-from paceline.tune.trainables.plans import planned
+from paceline.tune.terminal import SearchTerminal, TrialTerminal, make_search_terminal
+from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.preloads import find_preloads
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
 
-PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.work", "paceline.train.trainer")
-"""What workers of trials find imported: each of them would take a quarter of a second for it."""
+PRELOADED = ("paceline.tune.session", "paceline.tune.trainables.trial_functions", "paceline.train.trainer")
+"""Preloaded for trial workers: importing these takes each a quarter of a second."""
 
 
 class Tuner:
-    """Searches for the best of many runs.
+    """Searches for the best configuration among many runs.
 
         def train_func(config):
             for step in range(10):
@@ -65,12 +65,12 @@ class Tuner:
         best = tuner.fit().get_best_result()
 
     `trainable` is a function of a configuration, a `tune.Trainable` class, or a trainer, into which a `param_space`
-    such as `{"train_loop_config": {...}, "scaling_config": {...}}` is merged. `run_config` says what the search is
-    called and where it is kept; by default it is the trainer's own. A script that runs again with the same name and
-    path continues the search: finished trials are kept, the others go on from their last checkpoints.
+    such as `{"train_loop_config": {...}, "scaling_config": {...}}` is merged. `run_config` sets the search's name and
+    storage location; by default it is the trainer's own. A script that runs again with the same name and path resumes
+    the search: finished trials are kept, the others resume from their last checkpoints.
     """
 
-    _seams: Seams = Seams()
+    _run_environment: RunEnvironment = RunEnvironment()
 
     def __init__(
         self,
@@ -85,57 +85,57 @@ class Tuner:
                 "Tuner needs a trainable: a function of a configuration, a tune.Trainable class or a trainer"
             )
         self.trainable = trainable
-        self.tune_config: TuneConfig = as_config(TuneConfig, tune_config, "tune_config")
-        self.run_config = _run_config_of(run_config, trainable)
+        self.tune_config: TuneConfig = coerce_config(TuneConfig, tune_config, "tune_config")
+        self.run_config = _resolve_run_config(run_config, trainable)
         if self.run_config.detached:
             raise ValueError(
                 "RunConfig(detached=True) is for a single run: the driver of a search is this script\n\n"
                 "hint: submit the script itself as a job of the cluster"
             )
-        self._planned = planned(trainable)
-        self._planned.check(self.run_config)
+        self._trainable_plan = make_trainable_plan(trainable)
+        self._trainable_plan.check(self.run_config)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
         stop = getattr(self.run_config, "stop", None)
         self._stopper = stopper_of(stop) if stop is not None else None
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()
         self._scheduler: TrialScheduler = self.tune_config.scheduler or FIFOScheduler()
-        self._unused: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
-        self._take_up = TakeUp()
+        self._initial_advisers: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
+        self._resume_policy = ResumePolicy()
         self._grid: ResultGrid | None = None
         assert self.run_config.name is not None
-        self._callbacks = Callbacks(self.run_config.callbacks, self.run_config.name)
+        self._callbacks = SearchCallbacks(self.run_config.callbacks, self.run_config.name)
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
     def fit(self) -> ResultGrid:
         """Search until no trial is left, the time is over, or a stopper ends it.
 
         A failed trial does not fail the search: its error is in the result. Ctrl-C once stops every trial at its next
-        report and returns what there is; twice stops now. The same script continues the search.
+        report and returns the results so far; twice stops immediately. The same script resumes the search.
         """
         home = self.run_config.home
-        prewarm(*PRELOADED, *used_by(getattr(self.trainable, "trainable", self.trainable)))
+        prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
-        terminal = terminal_of(home.name, home.uri, verbosity)
+        terminal = make_search_terminal(home.name, home.uri, verbosity)
         try:
-            with book.opened(home, self._seams, terminal.say) as held:
-                outcome = self._driven(held, terminal)
+            with search_storage.open_search(home, self._run_environment, terminal.say) as held:
+                outcome = self._drive_search(held, terminal)
         finally:
             terminal.close()
-        self._grid = self._results(outcome.errors)
-        return self._ended(outcome, self._grid)
+        self._grid = self._load_results(outcome.errors)
+        return self._raise_or_return(outcome, self._grid)
 
     def get_results(self) -> ResultGrid:
-        """What there is so far of the search, read from where it is kept."""
+        """The results of the search so far, read from storage."""
         if self._grid is None:
-            self._grid = self._results()
+            self._grid = self._load_results()
         return self._grid
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
-        """Whether a search lies at this path."""
-        return book.is_search(Home.of_path(os.fspath(path), storage_filesystem))
+        """Whether there is a search at this path."""
+        return search_storage.is_search(RunLocation.from_path(os.fspath(path), storage_filesystem))
 
     @classmethod
     def restore(
@@ -151,15 +151,15 @@ class Tuner:
         tune_config: TuneConfig | Mapping[str, Any] | None = None,
         run_config: RunConfig | Mapping[str, Any] | None = None,
     ) -> Tuner:
-        """A tuner that goes on with the search at this path.
+        """Return a tuner that resumes the search at this path.
 
-        Functions and objects are not kept with a search, since they would have to be pickles: the trainable is given
-        again, and so is a space with functions or objects in it, and a `tune_config` with a searcher or a scheduler
-        of your own. `resume_errored` lets trials that had failed go on from their last checkpoint, `restart_errored`
-        runs them anew.
+        Functions and objects are not stored with a search, since they would have to be pickled. So pass the trainable
+        again, and also a space with functions or objects in it, and a `tune_config` with a searcher or a scheduler of
+        your own. `resume_errored` resumes failed trials from their last checkpoint; `restart_errored` restarts them
+        from scratch.
         """
-        home = Home.of_path(os.fspath(path), storage_filesystem)
-        if not book.is_search(home):
+        home = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        if not search_storage.is_search(home):
             raise ValueError(f"there is no search at {os.fspath(path)}: its path is RunConfig's storage_path and name")
         if trainable is None:
             raise ValueError(
@@ -168,100 +168,106 @@ class Tuner:
             )
         if resume_errored and restart_errored:
             raise ValueError("resume_errored and restart_errored exclude one another")
-        before = Before(home)
+        before = PreviousSearch(home)
         place = {"name": home.name, "storage_path": home.storage_path, "storage_filesystem": storage_filesystem}
-        asked = _run_config_of(run_config, trainable)
+        asked = _resolve_run_config(run_config, trainable)
         tuner = cls(
             trainable,
             param_space=param_space if param_space is not None else before.param_space(),
             tune_config=tune_config if tune_config is not None else before.tune_config(),
             run_config=dataclasses.replace(asked, **place),
         )
-        tuner._take_up = TakeUp(resume_unfinished, "resume" if resume_errored else "restart" if restart_errored else "")
+        tuner._resume_policy = ResumePolicy(
+            resume_unfinished, "resume" if resume_errored else "restart" if restart_errored else ""
+        )
         return tuner
 
-    def _driven(self, held: Held, terminal: SearchTerminal) -> Outcome:
-        before = next((event for event in reversed(held.past) if isinstance(event, SearchStarted)), None)
+    def _drive_search(self, held: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
+        before = next((event for event in reversed(held.past_events) if isinstance(event, SearchStarted)), None)
         if before is not None:
-            check_same(self._space, _described_in(before))
+            check_same_space(self._space, _decode_description(before))
         seed = self._seed(before)
-        advice = self._advice(seed)
-        room = room_of(self.run_config, terminal.say)
+        advice = self._make_advisers(seed)
+        room = open_search_capacity(self.run_config, terminal.say)
         callbacks = self._callbacks
-        driver = SearchDriver(self._plan(held, advice, room, callbacks, terminal, seed), held, self._seams)
+        driver = SearchDriver(
+            self._make_spec(held, advice, room, callbacks, terminal, seed), held, self._run_environment
+        )
         if driver.is_done:
             terminal.say(
                 f"search {self.run_config.name} is already complete: nothing is run. "
                 "Give it another name, or more num_samples, to search on"
             )
             return driver.outcome
-        interrupts = SignalInterrupts(_Asked(driver))
+        interrupts = SignalInterrupts(_SignalForwarder(driver))
         callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         with contextlib.closing(room), interrupts:
             return driver.drive()
 
-    def _plan(
+    def _make_spec(
         self,
-        held: Held,
-        advice: Advice,
-        room: SearchRoom,
-        callbacks: Callbacks,
+        held: OpenSearch,
+        advice: SearchAdvisers,
+        room: SearchCapacity,
+        callbacks: SearchCallbacks,
         terminal: SearchTerminal,
         seed: int,
-    ) -> Plan:
+    ) -> SearchSpec:
         config, home = self.tune_config, self.run_config.home
         notice_s = settings.load().report_notice_s
 
-        def play(trial: Trial, life: Life, part: TrialPart, seams: Seams) -> Result:
-            run_config = callbacks.for_trial(self._config_of_run(life.run))
-            trainer = self._planned.trainer(trial.config, run_config, life.initial)
-            site = part.site(trainer.scaling_config, run_config)
+        def run_trial(trial: Trial, life: TrialRunSpec, part: TrialAllocation, seams: RunEnvironment) -> Result:
+            run_config = callbacks.for_trial(self._make_trial_run_config(life.run))
+            trainer = self._trainable_plan.make_trainer(trial.config, run_config, life.initial)
+            site = part.make_target(trainer.scaling_config, run_config)
             asked = dataclasses.replace(
-                trainer._asked(site),
-                waits_in_reports=advice.is_waited_for,
-                pinned=life.pinned,
+                trainer._build_run_spec(site),
+                waits_in_reports=advice.must_wait_for_decisions,
+                pinned=life.pinned_seqs,
                 purpose=life.purpose,
             )
             shown = TrialTerminal(trial.trial_id, run_config.home.layout, terminal, notice_s)
-            return played(asked, shown, seams)
+            return execute_run(asked, shown, seams)
 
-        def started() -> SearchStarted:
+        def make_start_event() -> SearchStarted:
             return SearchStarted(
-                trainable=self._planned.name,
+                trainable=self._trainable_plan.name,
                 num_samples=config.num_samples,
                 seed=seed,
                 metric=config.metric,
                 mode=config.mode,
-                described=raw(described(self._space, config)),
-                at=self._seams.clock.wall(),
+                described=encode_raw(describe_search(self._space, config)),
+                at=self._run_environment.clock.wall(),
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 lease=held.lease.number,
             )
 
-        return Plan(
+        return SearchSpec(
             home=home,
-            advice=advice,
-            room=room,
-            needs=self._planned.needs,
-            play=play,
-            restored=self._space.restored,
-            started=started,
+            advisers=advice,
+            capacity=room,
+            resolve_needs=self._trainable_plan.resolve_needs,
+            run_trial=run_trial,
+            decode_config=self._space.decode_config,
+            make_start_event=make_start_event,
             num_trials=self._num_trials(),
             max_concurrent=config.max_concurrent_trials or None,
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
             observers=(terminal, callbacks),
             say=terminal.say,
-            reset_errored=self._take_up.reset_errored,
-            resume_unfinished=self._take_up.resume_unfinished,
+            reset_errored=self._resume_policy.reset_errored,
+            resume_unfinished=self._resume_policy.resume_unfinished,
             grace_s=settings.load().preemption_grace_s,
         )
 
-    def _config_of_run(self, run: str) -> RunConfig:
-        """Of a trial's run: the search's, but for its place, which is within the search."""
+    def _make_trial_run_config(self, run: str) -> RunConfig:
+        """Return the config of a trial's run: the search's, with a location inside the search."""
         home = self.run_config.home
-        return dataclasses.replace(self.run_config, name=run, storage_path=joined(home.storage_path, home.name))
+        return dataclasses.replace(
+            self.run_config, name=run, storage_path=join_storage_path(home.storage_path, home.name)
+        )
 
     def _num_trials(self) -> int | None:
         config = self.tune_config
@@ -274,60 +280,61 @@ class Tuner:
             return self.tune_config.seed
         return before.seed if before is not None else random.SystemRandom().getrandbits(31)
 
-    def _advice(self, seed: int) -> Advice:
+    def _make_advisers(self, seed: int) -> SearchAdvisers:
         config = self.tune_config
-        searcher, scheduler, stopper = self._advisers()
+        searcher, scheduler, stopper = self._copy_advisers()
         searcher.set_search_properties(
             config.metric, config.mode, self.param_space, num_samples=config.num_samples, seed=seed
         )
         scheduler.set_search_properties(config.metric, config.mode, seed=seed)
-        return Advice(searcher, scheduler, stopper, self._space.stored)
+        return SearchAdvisers(searcher, scheduler, stopper, self._space.encode_config)
 
-    def _advisers(self) -> tuple[Searcher, TrialScheduler, Stopper | None]:
-        """Those that were given, for the first search; for another one, as they were before that."""
-        if self._unused is None:
-            self._unused = copy.deepcopy((self._searcher, self._scheduler, self._stopper))
+    def _copy_advisers(self) -> tuple[Searcher, TrialScheduler, Stopper | None]:
+        """Return the given searcher, scheduler and stopper for the first search, and fresh copies for later ones."""
+        if self._initial_advisers is None:
+            self._initial_advisers = copy.deepcopy((self._searcher, self._scheduler, self._stopper))
             return self._searcher, self._scheduler, self._stopper
-        return copy.deepcopy(self._unused)
+        return copy.deepcopy(self._initial_advisers)
 
-    def _results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
+    def _load_results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
         home = self.run_config.home
-        search = search_told_by(book.past_of(home), self._space.restored)
+        search = replay_search(search_storage.load_past_events(home), self._space.decode_config)
         told = {
             trial: error
             for trial, error in (errors or {}).items()
-            if isinstance(error, Exception) and not isinstance(error, FailedBefore)  # Its run tells more of that one.
+            if isinstance(error, Exception)
+            and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
         }
-        return ResultGrid(search, home, told, self._space.restored)
+        return ResultGrid(search, home, told, self._space.decode_config)
 
-    def _ended(self, outcome: Outcome, grid: ResultGrid) -> ResultGrid:
+    def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid) -> ResultGrid:
         search = outcome.search
-        if outcome.failed_metric:
-            raise ValueError(_missing_metric(search, outcome.failed_metric))
+        if outcome.trial_without_metric:
+            raise ValueError(_explain_missing_metric(search, outcome.trial_without_metric))
         if getattr(self.run_config.failure_config, "fail_fast", False) == "raise":
             for error in outcome.errors.values():
                 raise error
-        if outcome.preempted:
+        if outcome.is_preempted:
             raise PreemptionError(
                 f"search {self.run_config.name} was preempted\n\n"
                 "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue it",
                 grid,
             )
-        if outcome.interrupted > 1:
+        if outcome.num_interrupts > 1:
             raise KeyboardInterrupt
         return grid
 
 
 @dataclasses.dataclass(frozen=True)
-class TakeUp:
-    """What becomes of trials that an earlier driver left."""
+class ResumePolicy:
+    """What to do with trials that an earlier driver left."""
 
     resume_unfinished: bool = True
     reset_errored: str = ""
 
 
-class _Asked:
-    """Signals, passed on to a search."""
+class _SignalForwarder:
+    """Forwards signals to a search."""
 
     def __init__(self, driver: SearchDriver) -> None:
         self._driver = driver
@@ -339,19 +346,19 @@ class _Asked:
         self._driver.request_preemption()
 
 
-def _run_config_of(given: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
+def _resolve_run_config(given: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
     if given is None and isinstance(trainable, DataParallelTrainer):
         return trainable.run_config
-    return given if isinstance(given, RunConfig) else as_config(TuneRunConfig, given, "run_config")
+    return given if isinstance(given, RunConfig) else coerce_config(TuneRunConfig, given, "run_config")
 
 
-def _described_in(event: SearchStarted) -> Any:
-    return unraw(event.described)
+def _decode_description(event: SearchStarted) -> Any:
+    return decode_raw(event.described)
 
 
-def _missing_metric(search: Search, trial_id: str) -> str:
+def _explain_missing_metric(search: Search, trial_id: str) -> str:
     last = search.trials[trial_id].last_result or {}
-    names = ", ".join(sorted(name for name in last if name not in FILLED)) or "nothing"
+    names = ", ".join(sorted(name for name in last if name not in ADDED_METRICS)) or "nothing"
     return (
         f"trial {trial_id} ended without ever reporting {search.metric!r}, the metric of TuneConfig; "
         f"it reported {names}\n\n"
@@ -360,7 +367,7 @@ def _missing_metric(search: Search, trial_id: str) -> str:
 
 
 def _check_metric(config: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> None:
-    """Whoever compares trials has to know by what."""
+    """Raise if a searcher or scheduler that compares trials has no metric."""
     if not scheduler.set_search_properties(config.metric, config.mode):
         raise ValueError(
             f"TuneConfig(metric={config.metric!r}, mode={config.mode!r}) and {type(scheduler).__name__}("

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from paceline.data.context import DataContext
-from paceline.data.exec.service import Service
+from paceline.data.exec.service import DataService
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def make_service():
         context.execution_options.resource_limits.cpu = cpu
         for name, value in changes.items():
             setattr(context, name, value)
-        made.append(Service(context))
+        made.append(DataService(context))
         return made[-1]
 
     yield make

@@ -6,7 +6,7 @@ Prints for each epoch how many numbers it saw and their sum. It waits for a line
 
 import sys
 
-from paceline.data.exec.remote import RemoteFeeds
+from paceline.data.exec.service_client import RemoteFeeds
 
 
 def main() -> None:

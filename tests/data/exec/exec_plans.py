@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.barriers import Ready
+from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
-from paceline.data.exec.pipeline import Pipeline, Task
-from paceline.data.plan import Map, Node, Read
-from paceline.data.position import Delivered
-from paceline.data.transform import Pool, Scope, Skipped, Transform
+from paceline.data.exec.pipeline import Pipeline, PipelineTask
+from paceline.data.plan import Map, PlanNode, Read
+from paceline.data.sharding import RowDelivery
+from paceline.data.transform import PoolSpec, SkippedRows, Transform, TransformScope
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Scaled(Transform):
     """Adds `by` times the number and, with `tell_process`, the id of the process."""
 
     by: int = 2
-    pool: Pool | None = None  # type: ignore[misc]
+    pool: PoolSpec | None = None  # type: ignore[misc]
     tell_process: bool = False
     keeps_rows = True
 
@@ -72,7 +72,7 @@ class Scaled(Transform):
     def name(self) -> str:
         return f"scaled({self.by})"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             made = block.with_column(f"by_{self.by}", block.column("number") * self.by)
             yield made.with_column("pid", np.full(block.num_rows, os.getpid())) if self.tell_process else made
@@ -83,11 +83,11 @@ class InBatches(Transform):
     """Regroups the rows of a unit; depends on where batches begin."""
 
     size: int = 4
-    pool: Pool | None = None  # type: ignore[misc]
+    pool: PoolSpec | None = None  # type: ignore[misc]
     keeps_rows = True
     name = "in_batches"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         held = Block.concat(blocks)
         for begin in range(0, held.num_rows, self.size):
             batch = held.slice(begin, begin + self.size)
@@ -98,7 +98,7 @@ class InBatches(Transform):
 class EvenOnly(Transform):
     name = "even_only"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield block.take(np.flatnonzero(block.column("number") % 2 == 0))
 
@@ -109,11 +109,11 @@ class AtNumber(Transform):
 
     at: int
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
             yield self.act(block, scope) if self.at in block.column("number") else block
 
-    def act(self, block: Block, scope: Scope) -> Block:
+    def act(self, block: Block, scope: TransformScope) -> Block:
         raise NotImplementedError
 
 
@@ -125,11 +125,11 @@ class Failing(AtNumber):
     skip: bool = False
     name = "failing"
 
-    def act(self, block: Block, scope: Scope) -> Block:
+    def act(self, block: Block, scope: TransformScope) -> Block:
         if not self.skip:
             raise self.error(f"cannot do {self.at}")
         row = int(np.flatnonzero(block.column("number") == self.at)[0])
-        scope.skipped.append(Skipped(scope.unit, row, 1, "cannot"))
+        scope.skipped.append(SkippedRows(scope.unit, row, 1, "cannot"))
         return block.take(np.flatnonzero(block.column("number") != self.at))
 
 
@@ -139,10 +139,10 @@ class Dying(AtNumber):
 
     notes: str = ""
     times: int = 1
-    pool: Pool | None = None  # type: ignore[misc]
+    pool: PoolSpec | None = None  # type: ignore[misc]
     name = "dying"
 
-    def act(self, block: Block, scope: Scope) -> Block:
+    def act(self, block: Block, scope: TransformScope) -> Block:
         died = len(list(Path(self.notes).glob("died-*")))
         if died < self.times:
             (Path(self.notes) / f"died-{died}").touch()
@@ -157,7 +157,7 @@ class Holding(AtNumber):
     notes: str
     name = "holding"
 
-    def act(self, block: Block, scope: Scope) -> Block:
+    def act(self, block: Block, scope: TransformScope) -> Block:
         (Path(self.notes) / "held").touch()
         while not (Path(self.notes) / "go").exists():
             time.sleep(0.005)
@@ -169,21 +169,21 @@ def numbers(num_units: int = 6, rows: tuple[int, ...] = (10, 5), **more: object)
 
 
 def pipeline(units: Sequence[Numbers], *chain: Transform) -> Pipeline:
-    return Pipeline(tuple(Task(unit, 0) for unit in units), (chain,))
+    return Pipeline(tuple(PipelineTask(unit, 0) for unit in units), (chain,))
 
 
-def plan(units: Sequence[Numbers], *transforms: Transform) -> Node:
-    node: Node = Read(Ready("numbers", tuple(units)))
+def plan(units: Sequence[Numbers], *transforms: Transform) -> PlanNode:
+    node: PlanNode = Read(PreparedSource("numbers", tuple(units)))
     for transform in transforms:
         node = Map(node, transform)
     return node
 
 
-def collect_column(deliveries: Iterator[Delivered], name: str = "number") -> list[Any]:
+def collect_column(deliveries: Iterator[RowDelivery], name: str = "number") -> list[Any]:
     return [value for delivered in deliveries for value in delivered.block.column(name).tolist()]
 
 
-def collect_rows(deliveries: Iterator[Delivered]) -> list[tuple[int, int, dict[str, Any]]]:
+def collect_rows(deliveries: Iterator[RowDelivery]) -> list[tuple[int, int, dict[str, Any]]]:
     """By unit and row of the unit, so that it does not matter how rows are cut into blocks."""
     return [
         (delivered.unit, delivered.offset + index, {name: _plain(value) for name, value in row.items()})

@@ -33,12 +33,12 @@ ARROW = [
 
 
 def round_trip(block, released=lambda: None):
-    written = arena.Written(block)
-    fd, size = arena.made(written.nbytes)
+    written = arena.ArenaBlockWriter(block)
+    fd, size = arena.create_arena(written.nbytes)
     assert size >= written.nbytes
-    theirs = arena.mapped(os.dup(fd))
-    written.into(theirs)
-    return arena.read(written.layout, arena.mapped(fd), released, writable=True)
+    theirs = arena.map_arena(os.dup(fd))
+    written.write_into(theirs)
+    return arena.read_block(written.layout, arena.map_arena(fd), released, writable=True)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -73,7 +73,7 @@ def test_objects_that_only_pickle_can_carry_come_back():
 
 def test_a_slice_of_arrow_columns_takes_the_room_of_the_slice():
     whole = Block({"x": pa.array([f"row {number}" for number in range(10_000)])})
-    assert arena.Written(whole.slice(5, 8)).nbytes < 2000
+    assert arena.ArenaBlockWriter(whole.slice(5, 8)).nbytes < 2000
     assert round_trip(whole.slice(5, 8)).column("x").to_pylist() == ["row 5", "row 6", "row 7"]
 
 
@@ -97,9 +97,9 @@ def test_memory_is_released_when_the_last_view_is_gone_and_not_before():
 
 
 def test_an_arena_takes_memory_only_where_it_was_written():
-    fd, size = arena.made(1)
+    fd, size = arena.create_arena(1)
     try:
-        assert size == arena.LEAST_SIZE
+        assert size == arena.MIN_ARENA_BYTES
         with mmap.mmap(fd, 0) as memory:
             memory[:10] = b"0123456789"
         assert os.fstat(fd).st_blocks * 512 <= 1 << 16

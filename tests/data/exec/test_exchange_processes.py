@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
 
-from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, aggregated, partially
+from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, finish_aggregates, plan_partial_aggregates
 from paceline.data.barriers import (
     GroupBy,
     GroupRows,
@@ -15,18 +15,18 @@ from paceline.data.barriers import (
     Repartition,
     Sort,
     Zip,
-    limited,
-    sliced,
+    limit_plan,
+    slice_plan,
 )
-from paceline.data.exec.exchange import resolved
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import lowered
-from paceline.data.exec.processes import ProcessExecutor
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import lower_plan
+from paceline.data.exec.process_executor import ProcessExecutor
 from paceline.data.plan import Map, Union
-from paceline.data.transform import Pool
+from paceline.data.transform import PoolSpec
 
 NUMBERS = plan(numbers(6, (70, 30)))
-POOLED = Map(Map(NUMBERS, Scaled(by=2)), Scaled(by=3, pool=Pool(1, 2)))
+POOLED = Map(Map(NUMBERS, Scaled(by=2)), Scaled(by=3, pool=PoolSpec(1, 2)))
 TOGETHER = AggregateFn(
     init=lambda key: (key, ()),
     accumulate_row=lambda state, row: (state[0], (*state[1], row["number"])),
@@ -44,8 +44,8 @@ PLANS = {
     "rows by group": GroupRows(NUMBERS, ("text",)),
     "zip": Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
     "repartition": Repartition(NUMBERS, 11),
-    "a limit after a filter": limited(Map(NUMBERS, EvenOnly()), 77),
-    "a slice after a pool": sliced(Map(POOLED, EvenOnly()), 20, 101),
+    "a limit after a filter": limit_plan(Map(NUMBERS, EvenOnly()), 77),
+    "a slice after a pool": slice_plan(Map(POOLED, EvenOnly()), 20, 101),
     "kept rows": Map(Materialize(POOLED), EvenOnly()),
     "one after the other": Sort(RandomShuffle(Repartition(POOLED, 4), 1), ("number",), (True,)),
 }
@@ -55,7 +55,7 @@ each_budget = pytest.mark.parametrize("budget", [in_memory, pytest.param(3000, i
 
 
 def rows(node, executor, epoch=0):
-    pipeline = lowered(node, epoch, lambda barrier, at: resolved(barrier, at, executor))
+    pipeline = lower_plan(node, epoch, lambda barrier, at: resolve_barrier(barrier, at, executor))
     return [row for _, _, row in collect_rows(executor.run(pipeline))]
 
 
@@ -72,9 +72,9 @@ def test_what_comes_is_what_comes_without_processes(service, data_context, tmp_p
 
 def test_all_rows_are_aggregated_where_they_are(service):
     made = (Count(), Mean("number"), Unique("text"), TOGETHER)
-    pipeline = lowered(partially(POOLED, made), 0, lambda barrier, epoch: [])
-    found = aggregated(ProcessExecutor(service).run(pipeline), made)
-    assert found == aggregated(InlineExecutor().run(pipeline), made)
+    pipeline = lower_plan(plan_partial_aggregates(POOLED, made), 0, lambda barrier, epoch: [])
+    found = finish_aggregates(ProcessExecutor(service).run(pipeline), made)
+    assert found == finish_aggregates(InlineExecutor().run(pipeline), made)
     assert (found["count()"], len(found["unique(text)"])) == (600, 600)
 
 

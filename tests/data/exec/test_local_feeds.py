@@ -7,11 +7,11 @@ import psutil
 import pytest
 from exec_plans import Failing, Scaled, collect_column, numbers, plan, wait_until
 
-from paceline.data.exec import processes
-from paceline.data.exec.inline import InlineExecutor
+from paceline.data.exec import process_executor
+from paceline.data.exec.inline_executor import InlineExecutor
 from paceline.data.feeds import LocalFeeds
-from paceline.data.plan import Reorder
-from paceline.data.transform import Pool
+from paceline.data.plan import ReorderUnits
+from paceline.data.transform import PoolSpec
 
 SMALL, LARGE = (3,), (300,)
 each_size = pytest.mark.parametrize("rows", [SMALL, LARGE], ids=["small", "large"])
@@ -29,29 +29,29 @@ def pids_of(rows, executor=None, **options):
 
 def test_only_a_small_dataset_without_a_pool_is_run_here():
     assert pids_of(SMALL) == pids_of(LARGE, InlineExecutor()) == {os.getpid()}
-    assert os.getpid() not in pids_of(LARGE) | pids_of(SMALL, pool=Pool(1, 1))
+    assert os.getpid() not in pids_of(LARGE) | pids_of(SMALL, pool=PoolSpec(1, 1))
 
 
 def test_streams_share_data_processes_until_the_context_changes(data_context):
-    service = processes.shared_service()
+    service = process_executor.shared_service()
     assert pids_of(LARGE) <= set(service.pids())
     assert pids_of(LARGE) <= set(service.pids())
-    wait_until(lambda: not service.busy)
+    wait_until(lambda: not service.is_busy)
     data_context.execution_options.resource_limits.cpu = 1
-    assert processes.shared_service() is not service
-    assert not service.alive
+    assert process_executor.shared_service() is not service
+    assert not service.is_alive
 
 
 @each_size
 def test_epochs_positions_and_what_is_known_beforehand(rows):
-    feeds = LocalFeeds(Reorder(plan(numbers(8, rows)), seed=1))
+    feeds = LocalFeeds(ReorderUnits(plan(numbers(8, rows)), seed=1))
     first, second = collect_column(feeds.open(0, 0, 0)), collect_column(feeds.open(1, 0, 0))
     assert first != second
     assert sorted(first) == sorted(second)
     assert collect_column(feeds.open(1, 3, 2)) == second[3 * rows[0] + 2 :]
     assert feeds.num_rows() == 8 * rows[0]
-    assert feeds.fingerprint() == LocalFeeds(Reorder(plan(numbers(8, rows)), seed=1)).fingerprint()
-    assert feeds.fingerprint() != LocalFeeds(Reorder(plan(numbers(7, rows)), seed=1)).fingerprint()
+    assert feeds.fingerprint() == LocalFeeds(ReorderUnits(plan(numbers(8, rows)), seed=1)).fingerprint()
+    assert feeds.fingerprint() != LocalFeeds(ReorderUnits(plan(numbers(7, rows)), seed=1)).fingerprint()
     assert feeds.schema().names == ["number", "matrix", "text"]
     assert "rows" in feeds.stats()
 
@@ -61,7 +61,7 @@ def test_skipped_rows_are_listed_and_the_number_of_rows_is_not_known_beforehand(
     feeds = LocalFeeds(plan(numbers(3, rows), Failing(1002, skip=True)))
     assert feeds.num_rows() is None
     assert 1002 not in collect_column(feeds.open(0, 0, 0))
-    assert [(skipped.unit, skipped.row) for skipped in feeds.skipped] == [("numbers from 1000", 2)]
+    assert [(skipped.unit, skipped.row) for skipped in feeds.skipped_rows] == [("numbers from 1000", 2)]
 
 
 @pytest.mark.slow
@@ -71,20 +71,20 @@ import os, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from exec_plans import Scaled, collect_column, numbers, plan
 from paceline.data.feeds import LocalFeeds
-from paceline.data.exec import processes
+from paceline.data.exec import process_executor
 from paceline.data.context import DataContext
 DataContext.get_current().inline_below = 0
 feeds = LocalFeeds(plan(numbers(3), Scaled(tell_process=True)))
 def pids():
     return set(collect_column(feeds.open(0, 0, 0), "pid"))
-ours, service = pids(), processes.shared_service()
+ours, service = pids(), process_executor.shared_service()
 child = os.fork()
 if not child:
     code = 1
     try:
         theirs = pids()
         code = 0 if theirs and not theirs & ours else 2
-        processes.shutdown()
+        process_executor.shutdown()
     finally:
         os._exit(code)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -12,8 +12,8 @@ from exec_plans import Failing, Numbers, Scaled, collect_column, numbers, plan, 
 
 from paceline.data import DataError
 from paceline.data.barriers import RandomShuffle
-from paceline.data.exec.remote import RemoteFeeds
-from paceline.data.plan import Map, Reorder, Union
+from paceline.data.exec.service_client import RemoteFeeds
+from paceline.data.plan import Map, ReorderUnits, Union
 
 MEMBER = str(Path(__file__).parent / "exec_member.py")
 
@@ -63,7 +63,7 @@ def connect():
 
 
 def test_members_in_processes_of_their_own_read_each_unit_once_for_all(service, start, tmp_path):
-    service.add("train", plan(numbers(12, (100, 50), notes=str(tmp_path)), Scaled(by=2)))
+    service.add_dataset("train", plan(numbers(12, (100, 50), notes=str(tmp_path)), Scaled(by=2)))
     # A member that starts when the other has finished would find nothing of the first epoch kept.
     members = [start(service, rank, 2, "together", epochs=2) for rank in range(2)]
     rows = expected(numbers(12, (100, 50)))
@@ -79,7 +79,7 @@ def test_members_in_processes_of_their_own_read_each_unit_once_for_all(service, 
 
 def test_members_share_the_processes_and_units_of_a_shuffle(service, connect, tmp_path):
     units = numbers(6, (50,), notes=str(tmp_path))
-    service.add("train", Map(RandomShuffle(plan(units), seed=5), Scaled(by=2)))
+    service.add_dataset("train", Map(RandomShuffle(plan(units), seed=5), Scaled(by=2)))
     opened = [connect(service, rank, 2).open(0, 0, 0) for rank in range(2)]
     # Both ask at once: the second while the first is being opened.
     first = [next(each).block.column("number").tolist() for each in opened]
@@ -92,7 +92,7 @@ def test_members_share_the_processes_and_units_of_a_shuffle(service, connect, tm
 def test_a_member_that_comes_too_late_gets_a_stream_of_its_own(make_service, connect, monkeypatch, tmp_path):
     monkeypatch.setattr("paceline.data.exec.service.PATIENCE_S", 0.05)
     service = make_service(budget=300_000)
-    service.add("train", plan(numbers(20, (500,), width=64, notes=str(tmp_path))))
+    service.add_dataset("train", plan(numbers(20, (500,), width=64, notes=str(tmp_path))))
     for rank in range(2):
         assert all_of(connect(service, rank, 2)) == expected(numbers(20, (500,)))
     assert len(list(tmp_path.iterdir())) == 40
@@ -100,7 +100,9 @@ def test_a_member_that_comes_too_late_gets_a_stream_of_its_own(make_service, con
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_lone_member_reads_any_epoch_from_any_position_and_asks_about_the_dataset(service, connect, shared):
-    service.add("train", Reorder(Union((plan(numbers(5)), plan((Numbers(90_000),), Scaled(by=2)))), seed=3))
+    service.add_dataset(
+        "train", ReorderUnits(Union((plan(numbers(5)), plan((Numbers(90_000),), Scaled(by=2)))), seed=3)
+    )
     feeds = connect(service, 0, 1, shared)
     orders = [all_of(feeds, epoch) for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
@@ -116,7 +118,7 @@ def test_a_lone_member_reads_any_epoch_from_any_position_and_asks_about_the_data
 
 
 def test_failures_are_raised_in_every_member_and_a_wrong_name_lists_the_right_ones(service, connect):
-    service.add("train", plan(numbers(3), Failing(1003)))
+    service.add_dataset("train", plan(numbers(3), Failing(1003)))
     for rank in range(2):
         with pytest.raises(ValueError, match="cannot do 1003"):
             all_of(connect(service, rank, 2))
@@ -125,7 +127,7 @@ def test_failures_are_raised_in_every_member_and_a_wrong_name_lists_the_right_on
 
 
 def test_a_service_that_has_ended_is_an_error(service, connect):
-    service.add("train", plan(numbers(30)))
+    service.add_dataset("train", plan(numbers(30)))
     opened = connect(service).open(0, 0, 0)
     next(opened)
     service.close()
@@ -137,7 +139,7 @@ def test_a_service_that_has_ended_is_an_error(service, connect):
 
 def test_killed_members_cost_the_others_no_row_and_the_data_processes_stay(make_service, start):
     service = make_service(budget=1 << 20)
-    service.add("train", plan(numbers(30, (200,), width=64)))
+    service.add_dataset("train", plan(numbers(30, (200,), width=64)))
     rows = expected(numbers(30, (200,)))
     pids = set()
     for num_killed in (2, 1):
@@ -158,11 +160,11 @@ DRIVER = """
 import sys, time
 sys.path.insert(0, {here!r})
 from exec_plans import numbers, plan
-from paceline.data.exec.remote import RemoteFeeds
-from paceline.data.exec.service import Service
+from paceline.data.exec.service_client import RemoteFeeds
+from paceline.data.exec.service import DataService
 
-service = Service()
-service.add("train", plan(numbers(50, (1000,), width=64)))
+service = DataService()
+service.add_dataset("train", plan(numbers(50, (1000,), width=64)))
 feeds = RemoteFeeds(service.address, "train")
 opened = feeds.open(0, 0, 0)
 next(opened)

@@ -26,21 +26,23 @@ from exec_plans import (
 
 from paceline.data import DataError
 from paceline.data.block import Block
-from paceline.data.exec.inline import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, Task
-from paceline.data.exec.processes import ProcessExecutor
-from paceline.data.transform import Pool
+from paceline.data.exec.inline_executor import InlineExecutor
+from paceline.data.exec.pipeline import Pipeline, PipelineTask
+from paceline.data.exec.process_executor import ProcessExecutor
+from paceline.data.transform import PoolSpec
 
 TWO_CHAINS = Pipeline(
-    tuple(Task(unit, index % 2) for index, unit in enumerate(numbers(6))),
-    ((Scaled(by=2), Scaled(by=3, pool=Pool(1, 2))), (Scaled(by=2), InBatches(size=4), Scaled(by=3))),
+    tuple(PipelineTask(unit, index % 2) for index, unit in enumerate(numbers(6))),
+    ((Scaled(by=2), Scaled(by=3, pool=PoolSpec(1, 2))), (Scaled(by=2), InBatches(size=4), Scaled(by=3))),
 )
 
 PIPELINES = {
     "nothing but reading": pipeline(numbers()),
     "no units": pipeline(()),
     "fused transforms": pipeline(numbers(), Scaled(by=2), EvenOnly(), InBatches(size=4)),
-    "two pools": pipeline(numbers(), Scaled(by=2, pool=Pool(2, 2)), InBatches(size=7, pool=Pool(1, 1)), Scaled(by=3)),
+    "two pools": pipeline(
+        numbers(), Scaled(by=2, pool=PoolSpec(2, 2)), InBatches(size=7, pool=PoolSpec(1, 1)), Scaled(by=3)
+    ),
     "units of no rows": pipeline([Numbers(0, ()), Numbers(10, (5,)), Numbers(20, (0, 3))], Scaled(by=2)),
     "blocks of no rows left": pipeline([Numbers(1, (1,)), Numbers(3, (1, 2)), Numbers(7, (1,))], EvenOnly()),
     "two chains": TWO_CHAINS,
@@ -67,8 +69,8 @@ def test_large_blocks_are_cut(make_service):
 
 def test_a_stage_with_a_pool_runs_in_processes_of_its_own_that_stay_for_the_next_stream(service):
     executor = ProcessExecutor(service)
-    reading = pipeline(numbers(8), Scaled(by=2, tell_process=True), Scaled(by=3, pool=Pool(1, 2)))
-    pooled = pipeline(numbers(8), Scaled(by=2), Scaled(by=3, pool=Pool(1, 2), tell_process=True))
+    reading = pipeline(numbers(8), Scaled(by=2, tell_process=True), Scaled(by=3, pool=PoolSpec(1, 2)))
+    pooled = pipeline(numbers(8), Scaled(by=2), Scaled(by=3, pool=PoolSpec(1, 2), tell_process=True))
     first, there = set(collect_column(executor.run(reading), "pid")), set(service.pids())
     second = set(collect_column(executor.run(pooled), "pid"))
     assert os.getpid() not in first | second
@@ -94,7 +96,7 @@ def test_memory_is_used_again(make_service):
     for delivered in ProcessExecutor(service).run(pipeline(numbers(60, (500,), width=64))):
         assert delivered.block.num_rows
         del delivered
-    assert next(service._stock._numbers) <= 12
+    assert next(service._arena_pool._numbers) <= 12
 
 
 def test_a_consumer_that_stops_stops_the_readers(make_service):
@@ -134,11 +136,11 @@ def test_closing_an_iterator_ends_the_work(make_service, tmp_path):
     deliveries = ProcessExecutor(service).run(pipeline(numbers(200, (500,), width=64, notes=str(tmp_path))))
     next(deliveries)
     deliveries.close()
-    wait_until(lambda: not service.busy and service._schedule.in_flight == 0)
+    wait_until(lambda: not service.is_busy and service._schedule.in_flight == 0)
     assert len(list(tmp_path.iterdir())) < 100
 
 
-@pytest.mark.parametrize(("pool", "times"), [(None, 3), (Pool(1, 2), 1)], ids=["fused", "pool"])
+@pytest.mark.parametrize(("pool", "times"), [(None, 3), (PoolSpec(1, 2), 1)], ids=["fused", "pool"])
 def test_a_unit_whose_process_dies_is_done_again_and_no_row_comes_twice(service, tmp_path, pool, times):
     run = pipeline(numbers(6, (3, 4, 5, 6)), Scaled(by=2), Dying(at=2008, notes=str(tmp_path), times=times, pool=pool))
     plain = pipeline(numbers(6, (3, 4, 5, 6)), Scaled(by=2))
@@ -188,7 +190,7 @@ def test_what_cannot_be_sent_is_an_error_of_its_own_stream_alone(service):
 
 def test_statistics_count_what_each_stage_gave_and_what_was_skipped(service):
     executor = ProcessExecutor(service)
-    list(executor.run(pipeline(numbers(4), Failing(1004, skip=True), Scaled(by=3, pool=Pool(1, 1)))))
+    list(executor.run(pipeline(numbers(4), Failing(1004, skip=True), Scaled(by=3, pool=PoolSpec(1, 1)))))
     wait_until(lambda: sum(stage.num_units for stage in executor.stats().stages) == 8)
     read, scaled = executor.stats().stages
     assert (read.name, scaled.name) == ("read -> failing", "scaled(3)")
@@ -204,7 +206,7 @@ def test_killed_processes_at_any_moment_change_nothing(make_service, monkeypatch
     # However often the same unit, or a process that only just starts, happens to be hit.
     monkeypatch.setattr("paceline.data.exec.schedule.MAX_STARTS", 1000)
     service = make_service(max_unit_failures=1000)
-    run = pipeline(numbers(30, (50, 50)), Scaled(by=2), Scaled(by=3, pool=Pool(1, 2)))
+    run = pipeline(numbers(30, (50, 50)), Scaled(by=2), Scaled(by=3, pool=PoolSpec(1, 2)))
     found = []
     for count, delivered in enumerate(ProcessExecutor(service).run(run)):
         found += collect_rows([delivered])
@@ -226,7 +228,7 @@ def test_the_zygote_may_die(service):
 
 def test_pools_shrink_to_their_least_and_the_rest_goes_when_nobody_uses_it(service, monkeypatch):
     monkeypatch.setattr("paceline.data.exec.service.IDLE_S", 0.2)
-    list(ProcessExecutor(service).run(pipeline(numbers(20), Scaled(by=2, pool=Pool(1, 3)))))
+    list(ProcessExecutor(service).run(pipeline(numbers(20), Scaled(by=2, pool=PoolSpec(1, 3)))))
     wait_until(lambda: service.pids() == [])
 
 

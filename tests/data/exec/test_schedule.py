@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.exec import commands as s
+from paceline.data.exec import schedule_commands as s
 from paceline.data.exec.schedule import MAX_STARTS, Schedule
 
 KB = 1 << 10
@@ -24,11 +24,11 @@ POOL, OTHER = "pool", "other"
 class Worker:
     pool: object
     ready: bool = False
-    assign: s.Assign | None = None
+    assign: s.AssignWork | None = None
     inputs: list[int] = field(default_factory=list)
     inputs_over: bool = False
     asked: str = ""
-    lent: s.Lend | None = None
+    lent: s.LendBlock | None = None
     made: int = 0
     """Blocks that were written for this work, and rows in them."""
     rows: int = 0
@@ -60,54 +60,54 @@ class World:
     ) -> None:
         self.units, self.chain, self.limit, self.start = units, chain, limit, start
         self.schedule = Schedule(limit, 2)
-        course = s.Course((0,) * len(units), (chain,), *start, members=members, patient=members > 1)
-        self.stream = self.schedule.opened(course, {POOL: s.Bounds(1, 2), OTHER: s.Bounds(1, 1)})
+        course = s.StreamSpec((0,) * len(units), (chain,), *start, num_members=members, is_patient=members > 1)
+        self.stream = self.schedule.open_stream(course, {POOL: s.PoolBounds(1, 2), OTHER: s.PoolBounds(1, 1)})
         self.workers: dict[int, Worker] = {}
-        self.readers = {self.schedule.number(): Reader() for _ in range(members)}
+        self.readers = {self.schedule.next_number(): Reader() for _ in range(members)}
         self.blocks: dict[int, tuple[int, int, int]] = {}
         self.written: dict[int, tuple[int, int]] = {}
         self.freed: set[int] = set()
-        self.failed: s.Fail | None = None
+        self.failed: s.FailStream | None = None
         self.deaths = 0
         self.hurried = False
 
     def obey(self) -> None:
-        while commands := self.schedule.commands():
+        while commands := self.schedule.take_commands():
             for command in commands:
                 self.do(command)
         largest = max((max(size, 64 * KB) for unit in self.units for _, size in unit), default=0)
         assert self.schedule.in_flight <= self.limit + largest * len(self.chain)
 
-    def do(self, command: s.Command) -> None:
+    def do(self, command: s.ScheduleCommand) -> None:
         match command:
-            case s.Launch(process, pool):
+            case s.LaunchProcess(process, pool):
                 self.workers[process] = Worker(pool)
-            case s.Retire(process):
+            case s.RetireProcess(process):
                 del self.workers[process]
-                self.schedule.died(process)
-            case s.Assign(process):
+                self.schedule.on_process_died(process)
+            case s.AssignWork(process):
                 assert self.workers[process].assign is None, "two works at a time"
                 self.workers[process] = Worker(
                     self.workers[process].pool, ready=True, assign=command, holds=self.workers[process].holds
                 )
-            case s.Lend(process, work, block, _):
+            case s.LendBlock(process, work, block, _):
                 assert block not in self.blocks
                 self.blocks[block] = (0, 0, 0)
                 if process in self.workers:
                     self.workers[process].lent = command
-            case s.Feed(process, _, block):
+            case s.FeedBlock(process, _, block):
                 assert block not in self.freed
                 self.workers[process].inputs.append(block)
                 self.workers[process].holds.add(block)
                 self.workers[process].asked = ""
-            case s.FeedEnd(process, _):
+            case s.EndFeed(process, _):
                 self.workers[process].inputs_over = True
                 self.workers[process].asked = ""
-            case s.Drop(process, work):
+            case s.DropWork(process, work):
                 worker = self.workers.get(process)
                 if worker is not None and worker.assign is not None and worker.assign.work == work:
                     worker.dropped = True
-            case s.Announce(_, member, block, unit, offset):
+            case s.AnnounceBlock(_, member, block, unit, offset):
                 assert block not in self.freed
                 reader = self.readers[member]
                 rows, _ = self.written[block]
@@ -115,11 +115,11 @@ class World:
                 reader.seen.append((unit, offset, rows))
                 reader.waiting.append(block)
                 reader.holds.add(block)
-            case s.End(_, member):
+            case s.EndStream(_, member):
                 self.readers[member].ended = True
-            case s.Fail():
+            case s.FailStream():
                 self.failed = command
-            case s.Free(block):
+            case s.FreeBlock(block):
                 assert block not in self.freed, "freed twice"
                 assert not any(block in reader.holds for reader in self.readers.values()), "freed while it is looked at"
                 for worker in self.workers.values():
@@ -147,7 +147,7 @@ class World:
 
     def be_ready(self, number: int) -> None:
         self.workers[number].ready = True
-        self.schedule.ready(number)
+        self.schedule.on_process_ready(number)
 
     def next_act(self, worker: Worker) -> Callable[[int, Worker], None] | None:
         assign = worker.assign
@@ -179,7 +179,7 @@ class World:
         else:
             worker.asked = "room"
             worker.lent = None
-            self.schedule.wants(number, worker.assign.work, size)
+            self.schedule.on_room_requested(number, worker.assign.work, size)
 
     def write(self, number: int, worker: Worker) -> None:
         assign, lent = worker.assign, worker.lent
@@ -194,48 +194,48 @@ class World:
         skipped = min(max(assign.skip - begin, 0), rows) if last else 0
         # A block of which nothing is wanted is written all the same: the world is simpler so.
         self.written[lent.block] = (rows - skipped, begin + skipped)
-        self.schedule.wrote(number, assign.work, rows - skipped, begin + skipped, size)
+        self.schedule.on_block_written(number, assign.work, rows - skipped, begin + skipped, size)
 
     def need(self, number: int, worker: Worker) -> None:
         assert worker.assign is not None
         worker.asked = "input"
-        self.schedule.released(number, list(worker.holds))
+        self.schedule.on_blocks_released(number, list(worker.holds))
         worker.holds.clear()
-        self.schedule.needs(number, worker.assign.work)
+        self.schedule.on_input_requested(number, worker.assign.work)
 
     def finish(self, number: int, worker: Worker) -> None:
         assert worker.assign is not None
-        self.schedule.released(number, list(worker.holds))
+        self.schedule.on_blocks_released(number, list(worker.holds))
         worker.holds.clear()
         work, worker.assign, worker.lent = worker.assign.work, None, None
         worker.asked = ""
-        self.schedule.done(number, work)
+        self.schedule.on_work_done(number, work)
 
     def kill(self, number: int) -> None:
         del self.workers[number]
         self.deaths += 1
-        self.schedule.died(number)
+        self.schedule.on_process_died(number)
 
     def join(self, number: int, reader: Reader) -> None:
         reader.joined = True
-        self.schedule.joined(self.stream, number)
+        self.schedule.on_member_joined(self.stream, number)
 
     def pass_one(self, number: int, reader: Reader) -> None:
         block = reader.waiting.pop(0)
         reader.passed += 1
-        self.schedule.passed(self.stream, number, reader.passed)
+        self.schedule.on_blocks_passed(self.stream, number, reader.passed)
         reader.holds.discard(block)
-        self.schedule.released(number, [block])
+        self.schedule.on_blocks_released(number, [block])
 
     def leave(self, number: int, reader: Reader) -> None:
         reader.left = True
         reader.holds.clear()
         reader.waiting.clear()
-        self.schedule.left(self.stream, number)
+        self.schedule.on_member_left(self.stream, number)
 
     def hurry(self) -> None:
         self.hurried = True
-        self.schedule.hurry(self.stream)
+        self.schedule.stop_waiting(self.stream)
 
     def expected(self) -> list[tuple[int, int]]:
         """Every row from the start on, as (unit, row of the unit)."""
@@ -315,19 +315,21 @@ def test_nothing_is_made_beyond_the_bound_for_members_that_do_not_go_on(world: W
 
 def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own() -> None:
     schedule = Schedule(64 * KB, 1)
-    first = schedule.opened(s.Course((0, 0, 0), ((s.READERS,),)), {})
-    schedule.joined(first, schedule.number())
-    (launch,) = schedule.commands()
-    assert isinstance(launch, s.Launch)
-    schedule.ready(launch.process)
-    (assign,) = schedule.commands()
-    assert isinstance(assign, s.Assign)
-    schedule.wants(assign.process, assign.work, 64 * KB)
-    assert [type(command) for command in schedule.commands()] == [s.Lend]
-    schedule.wrote(assign.process, assign.work, 1, 0, 64 * KB)
-    schedule.wants(assign.process, assign.work, 64 * KB)
-    assert [type(command) for command in schedule.commands()] == [s.Announce], "its member has one block to take"
-    second = schedule.opened(s.Course((0,), ((s.READERS,),)), {})
-    schedule.joined(second, schedule.number())
-    assert [type(command) for command in schedule.commands()] == [s.Launch]
-    assert schedule.commands() == []
+    first = schedule.open_stream(s.StreamSpec((0, 0, 0), ((s.READERS,),)), {})
+    schedule.on_member_joined(first, schedule.next_number())
+    (launch,) = schedule.take_commands()
+    assert isinstance(launch, s.LaunchProcess)
+    schedule.on_process_ready(launch.process)
+    (assign,) = schedule.take_commands()
+    assert isinstance(assign, s.AssignWork)
+    schedule.on_room_requested(assign.process, assign.work, 64 * KB)
+    assert [type(command) for command in schedule.take_commands()] == [s.LendBlock]
+    schedule.on_block_written(assign.process, assign.work, 1, 0, 64 * KB)
+    schedule.on_room_requested(assign.process, assign.work, 64 * KB)
+    assert [type(command) for command in schedule.take_commands()] == [s.AnnounceBlock], (
+        "its member has one block to take"
+    )
+    second = schedule.open_stream(s.StreamSpec((0,), ((s.READERS,),)), {})
+    schedule.on_member_joined(second, schedule.next_number())
+    assert [type(command) for command in schedule.take_commands()] == [s.LaunchProcess]
+    assert schedule.take_commands() == []

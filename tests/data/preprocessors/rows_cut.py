@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from listed import ListedUnit
 
-from paceline.data.barriers import Ready
+from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.plan import Read
@@ -23,7 +23,7 @@ def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
             start += size
         made.append(ListedUnit(f"part-{index}", tuple(blocks)))
     assert start == block.num_rows, "the cuts do not cover the rows"
-    return Dataset(Read(Ready("rows that were cut", tuple(made))))
+    return Dataset(Read(PreparedSource("rows that were cut", tuple(made))))
 
 
 def all_rows(ds: Dataset) -> Block:

@@ -16,7 +16,7 @@ from rows_cut import all_rows, as_columns, blocks, cut, cuts
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import LabelEncoder, MultiHotEncoder, OneHotEncoder, OrdinalEncoder
-from paceline.data.preprocessors.text import bucket
+from paceline.data.preprocessors.text import hash_bucket
 
 KINDS = {
     "strings": st.sampled_from(["red", "green", "blue", "", "grün"]),
@@ -153,7 +153,7 @@ def test_texts_are_split_and_counted_by_token_and_by_hash(data: st.DataObject, n
     expected = np.zeros((len(texts), num_features), int)
     for row, tokens in enumerate(split):
         for token in tokens or ():
-            expected[row, bucket(token, num_features)] += 1
+            expected[row, hash_bucket(token, num_features)] += 1
     hashed = as_columns(pp.HashingVectorizer(["t"], num_features).transform(ds))["t"]
     assert hashed.tolist() == expected.tolist()
 
@@ -176,14 +176,14 @@ def test_only_the_most_frequent_tokens_are_counted() -> None:
 def test_hashes_are_the_same_in_every_process(run_script: Any) -> None:
     tokens = ["a", "", "volleyball", "grün", "\ud800"]
     script = (
-        "import json, sys\nfrom paceline.data.preprocessors.text import bucket\n"
-        "print(json.dumps([bucket(token, 1 << 40) for token in json.loads(sys.argv[1])]))"
+        "import json, sys\nfrom paceline.data.preprocessors.text import hash_bucket\n"
+        "print(json.dumps([hash_bucket(token, 1 << 40) for token in json.loads(sys.argv[1])]))"
     )
     ended = run_script(script, json.dumps(tokens), env={"PYTHONHASHSEED": "7"})
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == [bucket(token, 1 << 40) for token in tokens]
+    assert json.loads(ended.stdout) == [hash_bucket(token, 1 << 40) for token in tokens]
     # Written down: a later release must put tokens where earlier ones did, or trained models are lost.
-    assert [bucket(token, 1 << 20) for token in tokens[:4]] == [413215, 234690, 845460, 917987]
+    assert [hash_bucket(token, 1 << 20) for token in tokens[:4]] == [413215, 234690, 845460, 917987]
 
 
 def test_columns_are_added_up_by_the_hashes_of_their_names() -> None:
@@ -191,7 +191,7 @@ def test_columns_are_added_up_by_the_hashes_of_their_names() -> None:
     found = pp.FeatureHasher(list(columns), 2, "hashed").transform_batch(columns)
     expected = np.zeros((2, 2), int)
     for name, counts in columns.items():
-        expected[:, bucket(name, 2)] += counts
+        expected[:, hash_bucket(name, 2)] += counts
     assert list(found) == ["I", "like", "dislike", "hashed"]
     assert found["hashed"].tolist() == expected.tolist()
 

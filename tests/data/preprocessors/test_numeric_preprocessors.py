@@ -15,7 +15,7 @@ from rows_cut import as_columns, cut, cuts
 from paceline.data import preprocessors as pp
 from paceline.data.block import Block
 from paceline.data.preprocessors import Concatenator, MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
-from paceline.data.preprocessors.statistics import Quantiles, merged
+from paceline.data.preprocessors.statistics import QuantileStatistic, merge_states
 
 VALUES = st.one_of(st.just(math.nan), st.floats(-1e5, 1e5, allow_subnormal=False).map(lambda x: round(x, 4)))
 
@@ -91,8 +91,8 @@ SHAPES = {
 @pytest.mark.parametrize("values", SHAPES.values(), ids=SHAPES.keys())
 def test_quantiles_beyond_the_precision_are_off_by_no_more_ranks_than_is_said(values: Any) -> None:
     num, precision, wanted = len(values), 500, np.linspace(0, 1, 21)
-    statistic = Quantiles("x", tuple(wanted.tolist()), precision, "test")
-    whole = merged(statistic, [statistic.partial(Block({"x": part})) for part in np.array_split(values, 37)])
+    statistic = QuantileStatistic("x", tuple(wanted.tolist()), precision, "test")
+    whole = merge_states(statistic, [statistic.partial(Block({"x": part})) for part in np.array_split(values, 37)])
     assert sum(map(len, whole)) <= precision * (math.ceil(math.log2(num / precision)) + 1)
     assert sum(len(level) * 2**index for index, level in enumerate(whole)) == num
     ranks = np.searchsorted(np.sort(values), statistic.finish(whole)) / num

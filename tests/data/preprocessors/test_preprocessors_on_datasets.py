@@ -21,7 +21,7 @@ from paceline.data import preprocessors as pp
 from paceline.data.context import DataContext
 from paceline.data.dataset import Dataset
 from paceline.data.preprocessors import Chain, Concatenator, MinMaxScaler, OneHotEncoder, Preprocessor, StandardScaler
-from paceline.data.preprocessors.chain import grouped
+from paceline.data.preprocessors.chain import group_fittable
 
 
 def test_a_fit_reads_every_unit_once_and_a_transform_reads_none() -> None:
@@ -68,11 +68,11 @@ def test_fitting_a_chain_in_groups_is_fitting_one_after_the_other(data: st.DataO
 def test_only_neighbours_that_share_no_column_are_fitted_together() -> None:
     scaler, encoder, again = StandardScaler(["a"]), OneHotEncoder(["b"]), MinMaxScaler(["a"])
     joined, late = Concatenator(["b", "c"], output_column_name="v"), StandardScaler(["d"])
-    assert grouped((scaler, encoder, again, joined, late)) == [[scaler, encoder], [again, joined, late]]
+    assert group_fittable((scaler, encoder, again, joined, late)) == [[scaler, encoder], [again, joined, late]]
     dropped = OneHotEncoder(["c"])
-    assert grouped((joined, dropped)) == [[joined], [dropped]]
+    assert group_fittable((joined, dropped)) == [[joined], [dropped]]
     everything = Concatenator(exclude=["y"])
-    assert grouped((scaler, everything, late)) == [[scaler], [everything], [late]]
+    assert group_fittable((scaler, everything, late)) == [[scaler], [everything], [late]]
 
 
 def test_a_chain_is_as_fitted_as_its_parts() -> None:

@@ -17,7 +17,7 @@ from rows_cut import cut
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import Preprocessor, StandardScaler, Tokenizer
-from paceline.data.preprocessors.stored import as_json, from_json
+from paceline.data.preprocessors.json_values import from_json_value, to_json_value
 from paceline.train import Checkpoint
 
 ROWS: dict[str, Any] = {
@@ -210,8 +210,8 @@ def _typed(value: Any) -> Any:
 @settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_values_come_back_as_they_were(value: Any) -> None:
-    text = json.dumps(as_json(value), allow_nan=False)
-    assert _typed(from_json(json.loads(text))) == _typed(value)
+    text = json.dumps(to_json_value(value), allow_nan=False)
+    assert _typed(from_json_value(json.loads(text))) == _typed(value)
 
 
 ARRAYS = [
@@ -226,11 +226,11 @@ ARRAYS = [
 
 def test_arrays_and_special_values_come_back_with_their_types() -> None:
     for array in ARRAYS:
-        back = from_json(json.loads(json.dumps(as_json(array), allow_nan=False)))
+        back = from_json_value(json.loads(json.dumps(to_json_value(array), allow_nan=False)))
         assert (back.dtype.name, back.shape) == (array.dtype.name, array.shape)
         np.testing.assert_array_equal(back, array)
     for value in (math.inf, -math.inf, np.float32(0.1), Decimal("1.10"), np.dtype("int8"), datetime.time(3)):
-        assert from_json(json.loads(json.dumps(as_json(value)))) == value
-    assert math.isnan(from_json(as_json(math.nan)))
+        assert from_json_value(json.loads(json.dumps(to_json_value(value)))) == value
+    assert math.isnan(from_json_value(to_json_value(math.nan)))
     with pytest.raises(TypeError, match=r"SimpleImputer.fill_value is a complex, which cannot be stored"):
         pp.SimpleImputer(["x"], "constant", 1j).to_dict()

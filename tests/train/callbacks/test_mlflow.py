@@ -187,7 +187,7 @@ def test_trials_at_once_are_runs_of_one_experiment(tmp_path, fit, mlflow):
 
 @pytest.mark.slow
 def test_a_server_that_never_answers_holds_up_nothing(fit, mlflow, monkeypatch, caplog):
-    monkeypatch.setattr(ours, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(ours, "_ANSWER_TIMEOUT_S", 0.5)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
     def function():

@@ -5,8 +5,15 @@ import math
 import pytest
 
 from paceline._storage.state import RawLeaf
-from paceline.train.resume_proof.compare import Difference, _distance, _same, flat, metric_differences, not_compared
-from paceline.train.resume_proof.diagnosis import diagnosed, part_of
+from paceline.train.resume_proof.compare import (
+    Difference,
+    _is_equal,
+    _max_distance,
+    find_ignored_metrics,
+    find_metric_differences,
+    flatten_tree,
+)
+from paceline.train.resume_proof.diagnosis import classify_name, diagnose
 
 
 def call(inputs="a", rng="r0", *, parameters="w", module=0, training=True):
@@ -36,7 +43,7 @@ LOSS = Difference("metric", "loss", 5, 0, 1.0, 2.0, 1.0)
 
 
 def parts(went_on, resumed, *, paths=(), differences=(LOSS,), repeatable=True):
-    found = diagnosed(
+    found = diagnose(
         {0: went_on}, {0: resumed}, checkpoint="c", paths=paths, differences=differences, repeatable=repeatable
     )
     return {one.part: one.evidence for one in found}
@@ -99,13 +106,13 @@ def test_without_notes_the_names_have_to_do():
     ],
 )
 def test_names_in_a_checkpoint_are_understood(path, part):
-    assert part_of(path) == part
+    assert classify_name(path) == part
 
 
 def test_the_first_difference_comes_first_and_nan_is_nan():
     one = {0: {5: {"loss": math.nan, "eval": {"acc": 1}}, 6: {"loss": 2.0}}}
     other = {0: {5: {"loss": math.nan, "eval": {"acc": 2}}, 6: {"loss": 2.5}}}
-    found = metric_differences(one, other, range(5, 8), ignored=frozenset(), tolerance=0.0)
+    found = find_metric_differences(one, other, range(5, 8), ignored=frozenset(), tolerance=0.0)
     assert [str(difference) for difference in found] == [
         "eval/acc of rank 0 at report 5: 1 in the run, 2 when resumed (by 1)",
         "loss of rank 0 at report 6: 2.0 in the run, 2.5 when resumed (by 0.5)",
@@ -116,16 +123,16 @@ def test_the_first_difference_comes_first_and_nan_is_nan():
 def test_metrics_that_tell_time_are_not_compared_and_those_that_only_sound_like_it_are():
     of_time = {"time", "step_time_s", "perf/seconds", "tokens_per_s", "eta", "pid", "gpu_memory"}
     others = {"loss", "timesteps", "accuracy", "sentiment", "s1", "estimated"}
-    assert not_compared({0: {1: dict.fromkeys(of_time | others, 1)}}, []) == of_time
+    assert find_ignored_metrics({0: {1: dict.fromkeys(of_time | others, 1)}}, []) == of_time
 
 
 def test_leaves_are_compared_as_what_they_are():
     one = RawLeaf("tensor", "bfloat16", (2,), bytes.fromhex("803f0040"))
     other = RawLeaf("tensor", "bfloat16", (2,), bytes.fromhex("803f4040"))
-    assert _distance(one, other) == 1.0
-    assert not _same(one, other, 0.1)
-    assert _same(one, other, 0.5)
-    assert _distance(RawLeaf("pickle", "None", (), b"a"), RawLeaf("pickle", "None", (), b"b")) is None
-    assert not _same(1, True, 0.0)
-    assert _same(1, 1.0, 0.0)
-    assert flat({"a": [1, {"b": 2}], "c": {}, "d": ()}) == {"a.0": 1, "a.1.b": 2, "c": {}, "d": ()}
+    assert _max_distance(one, other) == 1.0
+    assert not _is_equal(one, other, 0.1)
+    assert _is_equal(one, other, 0.5)
+    assert _max_distance(RawLeaf("pickle", "None", (), b"a"), RawLeaf("pickle", "None", (), b"b")) is None
+    assert not _is_equal(1, True, 0.0)
+    assert _is_equal(1, 1.0, 0.0)
+    assert flatten_tree({"a": [1, {"b": 2}], "c": {}, "d": ()}) == {"a.0": 1, "a.1.b": 2, "c": {}, "d": ()}

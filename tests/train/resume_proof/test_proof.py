@@ -22,7 +22,7 @@ from paceline.train import (
     ScalingConfig,
     verify_resume,
 )
-from paceline.train.resume_proof.shadow import played
+from paceline.train.resume_proof.shadow import run_shadow
 
 pytest.importorskip("torch")
 
@@ -226,8 +226,8 @@ def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
     trainer = run_of(function, tmp_path / "runs", failure_config=FailureConfig(max_failures=1))
     start = trainer.fit().checkpoint
     assert start.to_dict()["i"] == 4
-    shadow = played(trainer, tmp_path / "shadow", enough=lambda seen: False, start=Path(start.path))
-    assert Checkpoint(shadow.checkpoint(6)).to_dict()["i"] == 6
+    shadow = run_shadow(trainer, tmp_path / "shadow", enough=lambda seen: False, start=Path(start.path))
+    assert Checkpoint(shadow.find_checkpoint(6)).to_dict()["i"] == 6
 
 
 @pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"num_steps": True}, {"tolerance": -1.0}])
@@ -300,7 +300,7 @@ def test_pickles_in_a_checkpoint_are_compared_and_never_loaded(tmp_path):
 def test_a_poisoned_file_of_torch_is_not_looked_into(tmp_path):
     import torch
 
-    from paceline.train.torch.weights import raw_weights
+    from paceline.train.torch.weights import read_raw_weights
 
     class Poison:
         def __reduce__(self):
@@ -313,8 +313,8 @@ def test_a_poisoned_file_of_torch_is_not_looked_into(tmp_path):
     (tmp_path / "bare.pt").write_bytes(poisoned)
     (tmp_path / "noise.pt").write_bytes(os.urandom(200))
     torch.save({"w": torch.ones(2)}, tmp_path / "good.pt")
-    assert [raw_weights(tmp_path / f"{name}.pt") for name in ("model", "bare", "noise")] == [None] * 3
-    assert raw_weights(tmp_path / "good.pt")["w"].shape == (2,)
+    assert [read_raw_weights(tmp_path / f"{name}.pt") for name in ("model", "bare", "noise")] == [None] * 3
+    assert read_raw_weights(tmp_path / "good.pt")["w"].shape == (2,)
     assert not (tmp_path / "poisoned").exists()
 
 

@@ -38,8 +38,8 @@ def as_worker():
         nonlocal num_entered
         num_entered += 1
         begin = SimpleNamespace(devices=devices, world_size=world_size, rank=0, global_batch_size=None)
-        worker_context.enter(SimpleNamespace(begin=begin))
+        worker_context.push_context(SimpleNamespace(begin=begin))
 
     yield as_worker
     for _ in range(num_entered):
-        worker_context.leave()
+        worker_context.pop_context()

@@ -24,7 +24,7 @@ from paceline.train import (
     TrainingFailedError,
 )
 from paceline.train.torch import ShardedCheckpoint
-from paceline.train.torch.shards import SPREAD_FROM, Kept, writers
+from paceline.train.torch.shard_writer import SPREAD_FROM, HeldTensor, assign_writers
 from servers import BUCKET
 
 ASYNC = CheckpointUploadMode.ASYNC
@@ -429,11 +429,11 @@ def test_a_state_in_memory_is_not_read_and_not_strictly_a_model_takes_what_both_
 
 def test_what_all_ranks_have_alike_is_spread_by_bytes_and_the_rest_is_the_lowest_ranks():
     def kept(name, size, *, sharded=False, anywhere=True):
-        return Kept(name, (size,), size * SPREAD_FROM, sharded, anywhere)
+        return HeldTensor(name, (size,), size * SPREAD_FROM, sharded, anywhere)
 
     held = [kept("a", 8), kept("b", 4), kept("c", 4), kept("d", 100, anywhere=False), kept("e", 9, sharded=True)]
-    assert writers([held, held]) == {"d": 0, "a": 1, "b": 1, "c": 1}
-    assert writers([held[:3], held[:3]]) == {"a": 0, "b": 1, "c": 1}
-    assert writers([held[:1], held[1:4]]) == {"a": 0, "b": 1, "c": 1, "d": 1}
+    assert assign_writers([held, held]) == {"d": 0, "a": 1, "b": 1, "c": 1}
+    assert assign_writers([held[:3], held[:3]]) == {"a": 0, "b": 1, "c": 1}
+    assert assign_writers([held[:1], held[1:4]]) == {"a": 0, "b": 1, "c": 1, "d": 1}
     small = [kept("f", 0.5), kept("g", 0.5)]
-    assert writers([small, small]) == {"f": 0, "g": 0}
+    assert assign_writers([small, small]) == {"f": 0, "g": 0}

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from paceline.train.torch import prepare_model
-from paceline.train.torch.fsdp import _units
-from paceline.train.torch.materialize import children_first, materialize
-from paceline.train.torch.trace import watched
+from paceline.train.torch.fsdp import _modules_to_shard
+from paceline.train.torch.materialize import iterate_children_first, materialize
+from paceline.train.torch.trace import trace_training
 
 CPU = torch.device("cpu")
 
@@ -54,21 +54,21 @@ def stack(*blocks):
 )
 def test_blocks_are_what_stands_in_a_row(model, names):
     by_id = {id(module): name for name, module in model.named_modules()}
-    assert [by_id[id(unit)] for unit in _units(model, None)] == names
+    assert [by_id[id(unit)] for unit in _modules_to_shard(model, None)] == names
 
 
 def test_blocks_that_are_named_are_those_of_their_class_the_innermost_first():
     inner, model = Other(), nn.Module()
     model.body = Block(inner)
-    assert _units(model, [Block, "Other"]) == [inner, model.body]
-    assert _units(model, ["Other"]) == [inner]
-    assert _units(model, []) == []
+    assert _modules_to_shard(model, [Block, "Other"]) == [inner, model.body]
+    assert _modules_to_shard(model, ["Other"]) == [inner]
+    assert _modules_to_shard(model, []) == []
     with pytest.raises(ValueError, match="shard_blocks names 'Blok', and Module has no module of that class"):
-        _units(model, [Block, "Blok"])
+        _modules_to_shard(model, [Block, "Blok"])
 
 
 def in_full(model):
-    for module in children_first(model):
+    for module in iterate_children_first(model):
         materialize(module, CPU)
     return model
 
@@ -175,7 +175,7 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         prepared(nn.Tanh())(torch.ones(2))
         # What `verify-resume` notes down of a step, it notes of a sharded model too.
         notes = []
-        with watched(notes.append, lambda: True):
+        with trace_training(notes.append, lambda: True):
             model = prepared(made())
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             for _ in range(2):

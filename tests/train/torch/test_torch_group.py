@@ -138,6 +138,8 @@ def test_what_an_allocator_refuses_is_told_as_out_of_memory(tmp_path, function):
     with pytest.raises(TrainingFailedError, match=r"DefaultCPUAllocator|CUDA out of memory"):
         fit(tmp_path, function, 1)
     (failure,) = (
-        event.failure for event in journal.read(tmp_path / "run" / "journal.jsonl") if isinstance(event, WorkerFailed)
+        event.failure
+        for event in journal.read_events(tmp_path / "run" / "journal.jsonl")
+        if isinstance(event, WorkerFailed)
     )
     assert failure.kind == "memory"

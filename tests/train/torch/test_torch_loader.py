@@ -18,10 +18,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from paceline._core import spending
-from paceline._core.spending import DATA, OWN, Spending
+from paceline._core import time_accounting
+from paceline._core.time_accounting import DATA, USER_CODE, TimeAccounting
 from paceline.train.torch import enable_reproducibility, prepare_data_loader
-from paceline.train.torch.loader import GlobalBatches
+from paceline.train.torch.loader import GlobalBatchSampler
 
 ROWS = range(16)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a loader that copies ahead, not checked")
@@ -319,7 +319,7 @@ def test_global_batches_do_not_depend_on_the_number_of_ranks(shuffle, drop_last)
 
 
 def batches_of(length, rank, world_size, shuffle, drop_last, epoch):
-    sampler = GlobalBatches(
+    sampler = GlobalBatchSampler(
         length, 6, rank=rank, world_size=world_size, seed=7 if shuffle else None, drop_last=drop_last
     )
     sampler.set_epoch(epoch)
@@ -342,13 +342,13 @@ class Slow(Dataset):
 
 def test_time_until_a_batch_is_there_is_spent_on_data_and_the_rest_is_not(as_worker):
     as_worker()
-    clock = Spending()
-    spending.enter(clock)
+    clock = TimeAccounting()
+    time_accounting.attach_clock(clock)
     loader = prepare_data_loader(DataLoader(Slow(), batch_size=2), add_dist_sampler=False)
-    with clock.at(OWN):
+    with clock.at(USER_CODE):
         for _ in loader:
             time.sleep(0.1)
-    spending.leave(clock)
+    time_accounting.detach_clock(clock)
     _, sums = clock.read()
     assert sums[DATA] >= 0.2
-    assert sums[OWN] >= 0.2
+    assert sums[USER_CODE] >= 0.2

@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
-from paceline.data.batches.torch import moved
+from paceline.data.batches.torch import move_batch
 from paceline.train.torch import prepare_data_loader
 
 META = torch.device("meta")
@@ -67,17 +67,17 @@ def tensor():
 )
 def test_tensors_move_and_what_holds_them_keeps_its_type(batch, tensors):
     for non_blocking in (False, True):
-        result = moved(batch, META, non_blocking=non_blocking)
+        result = move_batch(batch, META, non_blocking=non_blocking)
         assert type(result) is type(batch)
         assert {found.device for found in tensors(result)} == {META}
         assert {found.device.type for found in tensors(batch)} == {"cpu"}
 
 
 def test_what_is_no_tensor_is_kept():
-    assert moved(collections.defaultdict(list, a=tensor()), META).default_factory is list
-    assert moved(Sample(tensor(), "a"), META).name == "a"
+    assert move_batch(collections.defaultdict(list, a=tensor()), META).default_factory is list
+    assert move_batch(Sample(tensor(), "a"), META).name == "a"
     for item in ("text", b"bytes", 3, None, Sample, range(3)):
-        assert moved(item, META) is item
+        assert move_batch(item, META) is item
 
 
 @needs_gpu
@@ -121,19 +121,19 @@ def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(
     def function():
         from paceline.data.batches import torch as batches
 
-        were_pinned, move = [], batches.moved
+        were_pinned, move = [], batches.move_batch
 
         def moved(batch, device, **options):
             were_pinned.append(batch["x"].is_pinned())
             return move(batch, device, **options)
 
-        batches.moved = moved
+        batches.move_batch = moved
         rows = [{"x": torch.full((1 << 22,), float(index)), "there": torch.ones(1).cuda()} for index in range(4)]
         prepared = prepare_data_loader(DataLoader(rows, batch_size=None, pin_memory=False))
         if pin_memory:
             rows = [{"x": row["x"].pin_memory(), "there": row["there"]} for row in rows]
             prepared = prepare_data_loader(DataLoader(rows, batch_size=None))
-        beside, current = batches._stream_beside(torch.device("cuda:0")), torch.cuda.current_stream()
+        beside, current = batches._copy_stream(torch.device("cuda:0")), torch.cuda.current_stream()
         torch.ones(8, device="cuda").mean()  # Loads the kernel, which waits for all streams the first time.
         torch.cuda.synchronize()
         arrived_early, sums = [], []
@@ -143,7 +143,7 @@ def test_on_a_gpu_the_next_batch_is_copied_from_pinned_memory_while_one_is_used(
             while not beside.query() and not current.query():
                 pass
             arrived_early.append(not current.query())
-        batches.moved = move
+        batches.move_batch = move
         return [arrived_early, were_pinned, torch.stack(sums).tolist()]
 
     assert on_each(function, 1, gpus_per_worker=1) == [[[True] * 4, [True] * 4, [0.0, 1.0, 2.0, 3.0]]]

@@ -5,11 +5,11 @@ import pytest
 
 import paceline.data
 from paceline.train.lightgbm import LightGBMTrainer
-from paceline.train.trees.declared import Rules, declared
 from paceline.train.trees.predictor import TreePredictor
-from paceline.train.trees.tables import table_of
+from paceline.train.trees.tables import make_table
+from paceline.train.trees.training_spec import BoostingRules, make_boosting_spec
 
-RULES = Rules("SomeTrainer", "some.train", ("callbacks", "feval"), {"machines": "we know them"})
+RULES = BoostingRules("SomeTrainer", "some.train", ("callbacks", "feval"), {"machines": "we know them"})
 
 
 def asked(**changes):
@@ -20,14 +20,14 @@ def asked(**changes):
         "num_boost_round": 30,
         "train_kwargs": {},
     }
-    return declared(RULES, **{**arguments, **changes})
+    return make_boosting_spec(RULES, **{**arguments, **changes})
 
 
 def test_what_is_declared_is_kept_with_the_rows_to_train_on_first():
     kept = asked()
-    assert (kept.datasets, kept.num_boost_round, kept.frequency) == (("train", "valid"), 30, 3)
+    assert (kept.datasets, kept.num_boost_round, kept.checkpoint_frequency) == (("train", "valid"), 30, 3)
     assert asked(num_boost_round=None).num_boost_round == 10
-    assert asked(num_boost_round=3).frequency == 1
+    assert asked(num_boost_round=3).checkpoint_frequency == 1
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,14 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
         batch(a=np.float32([]), y=[], image=np.zeros((0, 1, 2), np.uint8)),
         batch(a=np.float32([5]), y=[1], image=np.uint8([[[6, 7]]])),
     ]
-    table = table_of(batches, "y", "it")
+    table = make_table(batches, "y", "it")
     assert table.names == ("a", "image_0", "image_1")
     assert table.features.tolist() == [[1, 1, 2], [2, 3, 4], [5, 6, 7]]
     assert table.features.dtype == np.float32
     assert table.labels.tolist() == [0, 1, 1]
-    assert table_of([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], "too large for float32"
+    assert make_table([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], (
+        "too large for float32"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
 )
 def test_rows_that_trees_cannot_be_grown_from_are_told(batches, error, named):
     with pytest.raises(error, match=named):
-        table_of(batches, "y", "it")
+        make_table(batches, "y", "it")
 
 
 NOWHERE = "no checkpoint is read here"
@@ -135,7 +137,7 @@ class Sums(TreePredictor):
     def _feature_names(self):
         return list(self.names) if self.names else None
 
-    def _predicted(self, matrix):
+    def _predict_matrix(self, matrix):
         return matrix @ 10.0 ** np.arange(matrix.shape[1])
 
 
@@ -158,7 +160,7 @@ def test_a_predictor_takes_the_columns_that_it_is_told():
 
 def test_a_predictor_takes_a_batch_without_rows_and_names_a_column_that_is_not_there():
     class Refuses(Sums):
-        def _predicted(self, matrix):
+        def _predict_matrix(self, matrix):
             assert len(matrix)
             return np.tile(np.float32([1, 2, 3]), (len(matrix), 1))
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from paceline.train.trees.reports import report_plan
+from paceline.train.trees.reports import make_report_plan
 
 FOUND = {"train-auc": 0.9, "valid-auc": 0.8}
 
 
 def plan(metrics=None, filename="model.txt", frequency=0, checkpoint_at_end=True, results_postprocessing_fn=None):
-    return report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+    return make_report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
 
 
 @pytest.mark.parametrize(
@@ -21,16 +21,18 @@ def plan(metrics=None, filename="model.txt", frequency=0, checkpoint_at_end=True
     ],
 )
 def test_metrics_are_chosen_and_named(metrics, told):
-    assert plan(metrics).told(FOUND) == told
+    assert plan(metrics).select_metrics(FOUND) == told
 
 
 def test_what_is_reported_is_what_the_functions_of_the_caller_makes_of_it():
-    made = plan(["valid-auc"], results_postprocessing_fn=lambda told: {"error": 1 - told["valid-auc"]}).told(FOUND)
+    made = plan(["valid-auc"], results_postprocessing_fn=lambda told: {"error": 1 - told["valid-auc"]}).select_metrics(
+        FOUND
+    )
     assert made == {"error": pytest.approx(0.2)}
     with pytest.raises(TypeError, match="results_postprocessing_fn returned 3"):
-        plan(results_postprocessing_fn=lambda _: 3).told(FOUND)
+        plan(results_postprocessing_fn=lambda _: 3).select_metrics(FOUND)
     with pytest.raises(KeyError, match="'valid-loss', which was not evaluated; there are: 'train-auc', 'valid-auc'"):
-        plan({"loss": "valid-loss"}).told(FOUND)
+        plan({"loss": "valid-loss"}).select_metrics(FOUND)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_what_is_reported_is_what_the_functions_of_the_caller_makes_of_it():
 )
 def test_the_model_is_kept_every_so_many_rounds_and_at_the_end(frequency, at_end, kept):
     chosen = plan(frequency=frequency, checkpoint_at_end=at_end)
-    assert [n for n in range(1, 6) if chosen.keeps(n, last=n == 5)] == kept
+    assert [n for n in range(1, 6) if chosen.should_checkpoint(n, last=n == 5)] == kept
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import paceline.data
 import paceline.train.huggingface.transformers
 from paceline import train
-from paceline._engine.local.launch import close_shared_zygote, prewarm
+from paceline._engine.local.launchers import close_shared_zygote, prewarm
 from paceline.train import FailureConfig, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 

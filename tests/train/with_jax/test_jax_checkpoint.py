@@ -10,7 +10,7 @@ import pytest
 from paceline import train
 from paceline.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingConfig
 from paceline.train.jax import JaxTrainer, OrbaxCheckpoint
-from paceline.train.jax.checkpoint import _shared
+from paceline.train.jax.checkpoint import _share_directory
 
 jax = pytest.importorskip("jax", reason="jax is not installed: its checkpoints were not checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: its checkpoints were not checked")
@@ -48,8 +48,8 @@ def saves_and_loads():
     held = threading.Event()
     checkpoint = OrbaxCheckpoint.from_pytree(tree)
     tree["changing"][:] = -1
-    complete = checkpoint._complete
-    checkpoint._complete = lambda: (held.wait(), complete())
+    complete = checkpoint._wait_until_complete
+    checkpoint._wait_until_complete = lambda: (held.wait(), complete())
     train.report({"n": 1}, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
     found["while it is written"] = len(committed())
     held.set()
@@ -118,7 +118,7 @@ def test_a_state_refuses_an_array_that_is_spread_over_workers(saved):
 def test_machines_without_a_common_directory_are_refused(tmp_path):
     elsewhere = SimpleNamespace(begin=SimpleNamespace(rank=1), join=lambda data: bytes(tmp_path / "of-rank-0"))
     with pytest.raises(RuntimeError, match=r"rank 1 on \S+ does not see .*of-rank-0[\s\S]*hint: use a storage_path"):
-        _shared(elsewhere, tmp_path)
+        _share_directory(elsewhere, tmp_path)
 
 
 def test_a_tree_comes_back_as_it_was_numbers_and_named_tuples_included():

@@ -14,7 +14,7 @@ import paceline.data
 from paceline import train
 from paceline._control import journal
 from paceline._control.events import WorkerFailed
-from paceline._worker.main import _is_echo
+from paceline._worker.main import _is_secondary
 from paceline.train import (
     Checkpoint,
     DataParallelTrainer,
@@ -26,7 +26,7 @@ from paceline.train import (
     TrainingFailedError,
 )
 from paceline.train.jax import JaxConfig, JaxTrainer, OrbaxCheckpoint
-from paceline.train.jax.config import _held_port
+from paceline.train.jax.config import _reserve_port
 
 pytest.importorskip("jax", reason="jax is not installed: nothing of JaxTrainer was checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing of JaxTrainer was checked")
@@ -173,7 +173,7 @@ def test_the_first_failure_is_told_and_not_that_jax_ends_the_others(tmp_path):
 
 
 def failures_in(root):
-    return [event.failure for event in journal.read(root / "journal.jsonl") if isinstance(event, WorkerFailed)]
+    return [event.failure for event in journal.read_events(root / "journal.jsonl") if isinstance(event, WorkerFailed)]
 
 
 def test_an_abort_may_be_the_echo_of_another_end(tmp_path):
@@ -192,7 +192,7 @@ def test_an_abort_may_be_the_echo_of_another_end(tmp_path):
     ],
 )
 def test_what_jax_says_of_a_lost_peer_is_told_from_errors_of_the_users_own(text, is_echo):
-    assert _is_echo(ValueError(text)) is is_echo
+    assert _is_secondary(ValueError(text)) is is_echo
 
 
 def until_told():
@@ -283,7 +283,7 @@ def test_gpu_workers_see_the_gpus_they_were_given(tmp_path):
 
 
 def test_nobody_else_gets_the_port_that_is_held_for_jax():
-    with _held_port("127.0.0.1") as port, socket.socket() as other, socket.socket() as like_jax:
+    with _reserve_port("127.0.0.1") as port, socket.socket() as other, socket.socket() as like_jax:
         with pytest.raises(OSError, match="Address already in use"):
             other.bind(("127.0.0.1", port))
         like_jax.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

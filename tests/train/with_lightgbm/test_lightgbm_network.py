@@ -5,16 +5,16 @@ import sys
 import pytest
 
 from paceline.train.lightgbm import LightGBMConfig
-from paceline.train.lightgbm.network import _free_port
+from paceline.train.lightgbm.network import _bind_free_port
 
 
 def test_a_port_is_one_of_the_range_that_nobody_has():
-    with _free_port((20000, 32000)) as taken:
+    with _bind_free_port((20000, 32000)) as taken:
         port = taken.getsockname()[1]
         assert 20000 <= port <= 32000
         with pytest.raises(OSError, match="no free port among 1 tried"):
-            _free_port((port, port))
-    with _free_port((port, port)) as again:
+            _bind_free_port((port, port))
+    with _bind_free_port((port, port)) as again:
         assert again.getsockname()[1] == port
 
 

@@ -13,7 +13,7 @@ import pytest
 import paceline.data
 import paceline.train.lightning
 from paceline import train
-from paceline._engine.local.launch import close_shared_zygote, prewarm
+from paceline._engine.local.launchers import close_shared_zygote, prewarm
 from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
@@ -214,7 +214,8 @@ def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the
                     os.kill(os.getpid(), signal.SIGTERM)
                     # Two steps further on is a report: the driver has to know by then.
                     journal, until = tmp_path / "run" / "journal.jsonl", time.monotonic() + 60
-                    while b'"type":"PreemptionTold"' not in journal.read_bytes() and time.monotonic() < until:
+                    notice = b'"type":"preemption_notice_received"'
+                    while notice not in journal.read_bytes() and time.monotonic() < until:
                         time.sleep(0.001)
                 return at_start(self, batch, batch_idx)
 

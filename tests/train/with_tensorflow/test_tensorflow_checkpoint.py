@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from paceline.data import from_items
-from paceline.data.exec import processes
+from paceline.data.exec import process_executor
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, prepare_dataset_shard
-from paceline.train.tensorflow.checkpoint import _stored_code
+from paceline.train.tensorflow.checkpoint import _has_stored_code
 from paceline.train.tensorflow.keras import ReportCheckpointCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -84,7 +84,7 @@ def test_layers_of_ones_own_are_named_and_code_that_is_stored_in_a_file_is_not_r
     ],
 )
 def test_stored_code_is_seen_however_it_is_written(config, stored):
-    assert _stored_code({"layers": [{"class_name": "Lambda", "config": config}]}) is stored
+    assert _has_stored_code({"layers": [{"class_name": "Lambda", "config": config}]}) is stored
 
 
 def test_a_model_of_keras_2_asks_for_the_keras_that_reads_it(model, tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_models_of_tf_keras_come_back_and_call_the_same_callback(tf, monkeypatch
     np.testing.assert_array_equal(loaded(FEATURES), model(FEATURES))
     assert isinstance(loaded, tf_keras.Model)
     seen = []
-    monkeypatch.setattr(ReportCheckpointCallback, "_happened", lambda self, event, logs: seen.append((event, *logs)))
+    monkeypatch.setattr(ReportCheckpointCallback, "_on_event", lambda self, event, logs: seen.append((event, *logs)))
     for keras in (tf.keras, tf_keras):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -167,7 +167,7 @@ def test_a_predictor_is_applied_to_a_dataset_in_processes_of_its_own(model):
             concurrency=1,
         ).take_all()
     finally:
-        processes.shutdown()
+        process_executor.shutdown()
     assert [row["id"] for row in rows] == [*range(8)]
     expected = model(np.float32(np.eye(2)[[0, 1] * 4])).numpy()
     np.testing.assert_allclose(np.stack([row["predictions"] for row in rows]), expected, rtol=1e-6)

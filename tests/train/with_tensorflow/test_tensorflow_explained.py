@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.train.tensorflow import TensorflowConfig
-from paceline.train.tensorflow.config import _environment, _give_gpus
-from paceline.train.tensorflow.explained import KERAS_HINT, is_echo, note_on, reason_in
+from paceline.train.tensorflow.config import _environment, _set_visible_gpus
+from paceline.train.tensorflow.error_notes import KERAS_HINT, explain_error, extract_reason, is_secondary_error
 
 GRAPH = """Graph execution error:
 
@@ -29,25 +29,27 @@ def test_a_function_that_fails_in_a_graph_says_why(tf):
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         function(tf.constant(2))
     assert str(caught.value).startswith("Graph execution error:"), "else there is nothing to add"
-    assert "x has grown" in note_on(caught.value, 2)
-    assert reason_in("no heading\n\nand more") is reason_in("Graph execution error:\n\n") is None
-    assert not is_echo(caught.value)
+    assert "x has grown" in explain_error(caught.value, 2)
+    assert extract_reason("no heading\n\nand more") is extract_reason("Graph execution error:\n\n") is None
+    assert not is_secondary_error(caught.value)
 
 
 def test_a_collective_that_was_broken_off_is_an_echo(tf):
     errors = tf.errors
-    assert is_echo(errors.UnavailableError(None, None, GRAPH))
-    assert is_echo(errors.AbortedError(None, None, "Collective ops is aborted by: ..."))
-    assert not is_echo(errors.UnavailableError(None, None, "the bucket gs://data does not answer"))
+    assert is_secondary_error(errors.UnavailableError(None, None, GRAPH))
+    assert is_secondary_error(errors.AbortedError(None, None, "Collective ops is aborted by: ..."))
+    assert not is_secondary_error(errors.UnavailableError(None, None, "the bucket gs://data does not answer"))
     # What the ranks themselves got wrong ends collectives too, and is no echo.
-    assert not is_echo(errors.InvalidArgumentError(None, None, "Collective ops is aborted by: Shape mismatch"))
-    assert not is_echo(ValueError("Collective ops is aborted"))
+    assert not is_secondary_error(
+        errors.InvalidArgumentError(None, None, "Collective ops is aborted by: Shape mismatch")
+    )
+    assert not is_secondary_error(ValueError("Collective ops is aborted"))
 
 
 @pytest.mark.parametrize(("kind", "folds"), [("UnavailableError", True), ("InvalidArgumentError", False)])
 def test_an_echo_folds_beneath_its_cause_and_says_its_reason(tf, kind, folds):
     alone = begin(world_size=1, num_nodes=1, num_threads=1)
-    context = SimpleNamespace(begin=alone, echo=None, gather=lambda address: (address,))
+    context = SimpleNamespace(begin=alone, secondary_error=None, gather=lambda address: (address,))
     error = getattr(tf.errors, kind)(None, None, GRAPH)
 
     def fails():
@@ -56,7 +58,7 @@ def test_an_echo_folds_beneath_its_cause_and_says_its_reason(tf, kind, folds):
 
     with pytest.raises(tf.errors.OpError):
         fails()
-    assert (context.echo is error) == folds
+    assert (context.secondary_error is error) == folds
     assert error.__notes__ == ["Collective ops is aborted by: failed to connect to all addresses"]
 
 
@@ -71,10 +73,10 @@ def test_the_hint_at_tf_keras_comes_only_with_keras_3_and_several_workers(tf):
             model.fit(tf.zeros((1, 1)), tf.zeros((1, 1)), verbose=0)
         return caught.value
 
-    assert note_on(failing("a PerReplica value"), 2) == KERAS_HINT
-    assert note_on(failing("a PerReplica value"), 1) is None
-    assert note_on(failing("a bug of one's own"), 2) is None
-    assert note_on(ValueError("a PerReplica value"), 2) is None, "it did not come from Keras"
+    assert explain_error(failing("a PerReplica value"), 2) == KERAS_HINT
+    assert explain_error(failing("a PerReplica value"), 1) is None
+    assert explain_error(failing("a bug of one's own"), 2) is None
+    assert explain_error(ValueError("a PerReplica value"), 2) is None, "it did not come from Keras"
 
 
 def begin(**given):
@@ -91,7 +93,7 @@ def test_a_proxy_for_the_web_is_passed_by(monkeypatch):
 def test_gpus_that_tensorflow_does_not_see_are_an_error(tf):
     number = len(tf.config.list_physical_devices("GPU"))
     with pytest.raises(RuntimeError, match=f"was given GPU {number}, and TensorFlow finds {number}"):
-        _give_gpus(begin(devices=(number,)))
+        _set_visible_gpus(begin(devices=(number,)))
 
 
 def test_a_worker_sees_its_own_gpu_only(tf, run_script):
@@ -100,8 +102,8 @@ def test_a_worker_sees_its_own_gpu_only(tf, run_script):
     ended = run_script(
         "from types import SimpleNamespace\n"
         "import tensorflow as tf\n"
-        "from paceline.train.tensorflow.config import _give_gpus\n"
-        "_give_gpus(SimpleNamespace(devices=(1,)))\n"
+        "from paceline.train.tensorflow.config import _set_visible_gpus\n"
+        "_set_visible_gpus(SimpleNamespace(devices=(1,)))\n"
         "assert [gpu.name for gpu in tf.config.get_visible_devices('GPU')] == ['/physical_device:GPU:1']\n"
         "assert len(tf.config.list_logical_devices('GPU')) == 1\n"
     )

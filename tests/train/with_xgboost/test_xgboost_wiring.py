@@ -2,16 +2,16 @@
 
 import pytest
 
-from paceline._worker.main import _is_echo
+from paceline._worker.main import _is_secondary
 from paceline.train.xgboost import XGBoostConfig
-from paceline.train.xgboost.boosting import parameters
-from paceline.train.xgboost.callback import evaluated
-from paceline.train.xgboost.config import communicator_arguments, note_lost_peer
+from paceline.train.xgboost.boosting import make_params
+from paceline.train.xgboost.callback import collect_metrics
+from paceline.train.xgboost.config import make_communicator_args, note_lost_peer
 
 
 def test_a_communicator_is_made_with_what_the_tracker_says_and_names_that_sort_as_ranks_do():
     told = {"dmlc_tracker_uri": "10.0.0.1", "dmlc_tracker_port": 4711}
-    assert communicator_arguments(told, 3, 60) == {
+    assert make_communicator_args(told, 3, 60) == {
         **told,
         "dmlc_communicator": "rabit",
         "dmlc_task_id": "00000003",
@@ -29,12 +29,12 @@ def test_a_communicator_is_made_with_what_the_tracker_says_and_names_that_sort_a
     ],
 )
 def test_threads_and_gpu_are_the_workers_own_where_the_caller_has_not_chosen(params, devices, made):
-    assert parameters(params, 4, devices) == made
+    assert make_params(params, 4, devices) == made
 
 
 def test_the_newest_values_are_reported_by_set_and_metric():
     log = {"train": {"auc": [0.7, 0.8]}, "valid": {"auc": [0.6, 0.7], "logloss": [(0.5, 0.1), (0.4, 0.2)]}}
-    assert evaluated(log) == {
+    assert collect_metrics(log) == {
         "train-auc": 0.8,
         "valid-auc": 0.7,
         "valid-logloss-mean": 0.4,
@@ -76,7 +76,7 @@ Stack trace:
 )
 def test_an_error_of_xgboost_that_tells_of_a_lost_peer_is_an_echo(error, is_echo):
     note_lost_peer(error)
-    assert _is_echo(error) is is_echo
+    assert _is_secondary(error) is is_echo
     if str(error) == LOST:
         assert error.__notes__ == [
             "connection closed by peer: [socket.h:79|06:13:30]: Poll error condition:Success code:0"

@@ -52,7 +52,7 @@ def test_a_scope_says_which_value_of_a_trial_counts(grid, scope, lowest, highest
 
 @given(st.lists(st.floats(), min_size=1), st.sampled_from(scopes.MODES))
 def test_nan_is_the_best_only_where_there_is_nothing_else(values, mode):
-    best = scopes.best(enumerate(values), mode)
+    best = scopes.select_best(enumerate(values), mode)
     assert best is not None
     numbers = [value for value in values if not math.isnan(value)]
     if numbers:

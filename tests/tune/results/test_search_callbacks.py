@@ -13,7 +13,7 @@ from paceline import train
 from paceline.train import DataParallelTrainer, RunConfig, loggers
 from paceline.train.callbacks import TrainingCallback
 from paceline.tune.callback import Callback
-from paceline.tune.drive.callbacks import Callbacks
+from paceline.tune.drive.callbacks import SearchCallbacks
 
 NUM_TRIALS, NUM_REPORTS = 4, 5
 
@@ -101,7 +101,7 @@ def test_trials_at_once_have_loggers_of_their_own_and_callbacks_in_common_of_whi
     both, several, raising = Both(), Several(), Raising()
     own = [loggers.JsonLoggerCallback(), loggers.CSVLoggerCallback(), loggers.TensorBoardLoggerCallback()]
     elsewhere = loggers.JsonLoggerCallback(tmp_path / "logs")
-    callbacks = Callbacks([raising, both, *own, elsewhere, several], "search")
+    callbacks = SearchCallbacks([raising, both, *own, elsewhere, several], "search")
     assert play_at_once(callbacks, tmp_path / "search") == [False, False, False, True]
     for number in range(NUM_TRIALS):
         run = f"trial_{number:05d}"
@@ -133,7 +133,7 @@ def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     mlflow, named = loggers.MLflowLoggerCallback(), loggers.MLflowLoggerCallback(experiment_name="mine")
     wandb, grouped = loggers.WandbLoggerCallback("project"), loggers.WandbLoggerCallback(group="mine", mode="offline")
-    callbacks = Callbacks([mlflow, named, wandb, grouped], "search")
+    callbacks = SearchCallbacks([mlflow, named, wandb, grouped], "search")
     copies = callbacks.for_trial(RunConfig(name="trial_00007", storage_path=tmp_path)).callbacks
     assert [copied._experiment_name for copied in copies[:2]] == ["search", "mine"]
     assert [copied._group for copied in copies[2:]] == ["search", "mine"]
@@ -148,7 +148,7 @@ def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_p
     with pytest.raises(
         ValueError, match=r"a Holding that cannot be had once for each trial: TypeError.*\n\nhint: open"
     ):
-        Callbacks([Holding()], "search")
+        SearchCallbacks([Holding()], "search")
 
 
 class Recording(Callback):
@@ -197,7 +197,7 @@ def a_search(callbacks):
 
 def test_a_callback_of_the_search_is_told_what_happens_to_trials():
     recording = Recording()
-    callbacks = Callbacks([recording], "search")
+    callbacks = SearchCallbacks([recording], "search")
     callbacks.setup(None, 4, 8)
     told = a_search(callbacks)
     assert [call for call in recording.calls if call[0] != "step"] == [
@@ -222,7 +222,7 @@ def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told
             raise SystemExit(3)
 
     exiting, recording = Exiting(), Recording()
-    a_search(Callbacks([exiting, recording], "search"))
+    a_search(SearchCallbacks([exiting, recording], "search"))
     assert exiting.calls[-1][0] == "step"
     assert recording.calls[-1][0] == "end"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -234,7 +234,7 @@ def test_what_only_the_search_concerns_is_not_told_about_runs(tmp_path):
         def after_report(self, run_context, metrics, checkpoint):
             self.calls.append(("run", run_context.run_id))
 
-    callbacks = Callbacks([Recording(), OfRuns()], "search")
+    callbacks = SearchCallbacks([Recording(), OfRuns()], "search")
     (given,) = callbacks.for_trial(RunConfig(name="trial_00000", storage_path=tmp_path)).callbacks
     given.after_report(train.TrainRunContext("trial_00000", None, None, None, None), [{}], None)
-    assert callbacks._told[1].callback.calls == [("run", "trial_00000")]
+    assert callbacks._guarded[1].callback.calls == [("run", "trial_00000")]

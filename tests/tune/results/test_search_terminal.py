@@ -12,13 +12,13 @@ from told_search import Told
 
 from paceline import train
 from paceline._core import settings
-from paceline._storage.layout import Layout
+from paceline._storage.run_layout import RunLayout
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
-from paceline.train.drive import played as run_played
-from paceline.train.site import site_of
-from paceline.tune.lines import Budget
-from paceline.tune.table import Drawn, picture
-from paceline.tune.terminal import SearchTerminal, TableTerminal, TrialTerminal, terminal_of
+from paceline.train.execution_target import choose_target
+from paceline.train.run_driver import execute_run as run_played
+from paceline.tune.log_lines import LineBudget
+from paceline.tune.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
+from paceline.tune.trial_table import TrialTableState, build_table
 from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -76,10 +76,10 @@ def test_a_small_search_in_lines_of_any_verbosity():
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_small_search_as_a_table(width):
     told = small_search()
-    drawn = Drawn("mnist", URI)
+    drawn = TrialTableState("mnist", URI)
     for trial in ("00000", "00001", "00003"):
-        drawn.saw_end(trial)
-    drawing = picture(told.search, drawn, told.at + 70, width, 24)
+        drawn.add_ended_trial(trial)
+    drawing = build_table(told.search, drawn, told.at + 70, width, 24)
     assert as_text(drawing, width) == (GOLDEN / f"table_{width}.txt").read_text()
 
 
@@ -100,10 +100,10 @@ def test_a_table_of_many_long_trials_keeps_to_its_room(width):
         told.reported(f"{number:05d}", validation={"a_metric_with_a_very_long_name": 1e-300 * number})
     for number in range(50):
         told.ended(f"{number:05d}", "stopped", why="because " * 50)
-    drawn = Drawn("a-search-with-a-long-name", "/a/directory/far/down" * 9)
+    drawn = TrialTableState("a-search-with-a-long-name", "/a/directory/far/down" * 9)
     for number in range(50):
-        drawn.saw_end(f"{number:05d}")
-    text = as_text(picture(told.search, drawn, told.at, width, 24), width)
+        drawn.add_ended_trial(f"{number:05d}")
+    text = as_text(build_table(told.search, drawn, told.at, width, 24), width)
     assert len(text.splitlines()) < 24
     assert "50 running   50 stopped" in text
     assert "and 36 more" in text
@@ -132,7 +132,7 @@ def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
 
 
 def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
-    budget = Budget(3, 0.5)
+    budget = LineBudget(3, 0.5)
     assert [budget.take(0.0) for _ in range(4)] == [True, True, True, False]
     assert [budget.take(2.0), budget.take(2.0), budget.take(3.0), budget.take(4.0)] == [True, False, False, True]
     assert [budget.take(100.0) for _ in range(4)] == [True, True, True, False]
@@ -162,11 +162,11 @@ def test_a_search_that_ends_early_says_why_and_a_table_without_a_metric_shows_wh
     told.trial("00000", 1.0, ending=None)
     told.no_more("its time of 10 s is over")
     assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
-    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    text = as_text(build_table(told.search, TrialTableState("mnist", URI), told.at, 80, 24), 80)
     assert text.startswith("search mnist  1 trial, 4 s, ends early: its time of 10 s is over")
     told = Told(metric=None, mode=None).starts()
     told.trial("00000", 0.5, ending=None, config={})
-    text = as_text(picture(told.search, Drawn("mnist", URI), told.at, 80, 24), 80)
+    text = as_text(build_table(told.search, TrialTableState("mnist", URI), told.at, 80, 24), 80)
     assert "loss=0.5" in text
     assert "best" not in text
 
@@ -185,8 +185,10 @@ def play(name, directory, above, **run_config):
     """A trial's run, as a search has it played."""
     config = RunConfig(name=f"trial_{name}", storage_path=directory, **run_config)
     trainer = DataParallelTrainer(noisy, train_loop_config={"name": name}, run_config=config)
-    terminal = TrialTerminal(name, Layout(Path(directory) / f"trial_{name}"), above, settings.load().report_notice_s)
-    return run_played(trainer._asked(site_of(trainer.scaling_config, config)), terminal, trainer._seams)
+    terminal = TrialTerminal(name, RunLayout(Path(directory) / f"trial_{name}"), above, settings.load().report_notice_s)
+    return run_played(
+        trainer._build_run_spec(choose_target(trainer.scaling_config, config)), terminal, trainer._run_environment
+    )
 
 
 def test_what_trials_print_at_once_is_passed_on_line_by_line_and_a_retry_is_told(tmp_path, capsys):
@@ -228,9 +230,9 @@ ON_TERMINAL = f"""
 import logging, os, signal, sys, threading, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from told_search import Told
-from paceline.tune.terminal import terminal_of
+from paceline.tune.terminal import make_search_terminal
 
-terminal = terminal_of("mnist", "/results/mnist", 1)
+terminal = make_search_terminal("mnist", "/results/mnist", 1)
 told = Told(terminal, at=time.time())
 told.step_s = 0.0
 
@@ -244,7 +246,7 @@ told.trial("00000", 0.9, 0.5)
 told.trial("00001", 0.9, ending=None)
 tick()
 print("printed by the script")
-terminal.pass_on("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
+terminal.write_trial_output("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
 logging.getLogger("somebody").warning("logged")
 told.trial("00002", ending="failed", why="ValueError: boom")
 tick()
@@ -306,13 +308,13 @@ def test_a_terminal_that_cannot_be_redrawn_gets_lines(tmp_path):
     assert ended == 0
     assert "\x1b[" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert "paceline: trial 00000 finished after 2 iterations" in text
-    assert type(terminal_of("mnist", URI, 1, io.StringIO())) is SearchTerminal
+    assert type(make_search_terminal("mnist", URI, 1, io.StringIO())) is SearchTerminal
 
 
 def test_the_table_is_drawn_a_few_times_a_second_at_most():
     now = [0.0]
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
-    terminal = TableTerminal("mnist", URI, 1, console, clock=lambda: now[0])
+    terminal = TableSearchTerminal("mnist", URI, 1, console, clock=lambda: now[0])
     told = small_search(terminal)
     try:
         for _ in range(1000):

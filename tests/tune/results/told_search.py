@@ -1,12 +1,12 @@
 """A search that is told event by event, as its journal would tell it; and the same written to a directory."""
 
-from paceline._core.codec import sealed
-from paceline._core.plain import plain
-from paceline._storage.home import Home
+from paceline._core.codec import seal_line
+from paceline._core.plain_values import to_plain
+from paceline._storage.run_location import RunLocation
 from paceline.tune.drive import events
-from paceline.tune.drive.state import Search, run_name
+from paceline.tune.drive.search_state import Search, run_name
 from paceline.tune.result_grid import ResultGrid
-from paceline.tune.trial import Saved
+from paceline.tune.trial import TrialCheckpoint
 
 
 class Told:
@@ -24,17 +24,17 @@ class Told:
     def happens(self, event):
         self.search.apply(event)
         for act in getattr(event, "then", ()):
-            self.search.take(act)
+            self.search.apply_decision(act)
         self.events.append(event)
         for observer in self.observers:
-            observer.saw(event, self.search)
+            observer.on_event(event, self.search)
 
     def starts(self):
         self.happens(events.SearchStarted(**self.started, seed=0, at=self._now()))
         return self
 
     def made(self, trial, **config):
-        self.happens(events.TrialMade(trial, events.raw(plain(config)), self._now()))
+        self.happens(events.TrialMade(trial, events.encode_raw(to_plain(config)), self._now()))
 
     def began(self, trial):
         self.happens(events.TrialBegan(trial, self._run(trial), self._now()))
@@ -42,7 +42,7 @@ class Told:
     def reported(self, trial, checkpoint=False, **metrics):
         run = self._run(trial)
         seq = self._seqs[run] = self._seqs.get(run, 0) + 1
-        self.happens(events.TrialReported(trial, run, seq, events.raw(plain(metrics)), self._now()))
+        self.happens(events.TrialReported(trial, run, seq, events.encode_raw(to_plain(metrics)), self._now()))
         if checkpoint:
             self.happens(events.TrialSaved(trial, run, seq, f"checkpoint_{seq:06d}", self._now()))
 
@@ -51,12 +51,12 @@ class Told:
 
     def cloned(self, trial, donor, **config):
         saved = self.search.trials[donor].checkpoint
-        assert isinstance(saved, Saved)
-        run = run_name(trial, self.search.standing[trial].num_lives)
-        self.happens(events.TrialCloned(trial, run, donor, saved, events.raw(plain(config)), self._now()))
+        assert isinstance(saved, TrialCheckpoint)
+        run = run_name(trial, self.search.trial_records[trial].num_runs)
+        self.happens(events.TrialCloned(trial, run, donor, saved, events.encode_raw(to_plain(config)), self._now()))
 
     def reset(self, trial):
-        run = run_name(trial, self.search.standing[trial].num_lives)
+        run = run_name(trial, self.search.trial_records[trial].num_runs)
         self.happens(events.TrialReset(trial, run, self._now()))
 
     def no_more(self, why=""):
@@ -76,14 +76,14 @@ class Told:
 
     def written_to(self, directory):
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "journal.jsonl").write_bytes(b"".join(sealed(events.encode(event)) for event in self.events))
+        (directory / "journal.jsonl").write_bytes(b"".join(seal_line(events.encode(event)) for event in self.events))
         return directory
 
     def results(self, directory, errors=None):
-        return ResultGrid(self.search, Home.of_path(str(self.written_to(directory))), errors or {})
+        return ResultGrid(self.search, RunLocation.from_path(str(self.written_to(directory))), errors or {})
 
     def _run(self, trial):
-        return self.search.standing[trial].run
+        return self.search.trial_records[trial].run
 
     def _now(self):
         self.at += self.step_s

@@ -9,7 +9,7 @@ from played_search import Search, add, curve, searches, tell, without_reasons
 
 from paceline import tune
 from paceline.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
-from paceline.tune.schedulers.hyperband import shapes
+from paceline.tune.schedulers.hyperband import compute_bracket_shapes
 from paceline.tune.schedulers.scheduler import Pause, Resume, Stop
 from paceline.tune.search import ConcurrencyLimiter, Searcher
 from paceline.tune.trial import Trial
@@ -25,13 +25,13 @@ def whys(answer):
 
 
 def test_a_round_has_the_brackets_of_the_paper_filled_from_the_smallest_to_the_largest_and_again():
-    assert [(shape.size, shape.times) for shape in shapes(81, 3)] == [
+    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(81, 3)] == [
         (5, ()), (8, (27,)), (15, (9, 27)), (34, (3, 9, 27)), (81, (1, 3, 9, 27))]  # fmt: skip
-    assert [(shape.size, shape.times) for shape in shapes(9, 3)] == [(3, ()), (5, (3,)), (9, (1, 3))]
-    assert [(shape.size, shape.times) for shape in shapes(16, 4)] == [(3, ()), (6, (4,)), (16, (1, 4))]
-    assert [(shape.size, shape.times) for shape in shapes(100, 4)] == [
+    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(9, 3)] == [(3, ()), (5, (3,)), (9, (1, 3))]
+    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(16, 4)] == [(3, ()), (6, (4,)), (16, (1, 4))]
+    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(100, 4)] == [
         (4, ()), (8, (25,)), (22, (6, 25)), (64, (2, 6, 25))]  # fmt: skip
-    assert [(shape.size, shape.times) for shape in shapes(1, 3)] == [(1, ())]
+    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(1, 3)] == [(1, ())]
     scheduler = HyperBandScheduler(metric="loss", mode="min", max_t=9)
     add(scheduler, *(f"{number}" for number in range(18)))
     numbers = [scheduler._brackets[f"{number}"].number for number in range(18)]
@@ -154,12 +154,12 @@ class Watching(HyperBandScheduler):
         super().__init__(**options)
         self.halvings = []
 
-    def _halved(self, bracket):
-        scores = {trial_id: arrival.score for trial_id, arrival in bracket.arrived.items()}
+    def _halve_bracket(self, bracket):
+        scores = {trial_id: arrival.score for trial_id, arrival in bracket.arrivals.items()}
         rung = bracket.rung
-        yield from super()._halved(bracket)
+        yield from super()._halve_bracket(bracket)
         if bracket.rung > rung:
-            self.halvings.append((scores, {*bracket.living}, bracket.rung - rung))
+            self.halvings.append((scores, {*bracket.live_trials}, bracket.rung - rung))
 
 
 @settings(max_examples=150, deadline=None)
@@ -222,5 +222,5 @@ def test_in_a_real_search_a_bracket_that_its_searcher_does_not_fill_holds_up_not
     results = tune.Tuner(train_func, tune_config=config, run_config=run_config).fit()
     made = {result.config["x"]: result.metrics["training_iteration"] for result in results}
     assert made == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
-    (idle,) = (line for line in (tmp_path / "search/journal.jsonl").read_text().splitlines() if "SearchIdle" in line)
+    (idle,) = (line for line in (tmp_path / "search/journal.jsonl").read_text().splitlines() if "search_idle" in line)
     assert '"do":"stop","trial":"00000"' in idle

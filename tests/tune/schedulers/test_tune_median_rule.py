@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from played_search import add, searches, tell, without_reasons
 
 from paceline.tune.schedulers import MedianStoppingRule
-from paceline.tune.schedulers import means as module
-from paceline.tune.schedulers.means import Means
+from paceline.tune.schedulers import running_means as module
+from paceline.tune.schedulers.running_means import TrialMeans
 from paceline.tune.schedulers.scheduler import Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
@@ -128,30 +128,30 @@ reports = st.lists(
 def test_means_are_counted_as_if_every_trial_were_looked_at(told, questions):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_LEAST_BLOCK", 3)
-        means = Means()
+        means = TrialMeans()
         curves = {}
         for trial_id, later, score in told:
             curve = curves.setdefault(trial_id, [])
             time = (curve[-1][0] if curve else 0) + later
             curve.append((time, score))
-            means.extend(trial_id, time, score)
-    assert len(means.began.blocks) >= means.began.count / 10
+            means.add_score(trial_id, time, score)
+    assert len(means.started.blocks) >= means.started.count / 10
     for time, score in questions:
         held = [
             sum(s for t, s in curve if t <= time) / sum(t <= time for t, _ in curve)
             for curve in curves.values()
             if curve[0][0] <= time <= curve[-1][0]
         ]
-        assert means.better(time, score) == (len(held), sum(mean > score for mean in held))
+        assert means.count_better(time, score) == (len(held), sum(mean > score for mean in held))
 
 
 def test_a_trial_that_begins_anew_is_another_one():
-    means = Means()
+    means = TrialMeans()
     for time, score in ((1, 5.0), (2, 3.0), (3, 1.0)):
-        means.extend("a", time, score)
+        means.add_score("a", time, score)
     means.forget("a")
-    means.extend("a", 1, 9.0)
-    assert means.better(1, 0.0) == (2, 2)  # What it had been at 1 and at 2 stays known.
-    assert means.better(2, 3.5) == (1, 1)
-    assert means.better(3, 0.0) == (0, 0)
+    means.add_score("a", 1, 9.0)
+    assert means.count_better(1, 0.0) == (2, 2)  # What it had been at 1 and at 2 stays known.
+    assert means.count_better(2, 3.5) == (1, 1)
+    assert means.count_better(3, 0.0) == (0, 0)
     means.forget("b")

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.tune import space as tune
-from paceline.tune.space import Chance
+from paceline.tune.space import KeyedRandom
 
 steps = st.sampled_from([0.001, 0.1, 0.2, 0.25, 0.3, 1.0, 1.5, 7.0])
 seeds = st.integers(0, 2**64)
 
 
 def draws(domain, count=4000):
-    return [domain.pick(Chance(7, number)) for number in range(count)]
+    return [domain.pick(KeyedRandom(7, number)) for number in range(count)]
 
 
 def is_multiple(value, q):
@@ -34,7 +34,7 @@ def is_multiple(value, q):
 def test_a_float_is_from_its_lower_bound_up_to_but_not_its_upper(kind, data, seed):
     make, least = kind
     lower, upper = sorted(data.draw(st.tuples(*[st.floats(least, 1e300)] * 2)))
-    value = make(lower, upper).pick(Chance(seed))
+    value = make(lower, upper).pick(KeyedRandom(seed))
     assert type(value) is float
     assert lower <= value < upper or lower == value == upper
 
@@ -56,7 +56,7 @@ def test_a_float_with_a_step_is_a_multiple_inside_both_bounds_which_need_not_be(
             make(lower, upper, q)
         return
     domain = make(lower, upper, q)
-    value = domain.pick(Chance(seed))
+    value = domain.pick(KeyedRandom(seed))
     assert lower <= domain.first <= value <= domain.last <= upper
     assert is_multiple(value, q)
 
@@ -66,7 +66,7 @@ def test_a_float_with_a_step_is_a_multiple_inside_both_bounds_which_need_not_be(
 def test_a_whole_number_is_from_lower_up_to_but_not_upper(kind, data, seed):
     make, least, most = kind
     lower, count = data.draw(st.integers(least, most)), data.draw(st.integers(1, most))
-    value = make(lower, lower + count).pick(Chance(seed))
+    value = make(lower, lower + count).pick(KeyedRandom(seed))
     assert type(value) is int
     assert lower <= value < lower + count
 
@@ -74,7 +74,7 @@ def test_a_whole_number_is_from_lower_up_to_but_not_upper(kind, data, seed):
 @given(st.integers(1, 10**4), st.integers(0, 10**4), st.integers(2, 9), seeds, st.booleans())
 def test_a_whole_number_with_a_step_is_a_multiple_inside_both_bounds(lower, more, q, seed, log):
     upper = lower + more + q
-    value = (tune.qlograndint if log else tune.qrandint)(lower, upper, q).pick(Chance(seed))
+    value = (tune.qlograndint if log else tune.qrandint)(lower, upper, q).pick(KeyedRandom(seed))
     assert lower <= value <= upper
     assert value % q == 0
 

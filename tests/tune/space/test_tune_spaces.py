@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.tune import space as tune
-from paceline.tune.space import Chance, Option, Space
-from paceline.tune.space.tree import grid_options
+from paceline.tune.space import KeyedRandom, Option, Space
+from paceline.tune.space.tree import iter_grid_options
 
 ALL = {
     **NUMBERS,
@@ -95,7 +95,7 @@ def test_each_sample_has_every_combination_once(param_space, sample):
     count = space.num_grid
     # Options may be objects that hide which they are: what is picked is looked at instead.
     seen = {
-        tuple(sorted((str(path), index) for path, index in grid_options(space._tree, number % count, {})))
+        tuple(sorted((str(path), index) for path, index in iter_grid_options(space._tree, number % count, {})))
         for number in range(sample * count, (sample + 1) * count)
     }
     assert len(seen) == count
@@ -134,7 +134,7 @@ def test_domains_are_told_with_their_conditions():
     ]
     assert [place.condition for place in places.values()] == [(), ((("m",), 0),), ((("m",), 1),), ((("m",), 1),)]
     assert [place.name for place in places.values()] == ["m", "m/option 0/lr", "m/option 1/lr", "m/k"]
-    assert [place.where for place in places.values()] == [("m",), ("m", "lr"), ("m", "lr"), ("m", "k")]
+    assert [place.config_keys for place in places.values()] == [("m",), ("m", "lr"), ("m", "lr"), ("m", "k")]
     integer = places["m", Option(1), "lr"].domain
     assert (integer.kind, integer.first, integer.last, integer.log, integer.q) == ("integer", 0, 8, False, None)
 
@@ -145,32 +145,32 @@ def test_a_configuration_is_put_together_from_what_was_picked(param_space, numbe
     space = Space(param_space)
     places = space.domains().values()
     assert len({place.name for place in places}) == len(places)
-    picked = {path: place.domain.pick(Chance(number, place.name)) for path, place in space.domains().items()}
-    config = space.resolved(picked, number)
+    picked = {path: place.domain.pick(KeyedRandom(number, place.name)) for path, place in space.domains().items()}
+    config = space.resolve_picks(picked, number)
     asked = {}
 
     def pick(place):
         asked[place.path] = picked[place.path]
         return picked[place.path]
 
-    assert same(space.put_together(pick, number), config)
-    assert same(space.resolved(asked, number), config)
+    assert same(space.assemble_config(pick, number), config)
+    assert same(space.resolve_picks(asked, number), config)
     for path in asked:
         less = {other: value for other, value in asked.items() if other != path}
         with pytest.raises(ValueError, match="nothing was picked for"):
-            space.resolved(less, number)
+            space.resolve_picks(less, number)
 
 
 def test_what_is_picked_has_to_be_there_and_in_the_domain():
     space = Space({"a": tune.uniform(0, 1), "b": tune.choice(["x", "y"]), "q": tune.quniform(0, 1, 0.1)})
     good = {("a",): 0.5, ("b",): 1, ("q",): 0.30000000000000004}
-    assert space.resolved(good) == {"a": 0.5, "b": "y", "q": 0.3}
+    assert space.resolve_picks(good) == {"a": 0.5, "b": "y", "q": 0.3}
     with pytest.raises(ValueError, match=r"param_space\['a'\]: 2 is not in uniform"):
-        space.resolved({**good, ("a",): 2})
+        space.resolve_picks({**good, ("a",): 2})
     with pytest.raises(ValueError, match=r"param_space\['b'\]: 'y' is not the index of an option of choice"):
-        space.resolved({**good, ("b",): "y"})
+        space.resolve_picks({**good, ("b",): "y"})
     with pytest.raises(ValueError, match=r"there is nothing to pick at param_space\['c'\]"):
-        space.resolved({**good, ("c",): 1})
+        space.resolve_picks({**good, ("c",): 1})
 
 
 def test_functions_see_the_other_values_in_each_way_and_need_each_other_in_any_order():

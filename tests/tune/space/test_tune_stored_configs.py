@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.tune import space as tune
 from paceline.tune.space import Space
-from paceline.tune.space.stored import Lost, name_of, restored
+from paceline.tune.space.config_codec import LostObject, decode_config, object_name
 
 
 def through_json(plain):
@@ -34,51 +34,51 @@ class Scaling:
 @example({"a": {"$number": "nan", "$lost": 1, "$items": []}, 1: (1, [()]), "": {None: {True: -0.0}}}, 0)
 def test_a_configuration_comes_back_from_json_as_it_was(param_space, number):
     config = Space(param_space).draw(number, 3)
-    stored = through_json(Space(param_space).stored(config))
-    assert same(Space(param_space).restored(stored), config)
+    stored = through_json(Space(param_space).encode_config(config))
+    assert same(Space(param_space).decode_config(stored), config)
 
 
 @settings(deadline=None, max_examples=50)
 @given(spaces(functions=False))
 def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_space):
     space = Space(param_space)
-    plain = through_json(space.described())
-    assert space.differences(plain) == []
+    plain = through_json(space.describe())
+    assert space.find_differences(plain) == []
     if space._objects:
         with pytest.raises(ValueError, match="hint: pass param_space again"):
-            Space.from_described(plain)
+            Space.from_description(plain)
         return
-    again = Space.from_described(plain)
-    assert again.described() == space.described()
+    again = Space.from_description(plain)
+    assert again.describe() == space.describe()
     for number in range(5):
         assert same(again.draw(number, 1), space.draw(number, 1))
 
 
 def test_plain_values_are_stored_as_they_are_and_an_object_as_its_place_in_the_space():
     config = {"lr": 0.1, "n": 3, "name": "x", "none": None, "flag": True, "list": [1, {"a": "b"}]}
-    assert Space(config).stored(config) == config
+    assert Space(config).encode_config(config) == config
     space = Space({"model": {"class": tune.choice([activation, Model])}, "same": tune.sample_from(lambda s: s.model)})
     config = next(c for c in (space.draw(n, 0) for n in range(20)) if c["model"]["class"] is Model)
-    stored = space.stored(config)
+    stored = space.encode_config(config)
     place = {"$space": ["model", "class", {"option": 1}], "is": "drawn_spaces.Model"}
     assert stored == {"model": {"class": place}, "same": {"class": place}}
-    assert space.restored(through_json(stored)) == config
+    assert space.decode_config(through_json(stored)) == config
 
 
 def test_of_objects_the_very_one_is_found_or_else_one_that_is_equal():
     space = Space({"scaling": tune.choice([Scaling(1), Scaling(2)])})
-    stored = space.stored({"scaling": Scaling(2)})
-    assert space.restored(stored)["scaling"] == Scaling(2)
+    stored = space.encode_config({"scaling": Scaling(2)})
+    assert space.decode_config(stored)["scaling"] == Scaling(2)
     space = Space(
         {"array": tune.choice([np.zeros(2), np.zeros(3), np.ones(2)]), "alike": tune.choice([Scaling(1), Scaling(1)])}
     )
     for number in range(10):
         config = space.draw(number, 0)
-        again = space.restored(space.stored(config))
+        again = space.decode_config(space.encode_config(config))
         assert again["array"] is config["array"]
         assert again["alike"] is config["alike"]
     space = Space({"a": tune.choice([np.float32(0.5)]), "b": tune.sample_from(lambda spec: np.int64(7))})
-    config = space.restored(space.stored(space.draw(0, 0)))
+    config = space.decode_config(space.encode_config(space.draw(0, 0)))
     assert (type(config["a"]), type(config["b"])) == (np.float32, int)
     assert config == {"a": 0.5, "b": 7}
 
@@ -92,12 +92,12 @@ def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made):
 
 
 def test_objects_that_are_not_in_the_space_or_without_one_are_known_by_name():
-    stored = through_json(Space({"a": 1}).stored({"a": 1, "model": {"x": Model()}}))
+    stored = through_json(Space({"a": 1}).encode_config({"a": 1, "model": {"x": Model()}}))
     with pytest.raises(ValueError, match=r"config\['model'\]\['x'\] was an object of drawn_spaces.Model"):
-        Space({"a": 1}).restored(stored)
-    assert restored(stored, None) == {"a": 1, "model": {"x": Lost("drawn_spaces.Model")}}
+        Space({"a": 1}).decode_config(stored)
+    assert decode_config(stored, None) == {"a": 1, "model": {"x": LostObject("drawn_spaces.Model")}}
     space = Space({"f": activation, "t": (Color.RED,)})
-    shown = repr(restored(space.stored(space.draw(0, 0)), None))
+    shown = repr(decode_config(space.encode_config(space.draw(0, 0)), None))
     assert shown == "{'f': <drawn_spaces.activation>, 't': (<drawn_spaces.Color.RED>,)}"
 
 
@@ -112,16 +112,16 @@ def test_objects_that_are_not_in_the_space_or_without_one_are_known_by_name():
     ],
 )
 def test_a_space_that_has_changed_does_not_give_another_object(now, message):
-    stored = Space({"f": activation}).stored({"f": activation})
+    stored = Space({"f": activation}).encode_config({"f": activation})
     with pytest.raises(ValueError) as refusal:
-        Space(now).restored(stored)
+        Space(now).decode_config(stored)
     assert message in str(refusal.value)
 
 
 def test_the_same_object_in_a_script_and_in_a_module_is_the_same():
-    stored = Space({"f": activation}).stored({"f": activation})
+    stored = Space({"f": activation}).encode_config({"f": activation})
     stored["f"]["is"] = "activation"
-    assert Space({"f": activation}).restored(stored) == {"f": activation}
+    assert Space({"f": activation}).decode_config(stored) == {"f": activation}
 
 
 class Named:
@@ -143,7 +143,7 @@ class Named:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_names_do_not_depend_on_where_an_object_is_in_memory(value, name):
-    assert name_of(value) == name
+    assert object_name(value) == name
 
 
 BEFORE = {
@@ -186,20 +186,20 @@ BEFORE = {
     ],
 )
 def test_a_difference_is_named(change, difference):
-    before = through_json(Space(BEFORE).described())
-    assert Space({**BEFORE, **change}).differences(before) == [difference]
-    assert Space(BEFORE).differences(before) == []
+    before = through_json(Space(BEFORE).describe())
+    assert Space({**BEFORE, **change}).find_differences(before) == [difference]
+    assert Space(BEFORE).find_differences(before) == []
     gone = {name: part for name, part in BEFORE.items() if name != "lr"}
-    assert Space(gone).differences(before) == ["param_space['lr'] was loguniform(0.0001, 0.1) and is gone"]
+    assert Space(gone).find_differences(before) == ["param_space['lr'] was loguniform(0.0001, 0.1) and is gone"]
 
 
 def test_the_order_of_a_grid_is_a_difference_and_a_space_with_objects_says_which_they_are():
     x, y = {"x": tune.grid_search([1, 2])}, {"y": tune.grid_search([3, 4])}
-    assert "another order" in Space({**x, **y}).differences(Space({**y, **x}).described())[0]
+    assert "another order" in Space({**x, **y}).find_differences(Space({**y, **x}).describe())[0]
     x, y = {"x": tune.uniform(0, 1)}, {"y": tune.uniform(2, 3)}
-    assert Space({**x, **y}).differences(Space({**y, **x}).described()) == []
+    assert Space({**x, **y}).find_differences(Space({**y, **x}).describe()) == []
     with pytest.raises(ValueError) as refusal:
-        Space.from_described(Space(BEFORE).described())
+        Space.from_description(Space(BEFORE).describe())
     for part in (
         "param_space['act'](option 0) is drawn_spaces.activation",
         "param_space['made'] is a sample_from of drawn_spaces.",

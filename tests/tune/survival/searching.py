@@ -13,9 +13,9 @@ from pathlib import Path
 from paceline import tune
 from paceline._control import journal
 from paceline._control.events import Committed
-from paceline._storage.home import Home
-from paceline.tune.drive import book
-from paceline.tune.history import rows_of, search_told_by
+from paceline._storage.run_location import RunLocation
+from paceline.tune.drive import search_storage
+from paceline.tune.report_history import collect_report_rows, replay_search
 from processes import still_running
 
 SCRIPT = """
@@ -201,20 +201,20 @@ def committed(path):
     return {
         (run.name.removeprefix("trial_"), str(event.record.seq))
         for run in path.glob("trial_*")
-        for event in journal.read(run / "journal.jsonl")
+        for event in journal.read_events(run / "journal.jsonl")
         if isinstance(event, Committed)
     }
 
 
 def told(path):
-    return search_told_by(book.past_of(Home.of_path(str(path))))
+    return replay_search(search_storage.load_past_events(RunLocation.from_path(str(path))))
 
 
 def finished(path):
     """What a search has come to, by trial, without what depends on the clock."""
     if not (path / "journal.jsonl").exists():
         return {}
-    rows = rows_of(book.past_of(Home.of_path(str(path))))
+    rows = collect_report_rows(search_storage.load_past_events(RunLocation.from_path(str(path))))
     timed = ("time_total_s", "time_this_iter_s", "timestamp")
     return {
         trial.trial_id: {

@@ -11,9 +11,9 @@ from searching import Script, told
 from paceline import tune
 from paceline._control import journal
 from paceline._control.events import CheckpointsFound, Committed, DriverStarted, PinsSet
-from paceline._storage.home import Home
-from paceline.tune.drive import book
-from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, unraw
+from paceline._storage.run_location import RunLocation
+from paceline.tune.drive import search_storage
+from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, decode_raw
 from paceline.tune.schedulers.scheduler import Exploit
 
 STEPS = 8
@@ -51,11 +51,11 @@ assert not grid.errors, grid.errors
 
 def assert_lineages_hold(path):
     """How many clones there were; for each of them, all that is promised."""
-    events = book.past_of(Home.of_path(str(path)))
+    events = search_storage.load_past_events(RunLocation.from_path(str(path)))
     made = {}
     for event in events:
         if isinstance(event, TrialReported):
-            made.setdefault((event.run, event.seq), unraw(event.metrics)["made"])
+            made.setdefault((event.run, event.seq), decode_raw(event.metrics)["made"])
     search = told(path)
     clones = [event for event in events if isinstance(event, TrialCloned)]
     for clone in clones:
@@ -68,21 +68,23 @@ def assert_lineages_hold(path):
             continue  # It was cloned once more before it had made a report.
         assert first[:-1] == donor, "the very state of its donor"
         assert first[-1][0] == clone.run
-        began = next(e for e in journal.read(path / clone.run / "journal.jsonl") if isinstance(e, DriverStarted))
+        began = next(e for e in journal.read_events(path / clone.run / "journal.jsonl") if isinstance(e, DriverStarted))
         assert began.initial == str(path / clone.saved.run / clone.saved.name), "by reference"
     assert {trial.status for trial in search.trials.values()} == {"TERMINATED"}
     for trial in search.trials.values():
-        standing = search.standing[trial.trial_id]
+        standing = search.trial_records[trial.trial_id]
         assert trial.iteration == STEPS
-        if standing.seen:
-            assert trial.last_result["made"] == made[standing.run, standing.seen]
-            assert [who for who, _ in trial.last_result["made"]][-standing.seen :] == [standing.run] * standing.seen
+        if standing.last_seq:
+            assert trial.last_result["made"] == made[standing.run, standing.last_seq]
+            assert [who for who, _ in trial.last_result["made"]][-standing.last_seq :] == [
+                standing.run
+            ] * standing.last_seq
         else:
             assert trial.lineage[-1].iteration == STEPS, "nothing was left to do for a clone of one that had returned"
         manifests = (path / standing.run).glob("checkpoint_*/.manifest.json")
         kept = {int(manifest.parent.name.partition("_")[2]) for manifest in manifests}
         cloned = {event.saved.seq for event in clones if event.saved.run == standing.run}
-        assert kept <= cloned | {standing.seen}, "num_to_keep=1, and what clones began from"
+        assert kept <= cloned | {standing.last_seq}, "num_to_keep=1, and what clones began from"
         assert [saved.run for saved in trial.lineage] == [
             event.saved.run for event in clones if event.trial == trial.trial_id
         ]
@@ -92,7 +94,7 @@ def assert_lineages_hold(path):
 def committed(path, run, seq):
     """By its driver, or by one that was lost before it could say so: then the next one has found the manifest."""
     found = set()
-    for event in journal.read(path / run / "journal.jsonl"):
+    for event in journal.read_events(path / run / "journal.jsonl"):
         if isinstance(event, Committed):
             found.add(event.record.seq)
         elif isinstance(event, CheckpointsFound):
@@ -102,13 +104,13 @@ def committed(path, run, seq):
 
 def assert_donors_kept(path):
     """A donor that was under way when a clone began had pinned its checkpoint before."""
-    events = book.past_of(Home.of_path(str(path)))
+    events = search_storage.load_past_events(RunLocation.from_path(str(path)))
     ended = set()
     for event in events:
         if isinstance(event, TrialEnded):
             ended.add(event.trial)
         if isinstance(event, TrialCloned) and event.donor not in ended:
-            told_by_donor = journal.read(path / event.saved.run / "journal.jsonl")
+            told_by_donor = journal.read_events(path / event.saved.run / "journal.jsonl")
             pins = [e.seqs for e in told_by_donor if isinstance(e, PinsSet)]
             pins += [e.pinned for e in told_by_donor if isinstance(e, DriverStarted)]
             assert any(event.saved.seq in seqs for seqs in pins)
@@ -181,7 +183,7 @@ def test_a_clone_that_had_not_begun_begins_from_its_donor_or_fails_alone(tmp_pat
 
     search = tmp_path / "search"
     lines = (search / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    cloned = next(number for number, line in enumerate(lines) if b'"TrialCloned"' in line)
+    cloned = next(number for number, line in enumerate(lines) if b'"trial_cloned"' in line)
     (search / "journal.jsonl").write_bytes(b"".join(lines[: cloned + 1]))
     shutil.rmtree(search / "trial_00001-1")
     if lost:

@@ -66,7 +66,7 @@ class Slow(ASHAScheduler):
 def test_a_report_that_was_found_is_decided_upon_before_the_trial_goes_on(whole, tmp_path):
     """The last trial was stopped at its first report, which the search's journal does not tell of any more."""
     lines = (whole / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    stopped = max(number for number, line in enumerate(lines) if b'"TrialReported"' in line)
+    stopped = max(number for number, line in enumerate(lines) if b'"trial_reported"' in line)
     search, log = copied(whole, tmp_path, b"".join(lines[:stopped])), tmp_path / "log"
     assert len(finished(search)["00002"]["rows"]) == 0
     tuner_of(tmp_path, log, scheduler=Slow).fit()
@@ -107,7 +107,7 @@ def test_a_second_driver_is_refused_and_changes_nothing(tmp_path):
     with Script(tmp_path, HELD) as script:
         first = script.start()
         journal = script.path / "journal.jsonl"
-        assert script.wait_until(first, lambda: journal.exists() and b'"TrialReported"' in journal.read_bytes())
+        assert script.wait_until(first, lambda: journal.exists() and b'"trial_reported"' in journal.read_bytes())
         before = journal.read_bytes()
         tuner = tune.Tuner(print, run_config=tune.RunConfig(name="search", storage_path=str(tmp_path / "searches")))
         with pytest.raises(RunHeldError, match=f"process {first.pid} on "):

@@ -7,10 +7,10 @@ import typing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.plain import plain
+from paceline._core.plain_values import to_plain
 from paceline.tune.drive import events
-from paceline.tune.drive.state import Best, Search, driven_s, run_name
-from paceline.tune.history import search_told_by
+from paceline.tune.drive.search_state import BestReport, Search, run_name, total_driven_s
+from paceline.tune.report_history import replay_search
 
 VALUES = (0, 1, 2.5, -3, math.nan, math.inf, "text", None, True)
 SEEDS = st.integers(0, 1 << 32)
@@ -28,7 +28,7 @@ class Told:
         self.happen(self.started())
 
     def started(self):
-        return events.SearchStarted("f", 3, 0, "loss", self.mode, events.raw({}), self.at)
+        return events.SearchStarted("f", 3, 0, "loss", self.mode, events.encode_raw({}), self.at)
 
     def happen(self, event):
         """Through its written form, as the next driver will read it."""
@@ -36,7 +36,7 @@ class Told:
         self.events.append(event)
         self.search.apply(event)
         for act in getattr(event, "then", ()):
-            self.search.take(act)
+            self.search.apply_decision(act)
         self.at += 1
 
     def one_of(self, found):
@@ -50,40 +50,46 @@ class Told:
     def act(self, trials):
         do = self.dice.choice(["stop", "pause", "pause", "resume", "exploit", "exploit", "exploit"])
         donor = self.dice.choice(trials) if do == "exploit" else ""
-        return events.Act(do, self.dice.choice(trials), "why", donor, events.raw({"by": do}))
+        return events.TrialDecision(do, self.dice.choice(trials), "why", donor, events.encode_raw({"by": do}))
 
     # What may happen.
 
     def make(self):
         trial = f"{len(self.search.trials):05d}"
-        self.happen(events.TrialMade(trial, events.raw({"x": len(trial)}), self.at, self.acts()))
+        self.happen(events.TrialMade(trial, events.encode_raw({"x": len(trial)}), self.at, self.acts()))
 
     def begin(self):
-        trial = self.one_of(self.search.waiting())
+        trial = self.one_of(self.search.waiting_trials())
         if trial is not None:
-            self.happen(events.TrialBegan(trial.trial_id, self.search.standing[trial.trial_id].run, self.at))
+            self.happen(events.TrialBegan(trial.trial_id, self.search.trial_records[trial.trial_id].run, self.at))
 
     def report(self):
-        trial = self.one_of(self.search.of_status("RUNNING"))
+        trial = self.one_of(self.search.trials_with_status("RUNNING"))
         if trial is not None:
-            standing = self.search.standing[trial.trial_id]
+            standing = self.search.trial_records[trial.trial_id]
             # A number that was told before comes again when an attempt is repeated.
-            seq = max(1, standing.seen + self.dice.choice([1, 1, 1, 0]))
-            metrics = events.raw({} if (value := self.dice.choice(VALUES)) is None else {"loss": plain(value, "loss")})
+            seq = max(1, standing.last_seq + self.dice.choice([1, 1, 1, 0]))
+            metrics = events.encode_raw(
+                {} if (value := self.dice.choice(VALUES)) is None else {"loss": to_plain(value, "loss")}
+            )
             at = self.dice.choice([self.at, self.at, max(0.0, self.at - 20)])  # Older, where it was found.
             self.happen(events.TrialReported(trial.trial_id, standing.run, seq, metrics, at, self.acts()))
 
     def save(self):
-        trial = self.one_of(t for t in self.search.of_status("RUNNING") if self.search.standing[t.trial_id].seen)
+        trial = self.one_of(
+            t for t in self.search.trials_with_status("RUNNING") if self.search.trial_records[t.trial_id].last_seq
+        )
         if trial is not None:
-            standing = self.search.standing[trial.trial_id]
-            self.happen(events.TrialSaved(trial.trial_id, standing.run, standing.seen, f"c{standing.seen}", self.at))
+            standing = self.search.trial_records[trial.trial_id]
+            self.happen(
+                events.TrialSaved(trial.trial_id, standing.run, standing.last_seq, f"c{standing.last_seq}", self.at)
+            )
 
     def end(self):
-        trial = self.one_of(self.search.of_status("RUNNING"))
+        trial = self.one_of(self.search.trials_with_status("RUNNING"))
         if trial is None:
             return
-        leaving = self.search.standing[trial.trial_id].leaving
+        leaving = self.search.trial_records[trial.trial_id].pending_decision
         asked = {None: "interrupted", "exploit": "interrupted", "stop": "stopped", "pause": "paused"}
         ending = self.dice.choice(["returned", "failed", *["as asked"] * 6])
         if ending == "as asked":
@@ -91,7 +97,7 @@ class Told:
         self.happen(events.TrialEnded(trial.trial_id, ending, self.at, "so", then=self.acts()))
 
     def settle(self):
-        act = self.one_of(self.search.settled())
+        act = self.one_of(self.search.ready_decisions())
         if act is None:
             return
         donor = self.search.trials.get(act.donor)
@@ -100,23 +106,23 @@ class Told:
         elif act.do in ("pause", "resume"):
             self.happen(events.TrialEnded(act.trial, "paused", self.at, act.why))
         elif donor is None or donor.checkpoint is None:
-            self.happen(events.TrialStayed(act.trial, self.at, "nothing to clone"))
+            self.happen(events.TrialCloneSkipped(act.trial, self.at, "nothing to clone"))
         else:
-            run = run_name(act.trial, self.search.standing[act.trial].num_lives)
+            run = run_name(act.trial, self.search.trial_records[act.trial].num_runs)
             self.happen(events.TrialCloned(act.trial, run, act.donor, donor.checkpoint, act.config, self.at))
 
     def reset(self):
-        trial = self.one_of(self.search.of_status("ERROR"))
+        trial = self.one_of(self.search.trials_with_status("ERROR"))
         if trial is not None:
-            standing = self.search.standing[trial.trial_id]
+            standing = self.search.trial_records[trial.trial_id]
             anew = self.dice.choice([True, False])
-            run = run_name(trial.trial_id, standing.num_lives) if anew else standing.run
+            run = run_name(trial.trial_id, standing.num_runs) if anew else standing.run
             self.happen(events.TrialReset(trial.trial_id, run, self.at))
 
     def displace(self):
-        trial = self.one_of(self.search.of_status("RUNNING"))
+        trial = self.one_of(self.search.trials_with_status("RUNNING"))
         if trial is not None:
-            run = run_name(trial.trial_id, self.search.standing[trial.trial_id].num_lives)
+            run = run_name(trial.trial_id, self.search.trial_records[trial.trial_id].num_runs)
             self.happen(events.TrialReset(trial.trial_id, run, self.at, why="another run is there"))
 
     def exhaust(self):
@@ -126,7 +132,7 @@ class Told:
         self.happen(events.SearchIdle(self.at, self.acts()))
 
     def lose(self):
-        if self.dice.choice([True, False]) and not self.search.of_status("RUNNING"):
+        if self.dice.choice([True, False]) and not self.search.trials_with_status("RUNNING"):
             self.happen(events.SearchEnded(self.at))
             self.at += 10
         self.happen(self.started())
@@ -146,28 +152,30 @@ def drive(seed, check=lambda told: None, steps=150):
 
 def comparable(search):
     """All that a search knows, for an equality in which nan is itself."""
-    return repr((search.trials, search.standing, search.best, search.ran_s, search.is_exhausted, search.is_complete))
+    return repr(
+        (search.trials, search.trial_records, search.best, search.ran_s, search.is_exhausted, search.is_complete)
+    )
 
 
 def check_who_waits_and_who_is_settled(told):
     search = told.search
-    leaving = {trial for trial, standing in search.standing.items() if standing.leaving is not None}
-    pending = {trial.trial_id for trial in search.of_status("PENDING")}
-    waiting = [trial.trial_id for trial in search.waiting()]
+    leaving = {trial for trial, standing in search.trial_records.items() if standing.pending_decision is not None}
+    pending = {trial.trial_id for trial in search.trials_with_status("PENDING")}
+    waiting = [trial.trial_id for trial in search.waiting_trials()]
     assert sorted(waiting) == sorted(pending - leaving)
-    begun = [search.standing[trial].num_begun > 0 for trial in waiting]
+    begun = [search.trial_records[trial].num_starts > 0 for trial in waiting]
     assert begun == sorted(begun, reverse=True), "those that began already come first"
-    running = {trial.trial_id for trial in search.of_status("RUNNING")}
-    assert {act.trial for act in search.settled()} == leaving - running
-    if isinstance(told.events[-1], events.TrialCloned | events.TrialStayed):
+    running = {trial.trial_id for trial in search.trials_with_status("RUNNING")}
+    assert {act.trial for act in search.ready_decisions()} == leaving - running
+    if isinstance(told.events[-1], events.TrialCloned | events.TrialCloneSkipped):
         assert told.events[-1].trial not in leaving, "what was decided is done"
     for trial_id, trial in search.trials.items():
-        standing = search.standing[trial_id]
+        standing = search.trial_records[trial_id]
         assert trial.trial_id == trial_id
-        assert (standing.began_at is not None) == (trial.status == "RUNNING")
+        assert (standing.started_at is not None) == (trial.status == "RUNNING")
         assert (standing.ended_at is not None) == trial.is_over
-        assert not (trial.is_over and standing.leaving is not None)
-        assert len(set(standing.runs)) == len(standing.runs) == standing.num_lives
+        assert not (trial.is_over and standing.pending_decision is not None)
+        assert len(set(standing.runs)) == len(standing.runs) == standing.num_runs
         assert standing.run == standing.runs[-1]
         initial = (standing.initial.run,) if standing.initial is not None else ()
         assert trial.checkpoint is None or trial.checkpoint.run in (standing.run, *initial)
@@ -199,13 +207,13 @@ def check_pins(told, needed):
         case events.TrialCloned(trial=trial, saved=saved):
             needed[trial] = saved
         case events.TrialSaved(trial=trial) | events.TrialReset(trial=trial, why=""):
-            if isinstance(event, events.TrialSaved) or search.standing[trial].initial is None:
+            if isinstance(event, events.TrialSaved) or search.trial_records[trial].initial is None:
                 needed.pop(trial, None)
-    expected = {run: set() for standing in search.standing.values() for run in standing.runs}
+    expected = {run: set() for standing in search.trial_records.values() for run in standing.runs}
     for trial, saved in needed.items():
         if not search.trials[trial].is_over:
             expected[saved.run].add(saved.seq)
-    assert {run: set(search.pinned(run)) for run in expected} == expected
+    assert {run: set(search.pinned_seqs(run)) for run in expected} == expected
 
 
 @given(SEEDS)
@@ -227,14 +235,14 @@ def find_best(told):
     better = max if told.mode == "max" else min
     known, seen = Search(), []
     for event in told.events:
-        if isinstance(event, events.TrialReported) and known.is_new(event.trial, event.run, event.seq):
-            value = known.result(event).get("loss")
+        if isinstance(event, events.TrialReported) and known.is_new_report(event.trial, event.run, event.seq):
+            value = known.build_result(event).get("loss")
             if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
-                iteration = known.standing[event.trial].first_iteration + event.seq
-                seen.append(Best(event.trial, value, iteration))
+                iteration = known.trial_records[event.trial].first_iteration + event.seq
+                seen.append(BestReport(event.trial, value, iteration))
         known.apply(event)
         for act in getattr(event, "then", ()):
-            known.take(act)
+            known.apply_decision(act)
     return better(seen, key=lambda best: best.value, default=None)
 
 
@@ -243,18 +251,18 @@ def find_best(told):
 def test_the_next_driver_finds_the_search_as_it_was_and_what_ran_waits(seed):
     told = drive(seed)
     for length in [*range(1, len(told.events), 7), len(told.events)]:
-        found = search_told_by(told.events[:length])
+        found = replay_search(told.events[:length])
         if length == len(told.events):
             assert comparable(found) == comparable(told.search)
         was = dict(found.trials)
-        assert math.isclose(found.elapsed_s(found.last_at), driven_s(told.events[:length]))
+        assert math.isclose(found.elapsed_s(found.last_at), total_driven_s(told.events[:length]))
         found.apply(told.started())
         for trial_id, trial in found.trials.items():
             before = was[trial_id]
             assert trial.status == ("PENDING" if before.status == "RUNNING" else before.status)
             assert (trial.config, trial.iteration) == (before.config, before.iteration)
             assert trial.checkpoint == before.checkpoint
-            assert found.standing[trial_id].began_at is None
+            assert found.trial_records[trial_id].started_at is None
         assert not found.is_complete
 
 

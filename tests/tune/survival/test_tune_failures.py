@@ -12,7 +12,7 @@ from searching import make_tuner, statuses, steps_of, told
 from paceline import tune
 from paceline._core.clock import SystemClock
 from paceline.train import WorkerGroupError
-from paceline.train.drive import Seams
+from paceline.train.run_driver import RunEnvironment
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import BasicVariantGenerator
 
@@ -210,7 +210,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
         config = tune.TuneConfig(num_samples=-1, time_budget_s=budget, max_concurrent_trials=2, seed=1)
         run_config = tune.RunConfig(name="search", storage_path=str(tmp_path), callbacks=[passes])
         tuner = tune.Tuner(endless, param_space={"x": tune.uniform(0, 1)}, tune_config=config, run_config=run_config)
-        tuner._seams = Seams(clock=clock)
+        tuner._run_environment = RunEnvironment(clock=clock)
         return tuner.fit()
 
     grid = fit(budget)
@@ -227,7 +227,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     assert [result.metrics["loss"] for result in more[:2]] == [result.metrics["loss"] for result in grid]
 
     lines = journal.read_bytes().splitlines(keepends=True)
-    over = max(number for number, line in enumerate(lines) if b'"NoMoreTrials"' in line)
+    over = max(number for number, line in enumerate(lines) if b'"no_more_trials"' in line)
     journal.write_bytes(b"".join(lines[: over + 1]))
     assert len(fit(search.ran_s + 3600)) == 4, "a driver that finds the time over makes no trial"
     assert told(tmp_path / "search").is_complete

@@ -98,11 +98,11 @@ def interrupted(tmp_path, **about):
     search = tmp_path / "search"
     journal = (search / "journal.jsonl").read_bytes().splitlines(keepends=True)
     kinds = [json.loads(line[9:]) for line in journal]
-    cut = next(i for i, event in enumerate(kinds) if event["type"] == "TrialSaved" and event["trial"] == "00001")
+    cut = next(i for i, event in enumerate(kinds) if event["type"] == "trial_saved" and event["trial"] == "00001")
     (search / "journal.jsonl").write_bytes(b"".join(journal[: cut + 1]))
     run = search / "trial_00001"
     of_run = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    commit = next(i for i, line in enumerate(of_run) if b'"Committed"' in line)
+    commit = next(i for i, line in enumerate(of_run) if b'"type":"committed"' in line)
     (run / "journal.jsonl").write_bytes(b"".join(of_run[: commit + 1]))
     for later in ("checkpoint_000002", "checkpoint_000003", "reports"):
         shutil.rmtree(run / later, ignore_errors=True)  # A scheduler may have stopped it before.

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.tune.config import RunConfig
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ def run_trial(of_trial):
     """Runs one trial of a trainable."""
 
     def run(trainable, config=None, number=0, initial=None, **run_config):
-        return planned(trainable).trainer(config or {}, of_trial(number, **run_config), initial).fit()
+        return make_trainable_plan(trainable).make_trainer(config or {}, of_trial(number, **run_config), initial).fit()
 
     return run

@@ -8,10 +8,10 @@ import pytest
 
 from paceline.train import TrainingFailedError
 from paceline.tune.config import CheckpointConfig
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trainables.trainable import Trainable
-from paceline.tune.trainables.wrapped import with_parameters, with_resources
+from paceline.tune.trainables.wrapping import with_parameters, with_resources
 
 
 class Counts(Trainable):
@@ -167,9 +167,9 @@ def test_objects_come_to_setup_and_a_class_says_what_it_needs(run_trial, of_tria
     with pytest.raises(ValueError, match=r"Sums.setup takes no argument 'date' beside its config; it takes data"):
         with_parameters(Sums, date=1)
     with pytest.raises(ValueError, match=r"checkpoint_frequency=1.*Sums does not implement save_checkpoint\(\)"):
-        planned(Sums).check(of_trial(checkpoint_config={"checkpoint_frequency": 1}))
-    assert planned(Large).needs({"cpus": 3}).bundles[0].num_cpus == 3
-    assert planned(with_resources(Large, {"cpu": 2})).needs({"cpus": 3}).bundles[0].num_cpus == 2
+        make_trainable_plan(Sums).check(of_trial(checkpoint_config={"checkpoint_frequency": 1}))
+    assert make_trainable_plan(Large).resolve_needs({"cpus": 3}).bundles[0].num_cpus == 3
+    assert make_trainable_plan(with_resources(Large, {"cpu": 2})).resolve_needs({"cpus": 3}).bundles[0].num_cpus == 2
 
 
 class ReturnsList(Trainable):

@@ -11,10 +11,10 @@ from paceline import train
 from paceline.train import ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
 from paceline.tune.stoppers import MaximumIterationStopper
-from paceline.tune.trainables.planned import Bundle
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.resources import PlacementGroupFactory
-from paceline.tune.trainables.wrapped import with_resources
+from paceline.tune.trainables.trainable_plan import TrialBundle
+from paceline.tune.trainables.wrapping import with_resources
 from paceline.tune.tuner import Tuner
 
 
@@ -76,24 +76,24 @@ def never_run(config):
 
 
 def bundles(resources, config=None):
-    return planned(with_resources(never_run, resources)).needs(config or {}).bundles
+    return make_trainable_plan(with_resources(never_run, resources)).resolve_needs(config or {}).bundles
 
 
 def test_a_function_needs_one_cpu_unless_more_is_asked_for():
-    needs = planned(never_run).needs({})
-    assert (needs.bundles, needs.is_explicit) == ((Bundle(1.0),), False)
-    assert planned(with_resources(never_run, {"cpu": 1})).needs({}).is_explicit
+    needs = make_trainable_plan(never_run).resolve_needs({})
+    assert (needs.bundles, needs.is_explicit) == ((TrialBundle(1.0),), False)
+    assert make_trainable_plan(with_resources(never_run, {"cpu": 1})).resolve_needs({}).is_explicit
     factory = PlacementGroupFactory([{}, {"CPU": 1, "GPU": 0.5}, {"CPU": 2}])
     assert factory.required_resources == {"CPU": 3.0, "GPU": 0.5}
     assert (factory.head_bundle_is_empty, factory.head_cpus) == (True, 0.0)
-    plan = planned(with_resources(never_run, lambda config: config["wanted"]))
+    plan = make_trainable_plan(with_resources(never_run, lambda config: config["wanted"]))
     with pytest.raises(ValueError, match=r"\(config\)=7 is no resources"):
-        plan.needs({"wanted": 7})
+        plan.resolve_needs({"wanted": 7})
 
 
 @pytest.mark.parametrize("names", [("CPU", "GPU"), ("Cpu", "gPu")])
 def test_names_of_resources_may_be_in_any_case(names):
-    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (Bundle(2.0, 0.5, (("License", 1.0),)),)
+    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (TrialBundle(2.0, 0.5, (("License", 1.0),)),)
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ def test_names_of_resources_may_be_in_any_case(names):
     ids=["dict", "bundles", "workers", "function of a dict", "function of bundles"],
 )
 def test_the_process_of_a_trial_has_all_that_was_asked_for(resources):
-    assert bundles(resources, {"n": 4}) == (Bundle(4.0, 2.0),)
+    assert bundles(resources, {"n": 4}) == (TrialBundle(4.0, 2.0),)
 
 
 def test_the_worker_gets_what_its_trial_needs(of_trial):
-    plan = planned(with_resources(never_run, {"cpu": 2, "gpu": 0.5, "License": 1}))
-    scaling = plan.trainer({}, of_trial(), None).scaling_config
+    plan = make_trainable_plan(with_resources(never_run, {"cpu": 2, "gpu": 0.5, "License": 1}))
+    scaling = plan.make_trainer({}, of_trial(), None).scaling_config
     assert (scaling.num_workers, scaling.num_cpus_per_worker, scaling.num_gpus_per_worker) == (1, 2.0, 0.5)
     assert scaling.additional_resources_per_worker == {"License": 1.0}
     one = ScalingConfig(use_gpu=True, accelerator_type="A100", resources_per_worker={"CPU": 3, "GPU": 1})
-    assert planned(with_resources(never_run, one)).trainer({}, of_trial(), None).scaling_config is one
+    assert make_trainable_plan(with_resources(never_run, one)).make_trainer({}, of_trial(), None).scaling_config is one
 
 
 amounts = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0])

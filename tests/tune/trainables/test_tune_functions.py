@@ -9,9 +9,9 @@ from paceline import train
 from paceline.train import RunConfig
 from paceline.tune import session as tune
 from paceline.tune.config import CheckpointConfig
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.trainable import Trainable
-from paceline.tune.trainables.wrapped import with_parameters, with_resources
+from paceline.tune.trainables.wrapping import with_parameters, with_resources
 
 
 def reports(config):
@@ -75,15 +75,17 @@ def test_a_trial_knows_which_it_is(run_trial, tmp_path):
         "together": {"CPU": 3.0, "GPU": 0.0},
         "bundles": [{"CPU": 3.0, "GPU": 0.0}],
     }
-    later_life = planned(train).trainer({}, RunConfig(name="trial_00012-2", storage_path=tmp_path), None).fit()
+    later_life = (
+        make_trainable_plan(train).make_trainer({}, RunConfig(name="trial_00012-2", storage_path=tmp_path), None).fit()
+    )
     assert later_life.metrics["id"] == "00012"
 
 
 def test_a_function_travels_as_it_is_when_the_plan_is_made_and_is_a_trial_only_in_one(of_trial, tmp_path):
     scale = [1]
-    plan = planned(lambda config: {"scale": scale[0]})
+    plan = make_trainable_plan(lambda config: {"scale": scale[0]})
     scale[0] = 2
-    assert plan.trainer({}, of_trial(), None).fit().metrics == {"scale": 1}
+    assert plan.make_trainer({}, of_trial(), None).fit().metrics == {"scale": 1}
     run_config = RunConfig(name="run", storage_path=tmp_path)
     trainer = train.DataParallelTrainer(lambda: tune.report({"a": 1}), run_config=run_config)
     with pytest.raises(train.TrainingFailedError, match="cannot be used in the run run, which is not a trial"):
@@ -125,21 +127,21 @@ class NoStep(Trainable):
 )
 def test_what_cannot_be_run_is_refused_at_once(trainable, told):
     with pytest.raises(ValueError, match=told):
-        planned(trainable)
+        make_trainable_plan(trainable)
 
 
 def test_a_function_makes_its_checkpoints_itself_is_not_detached_and_is_sent_to_workers(of_trial):
     with pytest.raises(ValueError, match=r"is for subclasses of tune.Trainable, and no_op is a function"):
-        planned(no_op).check(of_trial(checkpoint_config=CheckpointConfig(checkpoint_frequency=2)))
+        make_trainable_plan(no_op).check(of_trial(checkpoint_config=CheckpointConfig(checkpoint_frequency=2)))
     with pytest.raises(ValueError, match="detached=True"):
-        planned(no_op).check(of_trial(engine="ray", detached=True))
+        make_trainable_plan(no_op).check(of_trial(engine="ray", detached=True))
     lock = threading.Lock()
 
     def trial(config):
         lock.acquire()
 
     with pytest.raises(TypeError, match=r"lock.*cannot be sent to the workers.*\n\nhint: .* inside trial"):
-        planned(trial)
+        make_trainable_plan(trial)
 
 
 def no_op(config): ...

@@ -13,7 +13,7 @@ from paceline.tune import Tuner, grid_search
 from paceline.tune import session as tune
 from paceline.tune.integration import ray_train
 from paceline.tune.integration.train import TuneReportCallback
-from paceline.tune.trainables.wrapped import with_resources
+from paceline.tune.trainables.wrapping import with_resources
 from processes import still_running
 
 
@@ -196,7 +196,7 @@ from paceline import train
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import config, session as tune
 from paceline.tune.integration.train import TuneReportCallback
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
 
 def loop(config):
     subprocess.Popen(["sleep", "1000"])  # What a worker of the inner run itself starts.
@@ -216,7 +216,7 @@ def trial(config):
 
 if __name__ == "__main__":
     run_config = config.RunConfig(name="trial_00000", storage_path="search")
-    planned(trial).trainer({"driver": os.getpid(), "who": sys.argv[1]}, run_config, None).fit()
+    make_trainable_plan(trial).make_trainer({"driver": os.getpid(), "who": sys.argv[1]}, run_config, None).fit()
 """
 
 

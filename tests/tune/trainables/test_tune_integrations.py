@@ -101,6 +101,6 @@ def test_lightning_reports_what_it_logged(run_trial):
 def test_wrong_arguments_are_refused(monkeypatch, arguments, told):
     # Nothing is run here that would have to be imported ahead.
     monkeypatch.setenv("PACELINE_PREWARM", "0")
-    tuned = importlib.import_module("paceline.train.lightning.tuned")
+    tuned = importlib.import_module("paceline.train.lightning.tune_report")
     with pytest.raises(ValueError, match=told):
-        tuned.TunedReporting(**arguments)
+        tuned.TuneReportCallbackMixin(**arguments)

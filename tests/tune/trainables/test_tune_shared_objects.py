@@ -10,12 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from paceline._core.system import on_linux
-from paceline.tune.trainables.plans import planned
-from paceline.tune.trainables.wrapped import with_parameters, with_resources
+from paceline._core.system import is_linux
+from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.wrapping import with_parameters, with_resources
 from processes import still_running
 
-needs_linux = pytest.mark.skipif(not on_linux(), reason="elsewhere there is no memory that others can open")
+needs_linux = pytest.mark.skipif(not is_linux(), reason="elsewhere there is no memory that others can open")
 
 
 @needs_linux
@@ -73,7 +73,7 @@ def test_resources_and_objects_go_together_in_either_order(run_trial):
     one = with_resources(with_parameters(trial, data=1), {"cpu": 2})
     other = with_parameters(with_resources(trial, {"cpu": 2}), data=1)
     for number, wrapped in enumerate([one, other]):
-        assert planned(wrapped).needs({}).bundles[0].num_cpus == 2
+        assert make_trainable_plan(wrapped).resolve_needs({}).bundles[0].num_cpus == 2
         assert run_trial(wrapped, number=number).metrics == {"data": 1}
         assert wrapped({}) == {"data": 1}
 
@@ -98,16 +98,16 @@ import os, signal, sys
 import numpy as np
 from paceline.tune import session as tune
 from paceline.tune.config import RunConfig
-from paceline.tune.trainables.plans import planned
-from paceline.tune.trainables.wrapped import with_parameters
+from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.wrapping import with_parameters
 
 def trial(config, data):
     assert data.sum() == len(data)
     os.kill({victim}, signal.SIGKILL)
     tune.report({{"never": 1}})
 
-plan = planned(with_parameters(trial, data=np.ones(1_000_000)))
-plan.trainer({{"driver": os.getpid()}}, RunConfig(name="trial_00000", storage_path="search"), None).fit()
+plan = make_trainable_plan(with_parameters(trial, data=np.ones(1_000_000)))
+plan.make_trainer({{"driver": os.getpid()}}, RunConfig(name="trial_00000", storage_path="search"), None).fit()
 """
 
 

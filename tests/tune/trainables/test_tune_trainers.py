@@ -8,8 +8,8 @@ from paceline import data, train, tune
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.older.trainer import Trainer
-from paceline.tune.trainables.planned import Bundle
-from paceline.tune.trainables.plans import planned
+from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.trainable_plan import TrialBundle
 
 
 def reports_config(config):
@@ -19,9 +19,9 @@ def reports_config(config):
 def test_a_config_is_merged_over_the_trainers_own_and_all_else_is_kept(of_trial, tmp_path):
     own = {"lr": 0.1, "optimizer": {"name": "sgd", "momentum": 0.9}, "epochs": 1}
     trainer = DataParallelTrainer(reports_config, train_loop_config=own)
-    plan = planned(trainer)
+    plan = make_trainable_plan(trainer)
     config = {"train_loop_config": {"lr": 0.5, "optimizer": {"momentum": 0.5}}}
-    result = plan.trainer(config, of_trial(), None).fit()
+    result = plan.make_trainer(config, of_trial(), None).fit()
     assert result.metrics is not None
     assert result.metrics["config"] == {"lr": 0.5, "optimizer": {"name": "sgd", "momentum": 0.5}, "epochs": 1}
     assert trainer.train_loop_config == {"lr": 0.1, "optimizer": {"name": "sgd", "momentum": 0.9}, "epochs": 1}
@@ -31,38 +31,41 @@ def test_a_config_is_merged_over_the_trainers_own_and_all_else_is_kept(of_trial,
         train.report({"total": total})
 
     trainer = DataParallelTrainer(sums, datasets={"train": data.range(10)}, run_config=RunConfig(name="own"))
-    plan = planned(trainer)
+    plan = make_trainable_plan(trainer)
     assert plan.run_config is trainer.run_config
-    assert plan.trainer({}, of_trial(1), None).fit().metrics == {"total": 45}
+    assert plan.make_trainer({}, of_trial(1), None).fit().metrics == {"total": 45}
     assert trainer.run_config.name == "own"
     of_trainer, of_the_trial = Checkpoint(str(tmp_path / "a")), Checkpoint(str(tmp_path / "b"))
-    plan = planned(DataParallelTrainer(print, resume_from_checkpoint=of_trainer))
-    assert plan.trainer({}, of_trial(), None).resume_from_checkpoint is of_trainer
-    assert plan.trainer({}, of_trial(), of_the_trial).resume_from_checkpoint is of_the_trial
+    plan = make_trainable_plan(DataParallelTrainer(print, resume_from_checkpoint=of_trainer))
+    assert plan.make_trainer({}, of_trial(), None).resume_from_checkpoint is of_trainer
+    assert plan.make_trainer({}, of_trial(), of_the_trial).resume_from_checkpoint is of_the_trial
 
 
 @pytest.mark.parametrize("scaling", [{"num_workers": 2}, ScalingConfig(num_workers=2)])
 def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     trainer = DataParallelTrainer(reports_config, scaling_config=ScalingConfig(resources_per_worker={"CPU": 0.5}))
-    plan = planned(trainer)
-    made = plan.trainer({"scaling_config": scaling}, of_trial(), None)
+    plan = make_trainable_plan(trainer)
+    made = plan.make_trainer({"scaling_config": scaling}, of_trial(), None)
     per_worker = 0.5 if isinstance(scaling, dict) else 1.0
     assert (made.scaling_config.num_workers, made.scaling_config.num_cpus_per_worker) == (2, per_worker)
-    assert plan.needs({"scaling_config": scaling}).bundles == (Bundle(per_worker),) * 2
+    assert plan.resolve_needs({"scaling_config": scaling}).bundles == (TrialBundle(per_worker),) * 2
     assert trainer.scaling_config.num_workers == 1
 
 
 @pytest.mark.parametrize(
     ("scaling", "needs"),
     [
-        (None, ((Bundle(1.0),), False)),
-        (ScalingConfig(3), ((Bundle(1.0),) * 3, False)),
-        (ScalingConfig(2, use_gpu=True), ((Bundle(0.0, 1.0),) * 2, False)),
-        (ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}), ((Bundle(2.0, 0.0, (("x", 1.0),)),) * 2, True)),
+        (None, ((TrialBundle(1.0),), False)),
+        (ScalingConfig(3), ((TrialBundle(1.0),) * 3, False)),
+        (ScalingConfig(2, use_gpu=True), ((TrialBundle(0.0, 1.0),) * 2, False)),
+        (
+            ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}),
+            ((TrialBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
+        ),
     ],
 )
 def test_what_the_workers_need_is_what_the_trial_needs(scaling, needs):
-    found = planned(DataParallelTrainer(reports_config, scaling_config=scaling)).needs({})
+    found = make_trainable_plan(DataParallelTrainer(reports_config, scaling_config=scaling)).resolve_needs({})
     assert (found.bundles, found.is_explicit) == needs
 
 
@@ -76,14 +79,14 @@ class OfAUser(DataParallelTrainer):
 
 
 def test_trainers_of_a_user_and_the_oldest_one_are_copied_by_their_constructors(of_trial, tmp_path):
-    plan = planned(OfAUser(3, offset=1))
-    copy = plan.trainer({"factor": 5}, of_trial(), None)
+    plan = make_trainable_plan(OfAUser(3, offset=1))
+    copy = plan.make_trainer({"factor": 5}, of_trial(), None)
     assert isinstance(copy, OfAUser)
     assert copy.train_loop_config == {"value": 6}
     with pytest.raises(ValueError, match="factor=-1 is negative"):
-        plan.trainer({"factor": -1}, of_trial(), None)
-    plan = planned(Trainer(reports_config, num_workers=2, logdir=tmp_path / "own", max_retries=5))
-    copy = plan.trainer({"train_loop_config": {"a": 1}}, of_trial(), None)
+        plan.make_trainer({"factor": -1}, of_trial(), None)
+    plan = make_trainable_plan(Trainer(reports_config, num_workers=2, logdir=tmp_path / "own", max_retries=5))
+    copy = plan.make_trainer({"train_loop_config": {"a": 1}}, of_trial(), None)
     assert (copy.scaling_config.num_workers, copy.run_config.name) == (2, "trial_00000")
 
 
@@ -99,8 +102,8 @@ def test_torch_runs_with_a_trials_config(of_trial):
         dist.all_reduce(value)
         train.report({"sum": int(value)})
 
-    plan = planned(torch_of_train.TorchTrainer(loop, scaling_config=ScalingConfig(2)))
-    assert plan.trainer({"train_loop_config": {"x": 5}}, of_trial(), None).fit().metrics == {"sum": 15}
+    plan = make_trainable_plan(torch_of_train.TorchTrainer(loop, scaling_config=ScalingConfig(2)))
+    assert plan.make_trainer({"train_loop_config": {"x": 5}}, of_trial(), None).fit().metrics == {"sum": 15}
 
 
 def test_trees_have_their_parameters_merged(of_trial):
@@ -112,12 +115,12 @@ def test_trees_have_their_parameters_merged(of_trial):
         params={"objective": "binary", "num_leaves": 4, "verbosity": -1},
         num_boost_round=4,
     )
-    plan = planned(trainer)
-    made = plan.trainer({"params": {"num_leaves": 8}, "num_boost_round": 2}, of_trial(), None)
-    assert made.declared.params == {"objective": "binary", "num_leaves": 8, "verbosity": -1}
-    assert trainer.declared.params["num_leaves"] == 4
+    plan = make_trainable_plan(trainer)
+    made = plan.make_trainer({"params": {"num_leaves": 8}, "num_boost_round": 2}, of_trial(), None)
+    assert made.boosting_spec.params == {"objective": "binary", "num_leaves": 8, "verbosity": -1}
+    assert trainer.boosting_spec.params["num_leaves"] == 4
     with pytest.raises(TypeError, match="takes no argument 'depth'"):
-        plan.trainer({"depth": 3}, of_trial(), None)
+        plan.make_trainer({"depth": 3}, of_trial(), None)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +137,11 @@ def test_trees_have_their_parameters_merged(of_trial):
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(of_trial, config, told):
-    plan = planned(DataParallelTrainer(reports_config, train_loop_config={"a": 1}))
+    plan = make_trainable_plan(DataParallelTrainer(reports_config, train_loop_config={"a": 1}))
     with pytest.raises(ValueError, match=told):
-        plan.trainer(config, of_trial(), None)
+        plan.make_trainer(config, of_trial(), None)
     with pytest.raises(TypeError, match="ScalingConfig has no argument 'workers': it has num_workers"):
-        plan.needs({"scaling_config": {"workers": 2}})
+        plan.resolve_needs({"scaling_config": {"workers": 2}})
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""What `paceline doctor` looks at, a module for each part; each has `looked_at`, which gives lines."""
+"""The checks of `paceline doctor`, one module per area. Each has a `check_...` function that yields lines."""

@@ -1,6 +1,6 @@
-"""The Ray cluster, where one is configured: whether it answers, with which version, and what it has.
+"""Check the Ray cluster, if one is configured: whether it answers, its version and its resources.
 
-It is asked in a process of its own, which can be given up on.
+The check runs in a subprocess, so it can time out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from paceline._commands.diagnosis.line import Line
-from paceline._commands.diagnosis.packages import version_of
+from paceline._commands.diagnosis.check_result import DiagnosisLine
+from paceline._commands.diagnosis.packages import installed_version
 from paceline._core import settings
 
 PATIENCE_S = 60.0
@@ -29,44 +29,48 @@ print(json.dumps([sum(node["Alive"] for node in ray.nodes()), ray.cluster_resour
 """
 
 
-def looked_at() -> Iterator[Line]:
+def check_cluster() -> Iterator[DiagnosisLine]:
     chosen = settings.load()
     address = chosen.ray_address
     if address is None and chosen.engine != "ray":
         return
     if find_spec("ray") is None:
-        yield Line("cluster", "Ray", "fail", f"{_configured(address)}, and Ray is not installed", _INSTALL)
+        yield DiagnosisLine(
+            "cluster", "Ray", "fail", f"{_describe_setting(address)}, and Ray is not installed", _INSTALL
+        )
         return
-    if address is not None and (problem := _unreachable(address)):
+    if address is not None and (problem := _connection_problem(address)):
         hint = "is the head running, and its port open from here? `ray status` there tells"
-        yield Line("cluster", "Ray", "fail", f"RAY_ADDRESS={address} does not answer: {problem}", hint)
+        yield DiagnosisLine("cluster", "Ray", "fail", f"RAY_ADDRESS={address} does not answer: {problem}", hint)
         return
     command = [sys.executable, "-c", _ASK, address or ""]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        text = f"{_configured(address)}: no answer for {PATIENCE_S:.0f} s"
-        yield Line("cluster", "Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs")
+        text = f"{_describe_setting(address)}: no answer for {PATIENCE_S:.0f} s"
+        yield DiagnosisLine(
+            "cluster", "Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs"
+        )
         return
     if ended.returncode:
         last = next((line for line in reversed(ended.stderr.strip().splitlines()) if line.strip()), "it said nothing")
         hint = "the versions of Ray and of Python here have to be those of the cluster"
-        yield Line("cluster", "Ray", "fail", f"{_configured(address)}: {last}", hint)
+        yield DiagnosisLine("cluster", "Ray", "fail", f"{_describe_setting(address)}: {last}", hint)
         return
     nodes, has = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
     told = f"{nodes} node{'s' * (nodes != 1)}, {has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
-    yield Line("cluster", "Ray", "ok", f"{version_of('ray')}; {_configured(address)}: {told}")
+    yield DiagnosisLine("cluster", "Ray", "ok", f"{installed_version('ray')}; {_describe_setting(address)}: {told}")
 
 
 _INSTALL = 'pip install "paceline[ray]"'
 
 
-def _configured(address: str | None) -> str:
+def _describe_setting(address: str | None) -> str:
     return f"RAY_ADDRESS={address}" if address is not None else "PACELINE_ENGINE=ray"
 
 
-def _unreachable(address: str) -> str | None:
-    """Why nothing listens there; None where something does, or the address does not say where."""
+def _connection_problem(address: str) -> str | None:
+    """Return why nothing listens at the address; None if something does, or if the address has no host and port."""
     host, _, port = address.partition("://")[2].rpartition(":") if "://" in address else address.rpartition(":")
     if not host or not port.isdigit():
         return None

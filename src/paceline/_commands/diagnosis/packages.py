@@ -1,6 +1,6 @@
-"""Versions: of Python, of Paceline, of what it needs, and of frameworks, with what each is good for.
+"""Check versions: Python, Paceline, its dependencies and optional frameworks.
 
-Asked of the installation; nothing is imported for it.
+Versions come from package metadata; nothing is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 import paceline
-from paceline._commands.diagnosis.line import Line
+from paceline._commands.diagnosis.check_result import DiagnosisLine
 
 NEEDED = ("cloudpickle", "msgspec", "numpy", "psutil", "pyarrow", "rich", "xxhash")
 
@@ -40,27 +40,27 @@ GOOD_FOR = {
     "soundfile": ("audio", "datasets of sounds"),
     "av": ("video", "datasets of films"),
 }
-"""By package: the extra that brings it, and what it is good for."""
+"""Package -> (the extra that installs it, what it is used for)."""
 
 _ELSEWHERE = {"tensorflow": ("tensorflow", "tensorflow-cpu")}
-"""Packages that come under other names."""
+"""Package -> the distribution names it is published under."""
 
 
-def looked_at() -> Iterator[Line]:
+def check_packages() -> Iterator[DiagnosisLine]:
     implementation = platform.python_implementation()
     text = f"{implementation} {platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
-    yield Line("packages", "Python", "ok", text)
-    yield Line("packages", "paceline", "ok", f"{paceline.__version__}, {paceline.__path__[0]}")
-    needed = {name: version_of(name) for name in NEEDED}
+    yield DiagnosisLine("packages", "Python", "ok", text)
+    yield DiagnosisLine("packages", "paceline", "ok", f"{paceline.__version__}, {paceline.__path__[0]}")
+    needed = {name: installed_version(name) for name in NEEDED}
     for name, version in needed.items():
         if version is None:
-            yield Line("packages", name, "fail", "is needed and not installed", f"pip install {name}")
+            yield DiagnosisLine("packages", name, "fail", "is needed and not installed", f"pip install {name}")
     told = ", ".join(f"{name} {version}" for name, version in needed.items() if version is not None)
-    yield Line("packages", "needed", "ok", told)
-    yield from _optional()
+    yield DiagnosisLine("packages", "needed", "ok", told)
+    yield from _check_optional()
 
 
-def version_of(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     for other in _ELSEWHERE.get(name, (name,)):
         try:
             return metadata.version(other)
@@ -69,25 +69,27 @@ def version_of(name: str) -> str | None:
     return None
 
 
-def _optional() -> Iterator[Line]:
+def _check_optional() -> Iterator[DiagnosisLine]:
     missing: dict[str, list[str]] = {}
-    least = _least()
+    least = _minimum_versions()
     for name, (extra, what) in GOOD_FOR.items():
-        version = version_of(name)
+        version = installed_version(name)
         if version is None:
             missing.setdefault(extra, []).append(name)
-        elif name in least and _numbers(version) < _numbers(least[name]):
+        elif name in least and _parse_version(version) < _parse_version(least[name]):
             hint = f'pip install -U "paceline[{extra}]"'
-            yield Line("packages", name, "warn", f"{version} is older than {least[name]}, for {what}", hint)
+            yield DiagnosisLine("packages", name, "warn", f"{version} is older than {least[name]}, for {what}", hint)
         else:
-            yield Line("packages", name, "ok", f"{version}, for {what}")
+            yield DiagnosisLine("packages", name, "ok", f"{version}, for {what}")
     if missing:
         names = ", ".join(name for found in missing.values() for name in found)
-        yield Line("packages", "not installed", "ok", names, f'pip install "paceline[{",".join(missing)}]" for all')
+        yield DiagnosisLine(
+            "packages", "not installed", "ok", names, f'pip install "paceline[{",".join(missing)}]" for all'
+        )
 
 
-def _least() -> dict[str, str]:
-    """The oldest version of each package that an extra takes; empty where Paceline was not installed as a package."""
+def _minimum_versions() -> dict[str, str]:
+    """Minimum versions that the extras require; empty if Paceline is not installed as a package."""
     try:
         wanted = metadata.requires("paceline") or []
     except metadata.PackageNotFoundError:
@@ -96,5 +98,5 @@ def _least() -> dict[str, str]:
     return {match[1].lower(): match[2] for match in found if match}
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -1,4 +1,4 @@
-"""Workers: two are started as runs start theirs, report and end, from a process of its own, in a place of its own."""
+"""Check that workers start: a subprocess runs two of them in a temporary directory; each reports and exits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from paceline._commands.diagnosis.line import Line, took
+from paceline._commands.diagnosis.check_result import DiagnosisLine, format_duration
 from paceline._core import settings, system
 
 PATIENCE_S = 120.0
@@ -34,8 +34,8 @@ if __name__ == "__main__":
 """
 
 
-def looked_at() -> Iterator[Line]:
-    forked = system.fork_is_safe() and settings.load().start_method == "fork"
+def check_workers() -> Iterator[DiagnosisLine]:
+    forked = system.is_fork_safe() and settings.load().start_method == "fork"
     how = "forked from a warm process" if forked else "each a fresh interpreter"
     with tempfile.TemporaryDirectory(prefix="paceline-doctor-") as place:
         script = f"{place}/look.py"
@@ -43,24 +43,29 @@ def looked_at() -> Iterator[Line]:
             file.write(_SCRIPT)
         try:
             command = [sys.executable, script, place]
-            with settings.variables_set({"PACELINE_VERBOSITY": "0", "PACELINE_ENGINE": "local"}):
+            with settings.override_environment({"PACELINE_VERBOSITY": "0", "PACELINE_ENGINE": "local"}):
                 ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=place)
         except subprocess.TimeoutExpired:
             hint = "a firewall, or a limit on processes or memory, may keep workers from starting"
-            yield Line("workers", "start", "fail", f"two workers have not ended after {PATIENCE_S:.0f} s", hint)
+            yield DiagnosisLine(
+                "workers", "start", "fail", f"two workers have not ended after {PATIENCE_S:.0f} s", hint
+            )
             return
     if ended.returncode:
-        yield Line("workers", "start", "fail", f"two workers did not run: {_last(ended.stderr)}")
+        yield DiagnosisLine("workers", "start", "fail", f"two workers did not run: {_last_line(ended.stderr)}")
         return
     first, second = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
-    text = f"two, {how}, with a report and a checkpoint each: {took(first)}, and {took(second)} the next time"
+    text = (
+        f"two, {how}, with a report and a checkpoint each: {format_duration(first)}, and "
+        f"{format_duration(second)} the next time"
+    )
     if forked:
-        yield Line("workers", "start", "ok", text)
+        yield DiagnosisLine("workers", "start", "ok", text)
         return
     hint = "on Linux, without PACELINE_PORTABLE and PACELINE_START_METHOD=spawn, they start faster"
-    yield Line("workers", "start", "ok", text, hint)
+    yield DiagnosisLine("workers", "start", "ok", text, hint)
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line and not line.startswith("hint:")]
     return lines[-1] if lines else "it said nothing"

@@ -1,1 +1,1 @@
-"""Workers on this machine: forked from a warm process, or spawned where forking is not safe."""
+"""Workers on this machine: forked from a zygote, or spawned where forking is not safe."""

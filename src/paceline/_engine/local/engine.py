@@ -1,7 +1,7 @@
 """The engine that runs workers on this machine.
 
-Each worker has a socket pair to the driver and a log file; one selector in the driver hears them all. A worker that
-ends without having said how is told apart by its exit status. Nothing listens anywhere.
+Each worker has a socket pair to the driver and a log file; one selector in the driver reads all of them. The exit
+status classifies a worker that exits without reporting its end. Nothing listens on a network port.
 """
 
 import os
@@ -13,52 +13,52 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, frame
-from paceline._engine.base import Group, Needs, WorkerSpec
-from paceline._engine.local.devices import Machine, capacity, this_machine
-from paceline._engine.local.launch import Exit, Launcher, launcher
-from paceline._engine.local.vitals import Vitals
+from paceline._core.codec import FrameReader, encode_frame
+from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
+from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
+from paceline._engine.local.launchers import Launcher, ProcessExit, choose_launcher
+from paceline._engine.local.memory_monitor import MemoryMonitor
 from paceline._engine.messages import (
-    Begin,
-    Failure,
+    ExitWorker as Leave,
+)
+from paceline._engine.messages import (
     FromWorker,
     ToWorker,
     WorkerFailed,
+    WorkerFailure,
+    WorkerInit,
     WorkerReturned,
     WorkersStopped,
     decode_from_worker,
-    encode,
-)
-from paceline._engine.messages import (
-    Exit as Leave,
+    encode_message,
 )
 
-_RECEIVE = 1 << 18
-_LOOK_AGAIN_S = 0.05
-"""Where the system has no descriptor to watch a process by, its end is looked for."""
-_RIPEN_AFTER_S = 2.0
+_RECEIVE_BYTES = 1 << 18
+_POLL_S = 0.05
+"""Poll interval for exits, where the system has no descriptor to watch a process with."""
+_PRELOAD_AFTER_S = 2.0
 """Only a run of some length pays for imports that speed up its restart and the next run."""
 
 
 @dataclass
-class _Worker:
-    begin: Begin
-    end: socket.socket
+class _LocalWorker:
+    begin: WorkerInit
+    connection: socket.socket
     frames: FrameReader = field(default_factory=FrameReader)
     unsent: deque[memoryview] = field(default_factory=deque)
-    spoken: bool = False
-    """It has said that it returned or failed; its exit is no news."""
-    exit: Exit | None = None
-    drained: bool = False
-    killed: bool = False
-    """We asked for its end."""
+    has_reported_end: bool = False
+    """It has reported that it returned or failed, so its exit adds nothing."""
+    exit: ProcessExit | None = None
+    is_drained: bool = False
+    is_kill_requested: bool = False
+    """We requested its exit."""
 
 
 class LocalEngine:
     def __init__(self, launcher: Launcher | None = None, machine: Machine | None = None) -> None:
-        """`launcher`: how processes start; chosen at the first `start` if not given.
+        """`launcher` starts processes; by default it is chosen at the first `start`.
 
-        `machine`: the part of this one that the workers have; None: all of it.
+        `machine` is the part of this machine that the workers may use; None means all of it.
         """
         self._machine = machine
         self._selector = selectors.DefaultSelector()
@@ -66,48 +66,50 @@ class LocalEngine:
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
-        self._given = self._launcher = launcher
-        self._watched: set[int] = set()
-        """Of the launcher's descriptors, those that the selector has."""
-        self._workers: dict[int, _Worker] = {}
+        self._given_launcher = self._launcher = launcher
+        self._watched_fds: set[int] = set()
+        """The launcher's descriptors that are registered with the selector."""
+        self._workers: dict[int, _LocalWorker] = {}
         self._attempt = 0
-        self._vitals = Vitals()
-        self._ripen: tuple[float, tuple[str, ...]] | None = None
+        self._memory_monitor = MemoryMonitor()
+        self._preload_due: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
         self._closed = False
 
     waits = False
 
-    def capacity(self, needs: Needs, least: int, most: int) -> int:
-        return capacity(self._machine if self._machine is not None else this_machine(), needs, least, most)
+    def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
+        return compute_local_capacity(
+            self._machine if self._machine is not None else this_machine(), needs, least, most
+        )
 
-    def start(self, group: Group) -> None:
+    def start(self, group: WorkerGroupSpec) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"
         self._attempt = group.attempt
-        self._launcher = self._launcher_for(group)
-        job = system.anonymous_file("paceline-job")
+        self._launcher = self._renew_launcher(group)
+        job = system.create_anonymous_file("paceline-job")
         try:
             _write_all(job, group.job)
             for spec in group.workers:
                 self._launch(spec, job)
         finally:
             os.close(job)
-        self._ripen = (time.monotonic() + _RIPEN_AFTER_S, group.preload_later)
+        self._preload_due = (time.monotonic() + _PRELOAD_AFTER_S, group.preload_later)
         self._watch_launcher()
 
     def send(self, rank: int, message: ToWorker) -> None:
         worker = self._workers.get(rank)
-        if worker is None or worker.drained or worker.exit is not None:
+        if worker is None or worker.is_drained or worker.exit is not None:
             return
-        worker.unsent.append(memoryview(frame(encode(message))))
+        worker.unsent.append(memoryview(encode_frame(encode_message(message))))
         self._flush(worker)
 
     def stop(self, *, kill: bool) -> None:
         assert self._launcher is not None
         for rank, worker in self._workers.items():
             self.send(rank, Leave())
-            if kill and not worker.killed and worker.exit is None:
-                worker.killed = True
+            if kill and not worker.is_kill_requested and worker.exit is None:
+                worker.is_kill_requested = True
                 self._launcher.kill(rank)
         if not self._workers:
             self.wake()
@@ -117,22 +119,22 @@ class LocalEngine:
         for key, mask in self._selector.select(timeout_s):
             if key.data == "wake":
                 self._drain_wakes()
-            elif isinstance(key.data, _Worker):
+            elif isinstance(key.data, _LocalWorker):
                 if mask & selectors.EVENT_WRITE:
                     self._flush(key.data)
                 if mask & selectors.EVENT_READ:
-                    self._hear(key.data, said)
+                    self._receive(key.data, said)
         if self._launcher is not None and self._workers:
-            if self._ripen is not None and time.monotonic() >= self._ripen[0]:
-                self._launcher.ripen(self._ripen[1])
-                self._ripen = None
-            self._vitals.sample(self._workers, self._launcher.pid)
-            exits = self._launcher.exits()
+            if self._preload_due is not None and time.monotonic() >= self._preload_due[0]:
+                self._launcher.preload_ahead(self._preload_due[1])
+                self._preload_due = None
+            self._memory_monitor.sample(self._workers, self._launcher.pid)
+            exits = self._launcher.take_exits()
             self._watch_launcher()
-            self._take_exits(exits, said)
-            if all(worker.exit and worker.drained for worker in self._workers.values()):
+            self._handle_exits(exits, said)
+            if all(worker.exit and worker.is_drained for worker in self._workers.values()):
                 self._workers.clear()
-                self._vitals.forget()
+                self._memory_monitor.clear()
                 said.append(WorkersStopped(self._attempt))
         return said
 
@@ -140,11 +142,11 @@ class LocalEngine:
         try:
             self._wake_w.send(b"\0")
         except BlockingIOError:
-            pass  # It is full of wakes already.
+            pass  # The socket is already full of wakes.
         except OSError:
             if not self._closed:
                 raise
-            # Nobody waits any more. Another thread cannot know that: it asks whenever it likes.
+            # Nobody waits any more. Another thread cannot know that and may call this at any time.
 
     def close(self) -> None:
         if self._launcher is not None:
@@ -152,46 +154,46 @@ class LocalEngine:
                 if worker.exit is None:
                     self._launcher.kill(rank)
             while any(worker.exit is None for worker in self._workers.values()):
-                self.wait(_LOOK_AGAIN_S)
+                self.wait(_POLL_S)
             self._launcher.close()
         for worker in self._workers.values():
-            worker.end.close()
+            worker.connection.close()
         self._workers.clear()
         self._closed = True
         self._selector.close()
         self._wake_r.close()
         self._wake_w.close()
 
-    def condition(self, rank: int) -> system.Condition | None:
+    def condition(self, rank: int) -> system.ProcessStatus | None:
         pid = self.pid(rank) if rank in self._workers else 0
-        return system.condition(pid) if pid else None
+        return system.read_process_status(pid) if pid else None
 
     def pid(self, rank: int) -> int:
-        """The process of a rank; 0 where it is not known yet."""
+        """Return the pid of a rank; 0 if it is not known yet."""
         return self._launcher.pid(rank) if self._launcher is not None else 0
 
-    def _launcher_for(self, group: Group) -> Launcher:
-        """A new line for each attempt: to a zygote that is alive, and to the one that has imported the most."""
-        if self._given is not None:
-            return self._given
+    def _renew_launcher(self, group: WorkerGroupSpec) -> Launcher:
+        """Connect anew for each attempt, to a live zygote and the one that has preloaded the most."""
+        if self._given_launcher is not None:
+            return self._given_launcher
         if self._launcher is not None:
-            self._unwatch(self._watched)
+            self._unwatch(self._watched_fds)
             self._launcher.close()
-        return launcher(group.preload, group.start_method)
+        return choose_launcher(group.preload, group.start_method)
 
     def _watch_launcher(self) -> None:
-        """Watch what the launcher has now. What it has closed is forgotten before its number is used again."""
+        """Watch the launcher's current descriptors. Unregister closed ones before their numbers are reused."""
         assert self._launcher is not None
-        watched = {*self._launcher.watched()}
-        self._unwatch(self._watched - watched)
-        for fd in watched - self._watched:
+        watched = {*self._launcher.watched_fds()}
+        self._unwatch(self._watched_fds - watched)
+        for fd in watched - self._watched_fds:
             self._selector.register(fd, selectors.EVENT_READ, "launcher")
-        self._watched = watched
+        self._watched_fds = watched
 
     def _unwatch(self, fds: set[int]) -> None:
         for fd in fds:
             self._selector.unregister(fd)
-        self._watched = self._watched - fds
+        self._watched_fds = self._watched_fds - fds
 
     def _launch(self, spec: WorkerSpec, job: int) -> None:
         assert self._launcher is not None
@@ -204,16 +206,16 @@ class LocalEngine:
             theirs.close()
             os.close(log)
         ours.setblocking(False)
-        worker = _Worker(spec.begin, ours)
+        worker = _LocalWorker(spec.begin, ours)
         self._workers[spec.begin.rank] = worker
         self._selector.register(ours, selectors.EVENT_READ, worker)
         self.send(spec.begin.rank, spec.begin)
 
-    def _flush(self, worker: _Worker) -> None:
+    def _flush(self, worker: _LocalWorker) -> None:
         try:
             while worker.unsent:
                 data = worker.unsent[0]
-                sent = worker.end.send(data)
+                sent = worker.connection.send(data)
                 if sent < len(data):
                     worker.unsent[0] = data[sent:]
                 else:
@@ -221,71 +223,71 @@ class LocalEngine:
         except BlockingIOError:
             pass
         except ConnectionError:
-            worker.unsent.clear()  # It is gone; its exit will say so.
-        if not worker.drained:
+            worker.unsent.clear()  # The worker is gone; its exit reports that.
+        if not worker.is_drained:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
-            self._selector.modify(worker.end, wanted, worker)
+            self._selector.modify(worker.connection, wanted, worker)
 
-    def _hear(self, worker: _Worker, said: list[FromWorker | WorkersStopped]) -> None:
+    def _receive(self, worker: _LocalWorker, said: list[FromWorker | WorkersStopped]) -> None:
         try:
-            data = worker.end.recv(_RECEIVE)
+            data = worker.connection.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             return
         except ConnectionError:
             data = b""
         if not data:
-            self._selector.unregister(worker.end)
-            worker.end.close()
-            worker.drained = True
+            self._selector.unregister(worker.connection)
+            worker.connection.close()
+            worker.is_drained = True
             return
         for payload in worker.frames.feed(data):
             message = decode_from_worker(payload)
-            worker.spoken = worker.spoken or isinstance(message, WorkerReturned | WorkerFailed)
+            worker.has_reported_end = worker.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
             said.append(message)
 
-    def _take_exits(self, exits: list[Exit], said: list[FromWorker | WorkersStopped]) -> None:
+    def _handle_exits(self, exits: list[ProcessExit], said: list[FromWorker | WorkersStopped]) -> None:
         for ended in exits:
             worker = self._workers[ended.token]
             worker.exit = ended
-            # Its last words may still be in the socket, and they come before the news of its death.
-            while not worker.drained:
-                self._hear(worker, said)
-                if not worker.drained and not self._readable(worker):
+            # Its last messages may still be in the socket, and come before the news of its exit.
+            while not worker.is_drained:
+                self._receive(worker, said)
+                if not worker.is_drained and not self._is_readable(worker):
                     break
-            if not worker.drained:
-                # Something the worker left behind still holds the other end; the worker itself is gone.
-                self._selector.unregister(worker.end)
-                worker.end.close()
-                worker.drained = True
-            if not worker.spoken and not worker.killed:
-                failure = self._failure(worker.begin.rank, ended)
+            if not worker.is_drained:
+                # A process that the worker left behind still holds the other end; the worker itself is gone.
+                self._selector.unregister(worker.connection)
+                worker.connection.close()
+                worker.is_drained = True
+            if not worker.has_reported_end and not worker.is_kill_requested:
+                failure = self._make_failure(worker.begin.rank, ended)
                 said.append(WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
 
     @staticmethod
-    def _readable(worker: _Worker) -> bool:
+    def _is_readable(worker: _LocalWorker) -> bool:
         try:
-            worker.end.recv(1, socket.MSG_PEEK)
+            worker.connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except ConnectionError:
             return True
         return True
 
-    def _failure(self, rank: int, ended: Exit) -> Failure:
+    def _make_failure(self, rank: int, ended: ProcessExit) -> WorkerFailure:
         if ended.zygote_lost:
             message = "ended with the process that workers fork from, which was killed"
-            return Failure(rank, "engine", message, at=ended.at, host=self._host)
-        if ended.code == -signal.SIGKILL and (starved := self._vitals.out_of_memory(rank)) is not None:
-            return Failure(rank, "memory", starved, at=ended.at, host=self._host)
+            return WorkerFailure(rank, "engine", message, at=ended.at, host=self._host)
+        if ended.code == -signal.SIGKILL and (starved := self._memory_monitor.explain_oom_kill(rank)) is not None:
+            return WorkerFailure(rank, "memory", starved, at=ended.at, host=self._host)
         if ended.code == -signal.SIGTERM:
-            return Failure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
+            return WorkerFailure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
-            # JAX's and NCCL's watches over their peers abort a process when another one is gone.
+            # JAX and NCCL watchdogs abort a process when one of its peers is gone.
             echo = ended.code == -signal.SIGABRT
-            return Failure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=echo)
+            return WorkerFailure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=echo)
         message = f"exited with code {ended.code} before its function returned"
-        return Failure(rank, "exited", message, at=ended.at, host=self._host)
+        return WorkerFailure(rank, "exited", message, at=ended.at, host=self._host)
 
     def _drain_wakes(self) -> None:
         try:

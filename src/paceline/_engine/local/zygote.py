@@ -1,11 +1,11 @@
-"""The process that workers are forked from: started by `launch.ZygoteProcess`.
+"""The process that workers are forked from, started by `launchers.ZygoteProcess`.
 
-It imports what workers need once, keeps to a single thread, runs no operation of any framework, and forks on
-request. Requests come over a socket from the driver, with the descriptors that the new worker is to have; the pid and
-the exit status of each worker go back. When the driver ends, so does this process, and with it every worker.
+It imports what workers need once, stays single-threaded, runs no framework operation, and forks on request. Requests
+come from the driver over a socket, together with the file descriptors for the new worker; the pid and the exit status
+of each worker go back. When the driver exits, so do this process and all its workers.
 
-No thread may ever start here and no framework may compute anything: a forked child of a process whose thread pool has
-run hangs at its first operation, and one that touched CUDA cannot use it in its children.
+No thread may ever start here, and no framework may compute anything: a process forked from one whose thread pool has
+run hangs at its first operation, and after a parent has touched CUDA its children cannot use it.
 """
 
 import contextlib
@@ -22,40 +22,40 @@ from collections import deque
 from typing import Any, NoReturn
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, frame
-from paceline._core.process import import_ahead
-from paceline._engine.local import ancestry
+from paceline._core.codec import FrameReader, encode_frame
+from paceline._core.process_setup import preload_modules
+from paceline._engine.local import parent_zygote
 
 NUM_FDS = 3
-"""What comes with each request to fork: the control socket, the log file, the job."""
+"""File descriptors sent with each fork request: the control socket, the log file, the job."""
 
 _DRIVER_DIED = signal.SIGHUP
-_LOOK_AGAIN_S = 0.005
+_REAP_INTERVAL_S = 0.005
 
 
-class Channel:
-    """One engine's line to this process: its requests, and the workers it asked for."""
+class ZygoteChannel:
+    """One engine's connection to this process: its requests and its workers."""
 
     def __init__(self, end: socket.socket) -> None:
-        self.end = end
+        self.connection = end
         self.frames = FrameReader()
         self.fds: deque[int] = deque()
         self.workers: dict[int, int] = {}  # pid -> token
 
-    def requests(self) -> list[dict[str, Any]] | None:
-        """What was asked since the last time; None once the other side is gone."""
+    def receive_requests(self) -> list[dict[str, Any]] | None:
+        """Return the requests received since the last call, or None once the peer is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.end, 1 << 16, 64)
+            data, fds, _, _ = socket.recv_fds(self.connection, 1 << 16, 64)
         except ConnectionError:
             return None
         self.fds.extend(fds)
         return [json.loads(payload) for payload in self.frames.feed(data)] if data else None
 
-    def say(self, answer: dict[str, Any]) -> None:
+    def send_answer(self, answer: dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionError):
-            self.end.sendall(frame(json.dumps(answer).encode()))
+            self.connection.sendall(encode_frame(json.dumps(answer).encode()))
 
-    def kill(self, token: int | None = None) -> None:
+    def kill_workers(self, token: int | None = None) -> None:
         for pid, owner in self.workers.items():
             if token is None or owner == token:
                 _kill_group(pid)
@@ -63,23 +63,23 @@ class Channel:
 
 class Zygote:
     def __init__(self, driver: socket.socket, driver_pid: int) -> None:
-        self._driver = Channel(driver)
+        self._driver = ZygoteChannel(driver)
         self._driver_pid = driver_pid
-        self._driver_exit = system.exit_watch(driver_pid)
-        self._channels: dict[int, Channel] = {}
+        self._driver_exit = system.open_exit_watch(driver_pid)
+        self._channels: dict[int, ZygoteChannel] = {}
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Work until the driver is gone."""
-        self._serve()
-        # The death signal may be later than the news of the death, and must not interrupt what follows from it.
+        """Handle requests until the driver is gone."""
+        self._serve_requests()
+        # The death signal may arrive after we have noticed the death, and must not interrupt the cleanup.
         signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
 
-    def _serve(self) -> None:
+    def _serve_requests(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(_DRIVER_DIED, _leave)
+        signal.signal(_DRIVER_DIED, _exit_on_driver_death)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
         system.adopt_orphans()
         self._selector.register(self._wake_r, selectors.EVENT_READ)
@@ -92,28 +92,29 @@ class Zygote:
                 return
             if self._wake_r.fileno() in ready:
                 self._wake_r.recv(4096)
-            # Deaths first: one that came before a request to kill is a death of its own.
+            # Reap first: a worker that died before a kill request died by itself.
             self._reap()
             for fd in ready & self._channels.keys():
                 channel = self._channels[fd]
-                requests = channel.requests()
+                requests = channel.receive_requests()
                 if requests is not None:
                     for request in requests:
-                        self._obey(channel, request)
+                        self._handle_request(channel, request)
                 elif channel is self._driver:
                     return
                 else:
                     self._detach(channel)
 
     def close(self) -> None:
-        """End all that were forked here, and all that these have started: a worker may have a zygote of its own.
+        """Kill all workers forked here, and everything they started: a worker may have a zygote of its own.
 
-        What a process leaves behind is ours before its own end can be seen, so nothing is left when no child is.
+        This process adopts the orphans of a process before that process's own exit is visible, so once no child is
+        left, nothing is.
         """
         for channel in self._channels.values():
-            channel.kill()
+            channel.kill_workers()
         while True:
-            for pid in system.children(os.getpid()):
+            for pid in system.child_pids(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             try:
@@ -121,32 +122,32 @@ class Zygote:
                     pass
             except ChildProcessError:
                 return
-            time.sleep(_LOOK_AGAIN_S)  # The list of children may lack one, while it changes.
+            time.sleep(_REAP_INTERVAL_S)  # The list of children may miss one while it changes.
 
-    def _attach(self, channel: Channel) -> None:
-        self._channels[channel.end.fileno()] = channel
-        self._selector.register(channel.end, selectors.EVENT_READ)
+    def _attach(self, channel: ZygoteChannel) -> None:
+        self._channels[channel.connection.fileno()] = channel
+        self._selector.register(channel.connection, selectors.EVENT_READ)
 
-    def _detach(self, channel: Channel) -> None:
-        channel.kill()
-        self._selector.unregister(channel.end)
-        del self._channels[channel.end.fileno()]
-        channel.end.close()
+    def _detach(self, channel: ZygoteChannel) -> None:
+        channel.kill_workers()
+        self._selector.unregister(channel.connection)
+        del self._channels[channel.connection.fileno()]
+        channel.connection.close()
 
-    def _obey(self, channel: Channel, request: dict[str, Any]) -> None:
+    def _handle_request(self, channel: ZygoteChannel, request: dict[str, Any]) -> None:
         match request["do"]:
             case "attach":
-                self._attach(Channel(socket.socket(fileno=channel.fds.popleft())))
+                self._attach(ZygoteChannel(socket.socket(fileno=channel.fds.popleft())))
             case "preload":
                 _preload(request)
-            case "heir":
-                self._fork_heir(request, channel.fds.popleft())
+            case "successor":
+                self._fork_successor(request, channel.fds.popleft())
             case "fork":
-                self._fork(channel, request, [channel.fds.popleft() for _ in range(NUM_FDS)])
+                self._fork_worker(channel, request, [channel.fds.popleft() for _ in range(NUM_FDS)])
             case "kill":
-                channel.kill(request["token"])
+                channel.kill_workers(request["token"])
 
-    def _fork(self, channel: Channel, request: dict[str, Any], fds: list[int]) -> None:
+    def _fork_worker(self, channel: ZygoteChannel, request: dict[str, Any], fds: list[int]) -> None:
         me = os.getpid()
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -156,15 +157,15 @@ class Zygote:
         theirs.close()
         for fd in fds:
             os.close(fd)
-        # By which the worker may ask for a zygote of its own.
-        self._attach(Channel(ours))
+        # The worker can request a zygote of its own over this connection.
+        self._attach(ZygoteChannel(ours))
         channel.workers[pid] = request["token"]
-        channel.say({"forked": request["token"], "pid": pid})
+        channel.send_answer({"forked": request["token"], "pid": pid})
 
-    def _fork_heir(self, request: dict[str, Any], fd: int) -> None:
-        """Fork a zygote that imports more, and serves once it has; meanwhile this one goes on serving.
+    def _fork_successor(self, request: dict[str, Any], fd: int) -> None:
+        """Fork a zygote that imports more modules and then serves; meanwhile this one keeps serving.
 
-        It serves in the stead of this one, or the worker that has asked for it, which is its driver then.
+        It replaces this zygote, or it serves the worker that requested it, which is then its driver.
         """
         me = os.getpid()
         if os.fork() != 0:
@@ -174,10 +175,10 @@ class Zygote:
             os.setpgid(0, 0)
             system.die_with_parent(signal.SIGKILL)
             if os.getppid() == me:
-                self._forget()
+                self._close_inherited()
                 heir = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
                 _preload(request)
-                heir._driver.say({"ready": os.getpid()})
+                heir._driver.send_answer({"ready": os.getpid()})
                 try:
                     heir.serve()
                 finally:
@@ -185,11 +186,11 @@ class Zygote:
         finally:
             os._exit(0)
 
-    def _forget(self) -> None:
-        """Close what belongs to this zygote, in a process forked from it."""
+    def _close_inherited(self) -> None:
+        """Close this zygote's descriptors, in a process forked from it."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        for end in (self._wake_r, self._wake_w, *(channel.end for channel in self._channels.values())):
+        for end in (self._wake_r, self._wake_w, *(channel.connection for channel in self._channels.values())):
             end.close()
         if self._driver_exit is not None:
             os.close(self._driver_exit)
@@ -201,8 +202,8 @@ class Zygote:
             system.die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(70)
-            self._forget()
-            ancestry.line = line
+            self._close_inherited()
+            parent_zygote.zygote_socket = line
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -229,39 +230,39 @@ class Zygote:
                 token = channel.workers.pop(pid, None)
                 if token is not None:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, signal.SIGKILL)  # What the worker itself started goes with it.
+                        os.killpg(pid, signal.SIGKILL)  # Processes that the worker started die with it.
                     code = os.waitstatus_to_exitcode(status)
-                    channel.say({"exited": token, "pid": pid, "code": code, "at": time.time()})
+                    channel.send_answer({"exited": token, "pid": pid, "code": code, "at": time.time()})
 
 
 def _preload(request: dict[str, Any]) -> None:
     sys.path[:] = request["path"]
     if request["modules"]:
-        import_ahead(request["modules"])
+        preload_modules(request["modules"])
         gc.collect()
         gc.freeze()
 
 
 def _kill_group(pid: int) -> None:
-    # The group exists from the moment the worker has made its session; before that there is only the worker.
+    # The process group exists only after the worker has called setsid; before that there is only the worker.
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
-def _leave(*_: object) -> NoReturn:
-    # Of a driver with threads each one that ends may send it, and the first alone is to interrupt.
+def _exit_on_driver_death(*_: object) -> NoReturn:
+    # Each ending thread of a threaded driver may send this signal; only the first may interrupt.
     signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
     raise SystemExit(0)
 
 
 def main() -> None:
-    """Arguments: the descriptor of the driver's socket, its pid, and how to stand to it.
+    """Arguments: the descriptor of the driver's socket, the driver's pid, and flags.
 
-    `bound`: told of its death by signal. `apart`: not a child of it, but of one that only waits.
+    `bound`: receive a signal when the driver dies. `apart`: be a grandchild of the driver, whose child only waits.
     """
     system.in_worker = True
-    # Ctrl-C and notices of preemption go to the whole job, and are the driver's and the workers' to answer.
+    # Ctrl-C and preemption notices go to the whole job; the driver and the workers handle them.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     fd, driver_pid, *stands = sys.argv[1:]

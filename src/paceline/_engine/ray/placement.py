@@ -1,4 +1,4 @@
-"""What workers ask of a cluster, and who sits where: values and arithmetic, without Ray."""
+"""What workers request from a cluster, and how ranks are assigned to actors: values and arithmetic, without Ray."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from typing import Any
 from msgspec.structs import replace
 
 from paceline._engine.base import WorkerSpec
-from paceline._engine.ray.shell import Where
+from paceline._engine.ray.worker_actor import ActorPlacement
 
-_LEAST = {"memory": 1.0}
-"""A bundle has to ask for something: a byte, which nodes without free CPUs have as well."""
-_THREADS = "OMP_NUM_THREADS"
+_MIN_BUNDLE = {"memory": 1.0}
+"""A bundle must request something: one byte of memory, which nodes without free CPUs have as well."""
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one worker asks for, and how the workers are to lie."""
+class PlacementSpec:
+    """What one worker requests, and how the workers are placed."""
 
     resources: Mapping[str, float]
     strategy: str = "PACK"
     label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
-    """Labels of the node, for all workers, or for each of them in the order of bundles."""
+    """Node labels for all workers, or for each worker in bundle order."""
     runtime_env: Mapping[str, Any] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables to set in every worker."""
 
     @property
     def bundle(self) -> dict[str, float]:
-        return {name: amount for name, amount in self.resources.items() if amount} or dict(_LEAST)
+        return {name: amount for name, amount in self.resources.items() if amount} or dict(_MIN_BUNDLE)
 
-    def selectors(self, size: int) -> list[dict[str, str]]:
-        """The labels that each worker's node has to have."""
+    def bundle_selectors(self, size: int) -> list[dict[str, str]]:
+        """Return the labels that each worker's node must have."""
         asked = self.label_selector or {}
         if isinstance(asked, Mapping):
             return [dict(asked)] * size
         return [dict(selector) for selector in asked]
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the actor in a bundle asks for: all of it but memory, which the bundle keeps for it."""
+    def actor_options(self) -> dict[str, Any]:
+        """What the actor in a bundle requests: everything but memory, which the bundle reserves for it."""
         asked = {name: amount for name, amount in self.bundle.items() if name != "memory"}
         return {"num_cpus": asked.pop("CPU", 0), "num_gpus": asked.pop("GPU", 0), "resources": asked}
 
 
-def order_of(places: Sequence[Where], home: str = "") -> list[int]:
-    """The actors in the order of ranks: by node, then by device. `home` is the driver's own node, which comes first."""
+def order_ranks(places: Sequence[ActorPlacement], home: str = "") -> list[int]:
+    """Return the actors in rank order: by node, then by device. `home` is the driver's own node, which comes first."""
     first_on: dict[str, int] = {}
     for index, place in enumerate(places):
         first_on.setdefault(place.node_id, index)
 
     def key(index: int) -> tuple[Any, ...]:
         place = places[index]
-        return place.node_id != home, first_on[place.node_id], sorted(map(_device, place.gpus)), index
+        return place.node_id != home, first_on[place.node_id], sorted(map(_device_sort_key, place.gpus)), index
 
     return sorted(range(len(places)), key=key)
 
 
-def seated(spec: WorkerSpec, rank: int, places: Sequence[Where], wanted: Wanted) -> WorkerSpec:
-    """What a worker is told of its place; `places` in the order of ranks."""
+def place_worker(spec: WorkerSpec, rank: int, places: Sequence[ActorPlacement], wanted: PlacementSpec) -> WorkerSpec:
+    """Fill in a worker's ranks, devices, threads and environment for its placement; `places` is in rank order."""
     place = places[rank]
     nodes = list(dict.fromkeys(each.node_id for each in places))
     beside = [index for index, each in enumerate(places) if each.node_id == place.node_id]
-    # All that the run has on the node is visible to each of its workers there, as collective libraries expect.
-    gpus = sorted({gpu for index in beside for gpu in places[index].gpus}, key=_device) if place.gpus else []
-    threads = _from_runtime_env(wanted) or wanted.env.get(_THREADS, "")
+    # Each worker sees all GPUs that the run has on its node, as collective libraries expect.
+    gpus = sorted({gpu for index in beside for gpu in places[index].gpus}, key=_device_sort_key) if place.gpus else []
+    threads = _runtime_env_threads(wanted) or wanted.env.get(_THREADS_VARIABLE, "")
     num_threads = _num_threads(threads, place, len(beside), wanted)
     begin = replace(
         spec.begin,
@@ -76,19 +76,19 @@ def seated(spec: WorkerSpec, rank: int, places: Sequence[Where], wanted: Wanted)
         num_nodes=len(nodes),
         node_address=place.address,
         num_threads=num_threads,
-        devices=tuple(gpus.index(gpu) for gpu in sorted(place.gpus, key=_device)),
+        devices=tuple(gpus.index(gpu) for gpu in sorted(place.gpus, key=_device_sort_key)),
     )
     env = {
         **spec.env,
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         **wanted.env,
-        _THREADS: threads or str(num_threads),
+        _THREADS_VARIABLE: threads or str(num_threads),
     }
     return WorkerSpec(begin, spec.log, env)
 
 
-def _num_threads(told: str, place: Where, num_beside: int, wanted: Wanted) -> int:
-    """As the user has set it, or by the CPUs that were asked for, or a fair part of the node's cores."""
+def _num_threads(told: str, place: ActorPlacement, num_beside: int, wanted: PlacementSpec) -> int:
+    """Return the number that the user set, else the requested CPUs, else a fair share of the node's cores."""
     first = told.split(",")[0]
     if first.isdigit() and int(first) > 0:
         return int(first)
@@ -96,11 +96,11 @@ def _num_threads(told: str, place: Where, num_beside: int, wanted: Wanted) -> in
     return asked if asked > 1 else max(1, place.num_cores // max(1, num_beside))
 
 
-def _from_runtime_env(wanted: Wanted) -> str:
+def _runtime_env_threads(wanted: PlacementSpec) -> str:
     variables = (wanted.runtime_env or {}).get("env_vars") or {}
-    return str(variables.get(_THREADS, ""))
+    return str(variables.get(_THREADS_VARIABLE, ""))
 
 
-def _device(gpu: str) -> tuple[int, str]:
-    """By index where they have one; those named otherwise come after, by name."""
+def _device_sort_key(gpu: str) -> tuple[int, str]:
+    """Sort by index; GPUs without one come after, by name."""
     return (int(gpu), "") if gpu.isdigit() else (1 << 30, gpu)

@@ -1,1 +1,1 @@
-"""The form in which batches reach the code that trains: the tensors and arrays of each framework, made ahead."""
+"""Converts batches to the tensors and arrays of each framework, and prefetches them."""

@@ -1,4 +1,4 @@
-"""The checks of what the iter methods are given: a wrong argument is named at once, with what is allowed."""
+"""Argument checks of the `iter_*` methods. Errors are raised immediately and say what is allowed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from paceline.data.block import BatchFormat
 FORMATS = ("default", *get_args(BatchFormat))
 
 
-class Default:
-    """Stands for `batch_size` where none was given."""
+class DefaultBatchSize:
+    """Default of `batch_size`: tells an omitted argument from None."""
 
     def __repr__(self) -> str:
         return "256"
 
 
-DEFAULT = Default()
+DEFAULT = DefaultBatchSize()
 DEFAULT_BATCH_SIZE = 256
 
 
-def check_whole(name: str, value: Any, least: int, *, or_none: bool = False) -> None:
+def check_integer(name: str, value: Any, least: int, *, or_none: bool = False) -> None:
     if value is None and or_none:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

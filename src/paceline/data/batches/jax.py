@@ -1,4 +1,4 @@
-"""Batches as JAX arrays. Types of 64 bits become what JAX makes of them: 32 bits, unless it was told to keep them."""
+"""Batches as JAX arrays. 64-bit types become 32-bit unless JAX is configured to keep them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check_dtypes(dtypes: Any) -> None:
 
 
 def check_target(device: Any, sharding: Any) -> Any:
-    """Where arrays go: a device, a sharding, or None for JAX's own choice."""
-    jax = _jax()
+    """Return where arrays go: a device, a sharding, or None for JAX's default."""
+    jax = _import_jax()
     if device is not None and sharding is not None:
         raise ValueError("device and sharding are both given: a sharding says already on which devices")
     if device is not None and not isinstance(device, jax.Device):
@@ -31,8 +31,8 @@ def check_target(device: Any, sharding: Any) -> Any:
     return device if device is not None else sharding
 
 
-def check_even(target: Any, drop_last: bool) -> None:
-    """Where an array is made of the batches of several workers, all of these have to have as many rows."""
+def check_even_batches(target: Any, drop_last: bool) -> None:
+    """Require `drop_last` if arrays span several workers: their batches must have the same number of rows."""
     if _spans_workers(target) and not drop_last:
         raise ValueError(
             f"sharding={target!r} is over the devices of several workers, and drop_last=False: the last batch of one "
@@ -41,23 +41,24 @@ def check_even(target: Any, drop_last: bool) -> None:
         )
 
 
-def travels(target: Any) -> bool:
-    """Whether arrays leave the memory that the CPU sees."""
-    jax = _jax()
+def leaves_host(target: Any) -> bool:
+    """Whether arrays leave host memory."""
+    jax = _import_jax()
     if target is None:
         return bool(jax.default_backend() != "cpu")
     devices = target.device_set if hasattr(target, "device_set") else [target]
     return any(device.platform != "cpu" for device in devices)
 
 
-def arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target: Any = None) -> dict[str, Any]:
-    """An array for each column; `dtypes` is for all of them, or for those it names.
+def make_arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target: Any = None) -> dict[str, Any]:
+    """Create an array for each column. `dtypes` applies to all columns, or to those it names.
 
-    By a sharding over the devices of several workers it is one array, of which this batch is the part of this worker.
+    With a sharding over the devices of several workers, each result is one global array, and this batch is the part of
+    this worker.
     """
-    jax = _jax()
+    jax = _import_jax()
     made = {
-        name: _array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+        name: _to_array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
         for name, values in batch.items()
     }
     if _spans_workers(target):
@@ -67,10 +68,10 @@ def arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target
 
 
 def _spans_workers(target: Any) -> bool:
-    return isinstance(target, _jax().sharding.Sharding) and not target.is_fully_addressable
+    return isinstance(target, _import_jax().sharding.Sharding) and not target.is_fully_addressable
 
 
-def _array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
+def _to_array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     if values.dtype.kind not in "biufc":
         raise TypeError(
             f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
@@ -79,7 +80,7 @@ def _array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[An
     return values if dtype is None else values.astype(dtype, copy=False)
 
 
-def _jax() -> Any:
+def _import_jax() -> Any:
     try:
         import jax
     except ImportError:

@@ -14,23 +14,23 @@ Columns = str | Sequence[str]
 
 
 def check_installed() -> None:
-    _tensorflow()
+    _import_tensorflow()
 
 
-def tensors(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
-    """A tensor for each column; `dtypes` is for all of them, or for those it names."""
+def make_tensors(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
+    """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
     return {
-        name: tensor(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
+        name: make_tensor(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
         for name, values in batch.items()
     }
 
 
-def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: Any = None) -> Any:
-    """One column: rows of arrays that differ in length become a ragged tensor.
+def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: Any = None) -> Any:
+    """Convert one column. Rows of different lengths become a ragged tensor.
 
-    With a `tf.RaggedTensorSpec` in `ragged` rows of one length do so too.
+    With a `tf.RaggedTensorSpec` in `ragged`, rows of equal length do so too.
     """
-    tf = _tensorflow()
+    tf = _import_tensorflow()
     if values.dtype.kind in "mM":
         raise TypeError(
             f"the column {name!r} holds {values.dtype}, and TensorFlow has no dates\n\n"
@@ -38,10 +38,10 @@ def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: A
         )
     if values.dtype == object and any(isinstance(value, np.ndarray) for value in values):
         made = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
-        # What it gives depends on the rows; where nothing else is said a spec has int64.
+        # TensorFlow picks the row splits dtype by the rows. A spec has int64 unless it says otherwise.
         made = made.with_row_splits_dtype(ragged.row_splits_dtype if ragged is not None else tf.int64)
     else:
-        # Strings come as objects, of which TensorFlow wants a list.
+        # Strings arrive as objects, which TensorFlow accepts only in a list.
         made = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
         if ragged is not None:
             made = tf.RaggedTensor.from_tensor(
@@ -50,36 +50,36 @@ def tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: A
     return made if dtype is None else tf.cast(made, dtype)
 
 
-def dataset(
+def make_tf_dataset(
     batches: Callable[[], Iterable[Mapping[str, np.ndarray[Any, Any]]]],
     schema: Callable[[], Schema | None],
     groups: Sequence[Columns],
     specs: Sequence[Any],
 ) -> Any:
-    """A `tf.data.Dataset` of tuples: one entry for each group of columns, a dict unless the group is one name.
+    """Create a `tf.data.Dataset` of tuples: one entry per group of columns, a dict unless the group is a single name.
 
-    A group's spec is the `tf.TypeSpec` of its tensors, or a dict of them; None: as the schema has it.
+    A group's spec is the `tf.TypeSpec` of its tensors, or a dict of them; None derives it from the schema.
     """
-    tf = _tensorflow()
+    tf = _import_tensorflow()
     signature = tuple(
         spec if spec is not None else _signature(group, schema()) for group, spec in zip(groups, specs, strict=True)
     )
 
     def generate() -> Iterable[Any]:
         for batch in batches():
-            yield tuple(_picked(group, batch, spec) for group, spec in zip(groups, signature, strict=True))
+            yield tuple(_select_group(group, batch, spec) for group, spec in zip(groups, signature, strict=True))
 
     return tf.data.Dataset.from_generator(generate, output_signature=signature)
 
 
-def _picked(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spec: Any) -> Any:
-    def picked(name: str, spec: Any) -> Any:
-        ragged = spec if isinstance(spec, _tensorflow().RaggedTensorSpec) else None
-        return tensor(name, batch[name], getattr(spec, "dtype", None), ragged)
+def _select_group(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spec: Any) -> Any:
+    def select_column(name: str, spec: Any) -> Any:
+        ragged = spec if isinstance(spec, _import_tensorflow().RaggedTensorSpec) else None
+        return make_tensor(name, batch[name], getattr(spec, "dtype", None), ragged)
 
     if isinstance(group, str):
-        return picked(group, spec)
-    return {name: picked(name, spec[name] if isinstance(spec, Mapping) else spec) for name in group}
+        return select_column(group, spec)
+    return {name: select_column(name, spec[name] if isinstance(spec, Mapping) else spec) for name in group}
 
 
 def _signature(group: Columns, schema: Schema | None) -> Any:
@@ -95,7 +95,7 @@ def _signature(group: Columns, schema: Schema | None) -> Any:
 
 
 def _spec(name: str, kind: Any) -> Any:
-    tf = _tensorflow()
+    tf = _import_tensorflow()
     if isinstance(kind, TensorType):
         if kind.shape is None:
             raise ValueError(
@@ -115,7 +115,7 @@ def _spec(name: str, kind: Any) -> Any:
     return tf.TensorSpec((None,), tf.as_dtype(kind.to_pandas_dtype()))
 
 
-def _tensorflow() -> Any:
+def _import_tensorflow() -> Any:
     try:
         import tensorflow
     except ImportError:

@@ -1,6 +1,6 @@
-"""Batches as torch tensors, and how they get to a device: on a GPU the next batch travels while one is used.
+"""Batches as torch tensors, and their transfer to a device: a GPU receives the next batch while one is used.
 
-Columns of numbers become tensors without a copy, where NumPy's memory may be written to.
+Number columns become tensors without a copy if NumPy's memory is writable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-"""Torch has these types in name only: little can be computed with them."""
+"""Torch supports these types in name only: few operations accept them."""
 
 
 def check_installed() -> None:
@@ -28,11 +28,11 @@ def check_installed() -> None:
         raise ImportError('torch batches need torch, which is missing\n\nhint: pip install "paceline[torch]"') from None
 
 
-def device_of(device: Any) -> torch.device:
-    """What the argument `device` means; a function is asked."""
+def resolve_device(device: Any) -> torch.device:
+    """Resolve the `device` argument. A function is called."""
     import torch
 
-    if callable(device) and not isinstance(device, torch.device):  # which can be called too
+    if callable(device) and not isinstance(device, torch.device):  # a torch.device is callable too
         device = device()
     try:
         return torch.device("cpu" if device is None else device)
@@ -60,17 +60,17 @@ def check_pinning(pin_memory: bool) -> None:
         raise ValueError("pin_memory=True needs a GPU: torch.cuda.is_available() is False here\n\nhint: leave it out")
 
 
-def tensors(
+def make_tensors(
     batch: Mapping[str, np.ndarray[Any, Any]], dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None
 ) -> dict[str, torch.Tensor]:
-    """A tensor for each column; `dtypes` is for all of them, or for those it names."""
+    """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
     if isinstance(dtypes, Mapping):
-        return {name: tensor(name, values, dtypes.get(name)) for name, values in batch.items()}
-    return {name: tensor(name, values, dtypes) for name, values in batch.items()}
+        return {name: make_tensor(name, values, dtypes.get(name)) for name, values in batch.items()}
+    return {name: make_tensor(name, values, dtypes) for name, values in batch.items()}
 
 
-def tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """One column. A type that torch has no tensors of is refused by the column's name."""
+def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Convert one column. Raises with the column's name if torch has no such type."""
     import torch
 
     _check_numbers(name, values)
@@ -98,12 +98,12 @@ def _why_no_tensor(values: np.ndarray[Any, Any]) -> str:
         return f"holds {values.dtype}, and torch has no dates\n\nhint: turn it into numbers in map_batches"
     shapes = {value.shape for value in values.flat if isinstance(value, np.ndarray)} if values.dtype == object else ()
     if shapes:
-        return _of_shapes(shapes)
+        return _explain_shapes(shapes)
     first = next((value for value in values.flat if value is not None), None)
     return f"holds values of type {type(first).__name__}, which are no tensor{hint}"
 
 
-def _of_shapes(shapes: Iterable[tuple[int, ...]]) -> str:
+def _explain_shapes(shapes: Iterable[tuple[int, ...]]) -> str:
     shown = " and ".join(map(str, sorted(shapes)[:2]))
     return (
         f"holds arrays of different shapes, such as {shown}, which are no tensor\n\n"
@@ -111,13 +111,13 @@ def _of_shapes(shapes: Iterable[tuple[int, ...]]) -> str:
     )
 
 
-# To a device
+# Transfer to a device
 
 
-def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
-    """The batch with its tensors on the device: in dicts, lists, tuples, named tuples and dataclasses, however deep.
+def move_batch(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+    """Move the tensors of a batch to the device: in dicts, lists, tuples, named tuples and dataclasses, at any depth.
 
-    An object with a `to` method is asked to move itself; anything else is passed on as it is.
+    An object with a `to` method moves itself; anything else is passed on unchanged.
     """
 
     def move(item: Any, to: Callable[..., Any]) -> Any:
@@ -125,61 +125,61 @@ def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> An
             return item.to(device, non_blocking=True)
         return item.to(device)
 
-    return _changed(batch, "to", move)
+    return _map_items(batch, "to", move)
 
 
-def pinned(batch: Any, device: torch.device) -> Any:
-    """The batch in memory from which a GPU copies while the CPU does something else."""
+def pin_batch(batch: Any, device: torch.device) -> Any:
+    """Copy a batch to pinned memory, from which a GPU copies asynchronously."""
     import torch
 
     def pin(item: Any, method: Callable[..., Any]) -> Any:
         if not isinstance(item, torch.Tensor):
             return item.pin_memory()
         if item.device.type != "cpu" or item.layout is not torch.strided:
-            return item  # On a GPU already, or of a kind that cannot be pinned.
+            return item  # already on a GPU, or of a kind that cannot be pinned
         if type(item) is not torch.Tensor or item.requires_grad or (values := _as_array(item)) is None:
             return method(item)
         target = torch.empty_like(item, pin_memory=True)
         _copy(values, target)
         return target
 
-    # In a thread of its own the current GPU is the first one, whichever the worker uses.
+    # In a separate thread the current GPU is the first one, whichever one the worker uses.
     with torch.cuda.device(device if device.type == "cuda" else None):
-        return _changed(batch, "pin_memory", pin)
+        return _map_items(batch, "pin_memory", pin)
 
 
-def staged(
+def stage_parts(
     parts: Sequence[Mapping[str, np.ndarray[Any, Any]]],
     dtypes: torch.dtype | Mapping[str, torch.dtype] | None,
     device: torch.device,
 ) -> dict[str, torch.Tensor]:
-    """The parts of a batch put together in memory that a GPU copies from by itself: each row is copied once.
+    """Assemble the parts of a batch in pinned memory, copying each row once.
 
-    That memory is torch's own and used again. To allocate some for each batch takes longer than the copy.
+    Torch manages and reuses that memory. Allocating it for each batch would take longer than the copy.
     """
     import torch
 
     with torch.cuda.device(device):
-        return put_together(parts, dtypes, pin_memory=True)
+        return concat_parts(parts, dtypes, pin_memory=True)
 
 
-def put_together(
+def concat_parts(
     parts: Sequence[Mapping[str, np.ndarray[Any, Any]]],
     dtypes: torch.dtype | Mapping[str, torch.dtype] | None,
     *,
     pin_memory: bool,
 ) -> dict[str, torch.Tensor]:
-    """The rows of all parts as one tensor for each column, of the type that is asked for or that holds them all."""
+    """Concatenate the parts to one tensor per column, of the requested dtype or one that holds all parts."""
     together = {}
     for name in parts[0]:
         rows = [part[name] for part in parts]
-        together[name] = _put_together(
+        together[name] = _concat_column(
             name, rows, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes, pin_memory
         )
     return together
 
 
-def _put_together(
+def _concat_column(
     name: str, parts: Sequence[np.ndarray[Any, Any]], dtype: torch.dtype | None, pin_memory: bool
 ) -> torch.Tensor:
     import torch
@@ -188,8 +188,8 @@ def _put_together(
         _check_numbers(name, part)
     shapes = {part.shape[1:] for part in parts}
     if len(shapes) > 1:
-        raise TypeError(f"the column {name!r} {_of_shapes(shapes)}")
-    dtype = tensor(name, np.empty(0, np.result_type(*parts)), dtype).dtype
+        raise TypeError(f"the column {name!r} {_explain_shapes(shapes)}")
+    dtype = make_tensor(name, np.empty(0, np.result_type(*parts)), dtype).dtype
     target = torch.empty((sum(map(len, parts)), *shapes.pop()), dtype=dtype, pin_memory=pin_memory)
     begin = 0
     for part in parts:
@@ -199,19 +199,21 @@ def _put_together(
 
 
 def _copy(values: np.ndarray[Any, Any], target: torch.Tensor) -> None:
-    """By NumPy, in this thread alone. Torch would have a thread on each core, which then waits there for more at full
-    speed: on 16 cores those took a quarter of the time of the processes that decode pictures.
+    """Copy with NumPy, in this thread only.
+
+    Torch would start a thread on each core, which then spins while waiting for more work: on 16 cores these took a
+    quarter of the CPU time of the processes that decode images.
     """
     room = _as_array(target)
     if room is None:
-        target.copy_(tensor("", values))
+        target.copy_(make_tensor("", values))
         return
     with np.errstate(invalid="ignore"):
         np.copyto(room, values, casting="unsafe")
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
-    """The memory of a tensor; None where NumPy cannot show it: it has no such type, or the numbers are conjugated."""
+    """Return the memory of a tensor as an array; None if NumPy lacks its dtype or the tensor is conjugated."""
     try:
         array: np.ndarray[Any, Any] = tensor.numpy()
     except (TypeError, RuntimeError):
@@ -219,23 +221,23 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
     return array
 
 
-def moved_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """Hands out batches on a GPU. While one is used, the next one is copied, on a stream beside the current one."""
+def move_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
+    """Yield batches on a GPU. While one is used, the next is copied on a second stream."""
     import torch
 
-    beside = _stream_beside(device)
+    beside = _copy_stream(device)
     on_the_way: list[Any] = []
     for batch in batches:
         current = torch.cuda.current_stream(device)
         if on_the_way:
-            # Before the next copy is begun, or we would wait for that one too.
+            # Before the next copy starts, or this would wait for that one too.
             current.wait_stream(beside)
-        # The copy may land in the memory of a batch that Python has let go of: the work that was begun on it comes
-        # first. It is the work of the step before, so there is all of the coming step left to copy in. Unlike
-        # `record_stream`, this also covers tensors inside objects that we cannot look into.
+        # The copy may reuse the memory of a batch that Python has released, so work queued on that batch must finish
+        # first. That is the work of the previous step, which leaves the whole coming step for the copy. Unlike
+        # `record_stream`, this also covers tensors inside objects that we cannot inspect.
         beside.wait_stream(current)
         with torch.cuda.stream(beside):
-            on_the_way.append(moved(batch, device, non_blocking=True))
+            on_the_way.append(move_batch(batch, device, non_blocking=True))
         if len(on_the_way) > 1:
             yield on_the_way.pop(0)
     if on_the_way:
@@ -244,8 +246,8 @@ def moved_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
 
 @functools.cache
-def _stream_beside(device: torch.device) -> torch.cuda.Stream:
-    """One for all loaders of the process: memory that a stream has used is kept for that stream."""
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the copy stream, shared by all loaders: memory that a stream has used is cached for that stream."""
     import torch
 
     return torch.cuda.Stream(device)
@@ -256,43 +258,43 @@ def _takes_non_blocking(to: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(to).parameters.values()
     except ValueError:
-        # Written in C, as that of a tensor is.
+        # Implemented in C, like that of a tensor.
         return True
     return any(p.name == "non_blocking" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _changed(batch: Any, method: str, change: Callable[[Any, Callable[..., Any]], Any]) -> Any:
-    """The batch with everything in it changed that has the method; `change` gets the thing and its type's method."""
+def _map_items(batch: Any, method: str, change: Callable[[Any, Callable[..., Any]], Any]) -> Any:
+    """Apply `change` to everything in a batch that has the method. It receives the object and its type's method."""
     own = getattr(type(batch), method, None)
     if callable(own):
         return change(batch, own)
 
-    def changed(item: Any) -> Any:
-        return _changed(item, method, change)
+    def map_item(item: Any) -> Any:
+        return _map_items(item, method, change)
 
     if isinstance(batch, Mapping):
-        return _mapping(batch, {name: changed(item) for name, item in batch.items()})
+        return _rebuild_mapping(batch, {name: map_item(item) for name, item in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(changed, batch))
+        return type(batch)(*map(map_item, batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(map(changed, batch))
+        return type(batch)(map(map_item, batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return _dataclass(batch, changed)
+        return _rebuild_dataclass(batch, map_item)
     return batch
 
 
-def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def _rebuild_mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(batch) is dict:
         return items
     if isinstance(batch, MutableMapping):
-        # A copy keeps what the type has beside its items, such as the factory of a defaultdict.
+        # A copy keeps what the type has besides its items, such as the factory of a defaultdict.
         clone = copy.copy(batch)
         clone.update(items)
         return clone
     return type(batch)(items)  # type: ignore[call-arg]
 
 
-def _dataclass(batch: Any, change: Callable[[Any], Any]) -> Any:
+def _rebuild_dataclass(batch: Any, change: Callable[[Any], Any]) -> Any:
     clone = copy.copy(batch)
     for field in dataclasses.fields(batch):
         if hasattr(batch, field.name):

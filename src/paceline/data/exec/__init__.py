@@ -1,1 +1,1 @@
-"""How a plan is run: lowered to pipelines of units, which processes work through while somebody takes the rows."""
+"""Runs plans: a plan is lowered to a pipeline of units, which processes work through while a consumer takes rows."""

@@ -1,8 +1,8 @@
 """Blocks in shared memory: one copy to write them, none to read them.
 
-An arena is memory without a name that goes with its last holder. Its size is only address space: pages come into being
-when they are first written, and are kept for the blocks to come. NumPy columns lie in it as they are, Arrow columns in
-Arrow's own format, everything else pickled. What is read back are views, and it is known when the last of them is gone.
+An arena is anonymous memory that disappears with its last holder. Its size is only address space: pages are allocated
+on first write, and are reused for later blocks. NumPy columns are stored as raw bytes, Arrow columns in Arrow's IPC
+format, everything else pickled. Reading returns views, and the reader is notified when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from paceline._core import system
 from paceline.data.block import Block
 
 ALIGNMENT = 64
-LEAST_SIZE = 64 << 20
-"""Of an arena: as much as nearly all blocks need, so that any free arena will do for any of them."""
+MIN_ARENA_BYTES = 64 << 20
+"""Large enough for nearly all blocks, so that any free arena fits any of them."""
 
 
-class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where in an arena the columns of a block lie."""
+class BlockLayout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The positions of a block's columns in an arena."""
 
     rows: int
     nbytes: int
@@ -37,13 +37,13 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     arrays: list[tuple[str, str, list[int], int]] = []
     """Name, dtype, shape and offset."""
     arrow: tuple[int, int] | None = None
-    """Where the table of all Arrow columns begins and ends."""
+    """Start and end of the table with all Arrow columns."""
     objects: tuple[int, int] | None = None
-    """The same of a pickled dict of all other columns."""
+    """Start and end of the pickled dict with all other columns."""
 
 
-class Written:
-    """A block that is about to be written: `nbytes` is the room it takes."""
+class ArenaBlockWriter:
+    """Measures a block and writes it into an arena; `nbytes` is the space it needs."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -58,7 +58,7 @@ class Written:
             elif _is_plain(values.dtype):
                 arrays.append((name, values.dtype.str, list(values.shape), end))
                 self._raw.append((values, end))
-                end += _aligned(values.nbytes)
+                end += _align(values.nbytes)
             else:
                 objects[name] = values
         self._table = pa.table(arrow) if arrow else None
@@ -67,17 +67,17 @@ class Written:
         if self._table is not None:
             size = _ipc_size(self._table)
             arrow_at = (end, end + size)
-            end += _aligned(size)
+            end += _align(size)
         if objects:
             objects_at = (end, end + len(self._pickled))
-            end += _aligned(len(self._pickled))
-        self.layout = Layout(block.num_rows, end, list(block.columns), arrays, arrow_at, objects_at)
+            end += _align(len(self._pickled))
+        self.layout = BlockLayout(block.num_rows, end, list(block.columns), arrays, arrow_at, objects_at)
 
     @property
     def nbytes(self) -> int:
         return self.layout.nbytes
 
-    def into(self, memory: mmap.mmap) -> None:
+    def write_into(self, memory: mmap.mmap) -> None:
         for values, offset in self._raw:
             if values.size:
                 np.copyto(np.ndarray(values.shape, values.dtype, memory, offset), values)
@@ -91,10 +91,10 @@ class Written:
             memory[begin:end] = self._pickled
 
 
-def read(layout: Layout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
-    """The block as views of the memory; `released` is called when the last of them is gone."""
+def read_block(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
+    """Return the block as views of the memory; `released` is called when the last view is gone."""
     base: Any = (ctypes.c_char * layout.nbytes).from_buffer(memory)
-    # Not run when the interpreter ends: then the system releases everything.
+    # Not at interpreter exit: the operating system releases everything then.
     weakref.finalize(base, released).atexit = False
     columns: dict[str, Any] = {}
     for name, dtype, shape, offset in layout.arrays:
@@ -108,14 +108,14 @@ def read(layout: Layout, memory: mmap.mmap, released: Callable[[], None], *, wri
         columns |= zip(table.schema.names, table.columns, strict=True)
     if layout.objects is not None:
         begin, end = layout.objects
-        columns |= pickle.loads(memoryview(base)[begin:end])  # noqa: S301  by a process of ours, just now
+        columns |= pickle.loads(memoryview(base)[begin:end])  # noqa: S301  just written by one of our processes
     return Block({name: columns[name] for name in layout.names}, num_rows=layout.rows)
 
 
-def made(nbytes: int) -> tuple[int, int]:
-    """A new arena for so many bytes: its descriptor and its size."""
-    size = max(LEAST_SIZE, math.ceil(nbytes / mmap.PAGESIZE) * mmap.PAGESIZE)
-    fd = system.anonymous_file("paceline-block")
+def create_arena(nbytes: int) -> tuple[int, int]:
+    """Create an arena of at least `nbytes`; return its descriptor and its size."""
+    size = max(MIN_ARENA_BYTES, math.ceil(nbytes / mmap.PAGESIZE) * mmap.PAGESIZE)
+    fd = system.create_anonymous_file("paceline-block")
     try:
         os.ftruncate(fd, size)
     except BaseException:
@@ -124,8 +124,8 @@ def made(nbytes: int) -> tuple[int, int]:
     return fd, size
 
 
-def mapped(fd: int) -> mmap.mmap:
-    """An arena in the memory of this process. The descriptor is closed: the mapping keeps what it needs."""
+def map_arena(fd: int) -> mmap.mmap:
+    """Map an arena into this process. Closes the descriptor: the mapping does not need it."""
     try:
         return mmap.mmap(fd, 0)
     finally:
@@ -133,11 +133,11 @@ def mapped(fd: int) -> mmap.mmap:
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether the bytes of the values are the values, and the dtype can be told in a word."""
+    """Whether the raw bytes are the values, and `dtype.str` describes the dtype completely."""
     return not dtype.hasobject and dtype.kind != "V" and np.dtype(dtype.str) == dtype
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return nbytes + -nbytes % ALIGNMENT
 
 

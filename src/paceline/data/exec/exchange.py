@@ -1,7 +1,7 @@
-"""Brings the rows of a barrier's inputs together: runs them with their rows set aside, and makes new units of those.
+"""Resolves barriers: runs their inputs, stores the resulting rows, and makes new units from them.
 
 Rows never pass through the process that resolves the barrier. It gets receipts, decides from the arranged rows where
-the new units begin and end, and each of those reads its own pieces when its turn comes.
+the new units begin and end, and each new unit reads its own pieces when its turn comes.
 """
 
 from __future__ import annotations
@@ -17,87 +17,89 @@ from paceline.data.barriers import (
     GroupBy,
     GroupRows,
     Materialize,
+    PreparedSource,
     RandomShuffle,
-    Ready,
     Repartition,
-    Sliced,
+    SliceRows,
     Sort,
     Zip,
 )
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import bounds, spill
-from paceline.data.exec.pipeline import Executor, Pipeline, Task, lowered
+from paceline.data.exec import spill, unit_bounds
+from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
 from paceline.data.exec.scatter import (
     HASH,
-    Arranged,
-    Arrangement,
-    Aside,
-    AsTheyCome,
-    ByHash,
-    ByKeys,
-    Chained,
-    Chunk,
-    Cut,
-    Gathered,
-    Renamed,
+    ArrangeRows,
+    ChainedUnit,
+    GatheredUnit,
+    OrderByHash,
+    OrderByKeys,
+    PreserveOrder,
+    RenamedUnit,
+    RowArrangement,
     Scatter,
-    Through,
-    Zipped,
-    chunks_of,
+    SlicedUnit,
+    StoredChunk,
+    StoredRows,
+    TransformedUnit,
+    ZippedUnit,
+    parse_receipts,
 )
-from paceline.data.exec.spill import Held
-from paceline.data.groups import Combined
-from paceline.data.keys import Keys
-from paceline.data.plan import Barrier, Node, Read
+from paceline.data.exec.spill import SpillHandle
+from paceline.data.group_aggregation import GroupAggregation
+from paceline.data.plan import Barrier, PlanNode, Read
+from paceline.data.sort_keys import SortKeys
 from paceline.data.source import Unit
 
 _ENOUGH_PARTS = 16
-_LEAST_PART = 8 << 20
-_CHUNK = 32 << 20
-"""So many bytes of rows are arranged at a time."""
+_MIN_PART_BYTES = 8 << 20
+_CHUNK_BYTES = 32 << 20
+"""How many bytes of rows are arranged at a time."""
 
 
-def resolved(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
-    """The units of a barrier, for an epoch. They keep what they read from for as long as somebody has them."""
-    run = _Run(epoch, executor)
+def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
+    """Return the units of a barrier for an epoch. They keep the stored rows alive while somebody references them."""
+    run = _BarrierResolver(epoch, executor)
     match barrier:
         case RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
-            return run.shuffled(part, ByHash(seed, epoch if every_epoch else 0), barrier.name)
+            return run.shuffle_rows(part, OrderByHash(seed, epoch if every_epoch else 0), barrier.name)
         case Sort(input=part, keys=keys, descending=descending):
-            by = Keys(keys, descending)
-            return _ranges(run.exchanged(part, ByKeys(by)), by, barrier.name, ByKeys(by), may_split=True)
+            by = SortKeys(keys, descending)
+            return _cut_by_keys(
+                run.exchange_rows(part, OrderByKeys(by)), by, barrier.name, OrderByKeys(by), may_split=True
+            )
         case GroupRows(input=part, keys=keys):
-            by = Keys.ascending(keys)
-            return _ranges(run.exchanged(part, ByKeys(by)), by, barrier.name, ByKeys(by))
+            by = SortKeys.ascending(keys)
+            return _cut_by_keys(run.exchange_rows(part, OrderByKeys(by)), by, barrier.name, OrderByKeys(by))
         case GroupBy(input=part, keys=keys, aggregates=aggregates):
-            by, combined = Keys.ascending(keys), Combined(Keys.ascending(keys), aggregates)
-            units = _ranges(run.exchanged(part, combined), by, barrier.name, combined)
-            return [replace(unit, num_rows=None) for unit in units]  # there are fewer groups than states
+            by, combined = SortKeys.ascending(keys), GroupAggregation(SortKeys.ascending(keys), aggregates)
+            units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined)
+            return [replace(unit, num_rows=None) for unit in units]  # fewer groups than partial states
         case Repartition(shuffle=True, input=part, seed=seed):
-            return run.shuffled(part, ByHash(seed, epoch), barrier.name, barrier)
+            return run.shuffle_rows(part, OrderByHash(seed, epoch), barrier.name, barrier)
         case Repartition():
-            return run.repartitioned(barrier)
+            return run.repartition_rows(barrier)
         case Zip(parts=parts):
-            return _zipped([run.exchanged(part, AsTheyCome()) for part in parts], barrier.name)
-        case Sliced():
-            return run.sliced(barrier)
+            return _zip_units([run.exchange_rows(part, PreserveOrder()) for part in parts], barrier.name)
+        case SliceRows():
+            return run.slice_rows(barrier)
         case Materialize(input=part):
-            return _kept(run.exchanged(part, AsTheyCome()), barrier.name)
+            return _materialize_units(run.exchange_rows(part, PreserveOrder()), barrier.name)
     raise TypeError(f"{type(barrier).__name__} is no barrier that can be resolved")
 
 
-def materialized(plan: Node, executor: Executor, epoch: int = 0) -> Read:
-    """A plan of the rows that another one gives, computed now and kept."""
-    return Read(Ready(f"materialize({plan.name})", tuple(resolved(Materialize(plan), epoch, executor))))
+def materialize_plan(plan: PlanNode, executor: Executor, epoch: int = 0) -> Read:
+    """Compute the rows of a plan now, and return a plan that reads the stored rows."""
+    return Read(PreparedSource(f"materialize({plan.name})", tuple(resolve_barrier(Materialize(plan), epoch, executor))))
 
 
 @dataclass(frozen=True)
-class Exchanged:
-    """All rows of a plan, set aside: chunks in the order of their units."""
+class ExchangedRows:
+    """All rows of a plan, stored as chunks in the order of their units."""
 
-    chunks: tuple[Chunk, ...]
-    held: Held
+    chunks: tuple[StoredChunk, ...]
+    spill_handle: SpillHandle
 
     @property
     def num_rows(self) -> int:
@@ -109,16 +111,16 @@ class Exchanged:
 
     @property
     def num_parts(self) -> int:
-        """As few as can be, once there are enough to keep all processes busy to the end."""
+        """As few as possible, but enough to keep all processes busy until the end."""
         largest = DataContext.get_current().target_max_block_size
-        return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _LEAST_PART))
+        return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _MIN_PART_BYTES))
 
-    def columns(self, names: Sequence[str]) -> list[Block]:
-        """Of each chunk at least these columns, to look at."""
+    def load_columns(self, names: Sequence[str]) -> list[Block]:
+        """Load at least these columns of each chunk."""
         return [chunk.piece.load() for chunk in self.chunks]
 
-    def divided(self, cuts: Sequence[Sequence[int]]) -> list[list[Aside]]:
-        """What lies between two cuts of all chunks, for each of the parts."""
+    def divide(self, cuts: Sequence[Sequence[int]]) -> list[list[StoredRows]]:
+        """For each part, the rows between its two cuts in every chunk."""
         return [
             [
                 chunk.part(ends[part], ends[part + 1])
@@ -128,99 +130,112 @@ class Exchanged:
             for part in range(len(cuts[0]) - 1 if cuts else 0)
         ]
 
-    def unit(self, name: str, pieces: Sequence[Aside], arrangement: Arrangement | None = None) -> Gathered:
+    def make_unit(
+        self, name: str, pieces: Sequence[StoredRows], arrangement: RowArrangement | None = None
+    ) -> GatheredUnit:
         num_rows = sum(piece.num_rows for piece in pieces)
         num_bytes = self.num_bytes * num_rows // max(self.num_rows, 1)
-        return Gathered(name, num_rows, num_bytes, tuple(pieces), self.held, arrangement)
+        return GatheredUnit(name, num_rows, num_bytes, tuple(pieces), self.spill_handle, arrangement)
 
 
 @runtime_checkable
-class SetsAside(Protocol):
-    """An executor with a place of its own for rows: one that all its processes reach."""
+class StoringExecutor(Protocol):
+    """An executor with its own storage for rows, which all its processes can reach."""
 
-    def set_aside(self, pipeline: Pipeline, at_most: int | None) -> Exchanged:
-        """Keep all blocks that come of a pipeline; no further than to the end of the first `at_most` rows."""
+    def store_rows(self, pipeline: Pipeline, at_most: int | None) -> ExchangedRows:
+        """Store all blocks of a pipeline; stop once the first `at_most` rows are complete."""
         ...
 
 
 @dataclass(frozen=True)
-class _Run:
+class _BarrierResolver:
     epoch: int
     executor: Executor
 
-    def lowered(self, plan: Node) -> Pipeline:
-        return lowered(plan, self.epoch, lambda barrier, epoch: resolved(barrier, epoch, self.executor))
+    def lower(self, plan: PlanNode) -> Pipeline:
+        return lower_plan(plan, self.epoch, lambda barrier, epoch: resolve_barrier(barrier, epoch, self.executor))
 
-    def exchanged(self, plan: Node, arrangement: Arrangement) -> Exchanged:
-        return self.set_aside(self.lowered(plan), arrangement)
+    def exchange_rows(self, plan: PlanNode, arrangement: RowArrangement) -> ExchangedRows:
+        return self.store_arranged(self.lower(plan), arrangement)
 
-    def set_aside(self, pipeline: Pipeline, arrangement: Arrangement, at_most: int | None = None) -> Exchanged:
-        """Run a pipeline for its rows; no further than to the end of the first `at_most` of them."""
+    def store_arranged(
+        self, pipeline: Pipeline, arrangement: RowArrangement, at_most: int | None = None
+    ) -> ExchangedRows:
+        """Run a pipeline and store its rows; stop once the first `at_most` rows are complete."""
         context = DataContext.get_current()
-        tasks = _told_apart(pipeline.tasks)
+        tasks = _with_unique_names(pipeline.tasks)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
-        chunk_bytes = min(_CHUNK, context.target_max_block_size)
-        if isinstance(self.executor, SetsAside):
-            arranged = Arranged(places, arrangement, chunk_bytes, at_most)
+        chunk_bytes = min(_CHUNK_BYTES, context.target_max_block_size)
+        if isinstance(self.executor, StoringExecutor):
+            arranged = ArrangeRows(places, arrangement, chunk_bytes, at_most)
             pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
-            return self.executor.set_aside(pipeline, at_most)
-        stores, held = spill.opened(len(tasks), context.budget // 2, context.spill_path)
+            return self.executor.store_rows(pipeline, at_most)
+        stores, held = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
         scatter = Scatter(stores, places, arrangement, chunk_bytes, at_most)
         pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
-        chunks: list[Chunk] = []
+        chunks: list[StoredChunk] = []
         try:
             if at_most != 0:
                 with closing(self.executor.run(pipeline)) as receipts:  # type: ignore[type-var]
                     for delivery in receipts:
-                        chunks += chunks_of(delivery.block, stores)
+                        chunks += parse_receipts(delivery.block, stores)
                         if at_most is not None and sum(chunk.num_rows for chunk in chunks) >= at_most:
                             break
         except BaseException:
             held.close()
             raise
-        return Exchanged(tuple(chunks), held)
+        return ExchangedRows(tuple(chunks), held)
 
-    def shuffled(self, plan: Node, by: ByHash, name: str, repartition: Repartition | None = None) -> Sequence[Gathered]:
-        """Parts of equal size, whatever the hashes: a dataset's units are then alike in all epochs."""
-        exchanged = self.exchanged(plan, by)
+    def shuffle_rows(
+        self, plan: PlanNode, by: OrderByHash, name: str, repartition: Repartition | None = None
+    ) -> Sequence[GatheredUnit]:
+        """Parts of equal size, whatever the hashes, so that the units of a dataset are alike in all epochs."""
+        exchanged = self.exchange_rows(plan, by)
         num_rows = exchanged.num_rows
         if not num_rows and repartition is None:
             return []
-        ends = bounds.even(num_rows, exchanged.num_parts) if repartition is None else bounds.ends(num_rows, repartition)
-        hashes = [block.column(HASH) for block in exchanged.columns([HASH])]
-        return _cut(exchanged, bounds.hash_cuts(hashes, ends), name, by)
+        ends = (
+            unit_bounds.even_ends(num_rows, exchanged.num_parts)
+            if repartition is None
+            else unit_bounds.repartition_ends(num_rows, repartition)
+        )
+        hashes = [block.column(HASH) for block in exchanged.load_columns([HASH])]
+        return _make_units(exchanged, unit_bounds.hash_cuts(hashes, ends), name, by)
 
-    def repartitioned(self, barrier: Repartition) -> Sequence[Unit]:
-        pipeline = self.lowered(barrier.input)
-        if (units := _known(pipeline)) is not None:
-            ends = bounds.ends(sum(unit.num_rows or 0 for unit in units), barrier)
-            # Many pieces of one unit would each read it from its beginning.
+    def repartition_rows(self, barrier: Repartition) -> Sequence[Unit]:
+        pipeline = self.lower(barrier.input)
+        if (units := _countable_units(pipeline)) is not None:
+            ends = unit_bounds.repartition_ends(sum(unit.num_rows or 0 for unit in units), barrier)
+            # Many slices of one unit would each read it from its beginning.
             if len(ends) <= len(units):
                 return [
-                    Chained(_numbered(barrier.name, number, len(ends)), tuple(_cut_units(units, begin, end)))
+                    ChainedUnit(_part_name(barrier.name, number, len(ends)), tuple(_cut_units(units, begin, end)))
                     for number, (begin, end) in enumerate(pairwise([0, *ends]))
                 ]
-        exchanged = self.set_aside(pipeline, AsTheyCome())
-        ends = bounds.ends(exchanged.num_rows, barrier)
+        exchanged = self.store_arranged(pipeline, PreserveOrder())
+        ends = unit_bounds.repartition_ends(exchanged.num_rows, barrier)
         return [
-            exchanged.unit(_numbered(barrier.name, number, len(ends)), bounds.rows(exchanged.chunks, begin, end))
+            exchanged.make_unit(
+                _part_name(barrier.name, number, len(ends)), unit_bounds.slice_chunks(exchanged.chunks, begin, end)
+            )
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
-    def sliced(self, barrier: Sliced) -> Sequence[Unit]:
-        pipeline = self.lowered(barrier.input)
-        if (units := _known(pipeline)) is not None:
+    def slice_rows(self, barrier: SliceRows) -> Sequence[Unit]:
+        pipeline = self.lower(barrier.input)
+        if (units := _countable_units(pipeline)) is not None:
             return list(_cut_units(units, barrier.start, barrier.stop))
-        exchanged = self.set_aside(pipeline, AsTheyCome(), at_most=barrier.stop)
+        exchanged = self.store_arranged(pipeline, PreserveOrder(), at_most=barrier.stop)
         stop = exchanged.num_rows if barrier.stop is None else barrier.stop
-        pieces = bounds.rows(exchanged.chunks, barrier.start, stop)
+        pieces = unit_bounds.slice_chunks(exchanged.chunks, barrier.start, stop)
         return [
-            exchanged.unit(_numbered(barrier.name, number, len(pieces)), [piece]) for number, piece in enumerate(pieces)
+            exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [piece])
+            for number, piece in enumerate(pieces)
         ]
 
 
-def _told_apart(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """The same tasks under names of which no two are equal: a transform knows a unit by its name only."""
+def _with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
+    """Give the tasks unique names: a transform knows a unit only by its name."""
     seen: Counter[str] = Counter()
     told = []
     for task in tasks:
@@ -229,18 +244,18 @@ def _told_apart(tasks: Iterable[Task]) -> tuple[Task, ...]:
             seen[task.unit.name] += 1
             name = f"{task.unit.name} [{seen[task.unit.name]}]"
         seen[name] += 1
-        told.append(task if name == task.unit.name else replace(task, unit=Renamed(task.unit, name)))
+        told.append(task if name == task.unit.name else replace(task, unit=RenamedUnit(task.unit, name)))
     return tuple(told)
 
 
-def _known(pipeline: Pipeline) -> list[Unit] | None:
-    """The units with what is done to them, if it is known how many rows each gives and that takes no processes."""
+def _countable_units(pipeline: Pipeline) -> list[Unit] | None:
+    """The units with their transforms, if all row counts are known and no transform has its own processes, or None."""
     units: list[Unit] = []
     for task in pipeline.tasks:
         chain = pipeline.chains[task.chain]
         if task.unit.num_rows is None or not all(t.keeps_rows and t.pool is None for t in chain):
             return None
-        units.append(Through(task.unit, chain) if chain else task.unit)
+        units.append(TransformedUnit(task.unit, chain) if chain else task.unit)
     return units
 
 
@@ -250,33 +265,36 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
         num_rows = unit.num_rows or 0
         begin, end = max(start - passed, 0), num_rows if stop is None else min(stop - passed, num_rows)
         if begin < end:
-            yield unit if (begin, end) == (0, num_rows) else Cut(unit, begin, end)
+            yield unit if (begin, end) == (0, num_rows) else SlicedUnit(unit, begin, end)
         passed += num_rows
 
 
-def _ranges(
-    exchanged: Exchanged, keys: Keys, name: str, arrangement: Arrangement, *, may_split: bool = False
-) -> list[Gathered]:
-    """Parts of rows from one key to another; rows of equal keys stay together unless they may be split."""
+def _cut_by_keys(
+    exchanged: ExchangedRows, keys: SortKeys, name: str, arrangement: RowArrangement, *, may_split: bool = False
+) -> list[GatheredUnit]:
+    """Split rows into parts by key; rows with equal keys stay together unless they may be split."""
     if not exchanged.chunks:
         return []
-    chunks = exchanged.columns(keys.names)
+    chunks = exchanged.load_columns(keys.names)
     try:
-        cuts = bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
+        cuts = unit_bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
     except TypeError as error:
         raise TypeError(f"{name}: the values of the keys cannot be compared with each other: {error}") from error
-    return _cut(exchanged, cuts, name, arrangement)
+    return _make_units(exchanged, cuts, name, arrangement)
 
 
-def _cut(exchanged: Exchanged, cuts: Sequence[Sequence[int]], name: str, arrangement: Arrangement) -> list[Gathered]:
-    """Units of what lies between two cuts of all chunks."""
-    parts = exchanged.divided(cuts)
+def _make_units(
+    exchanged: ExchangedRows, cuts: Sequence[Sequence[int]], name: str, arrangement: RowArrangement
+) -> list[GatheredUnit]:
+    """Make one unit per pair of adjacent cuts, across all chunks."""
+    parts = exchanged.divide(cuts)
     return [
-        exchanged.unit(_numbered(name, number, len(parts)), pieces, arrangement) for number, pieces in enumerate(parts)
+        exchanged.make_unit(_part_name(name, number, len(parts)), pieces, arrangement)
+        for number, pieces in enumerate(parts)
     ]
 
 
-def _zipped(sides: Sequence[Exchanged], name: str) -> Sequence[Unit]:
+def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     counts = [side.num_rows for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(
@@ -285,28 +303,28 @@ def _zipped(sides: Sequence[Exchanged], name: str) -> Sequence[Unit]:
         )
     num_parts = max((side.num_parts for side in sides), default=1)
     num_bytes = sum(side.num_bytes for side in sides)
-    held = tuple(side.held for side in sides)
+    held = tuple(side.spill_handle for side in sides)
     return [
-        Zipped(
-            _numbered(name, part, num_parts),
+        ZippedUnit(
+            _part_name(name, part, num_parts),
             end - begin,
             num_bytes // num_parts,
-            tuple(tuple(bounds.rows(side.chunks, begin, end)) for side in sides),
+            tuple(tuple(unit_bounds.slice_chunks(side.chunks, begin, end)) for side in sides),
             held,
         )
-        for part, (begin, end) in enumerate(pairwise([0, *bounds.even(counts[0], num_parts)]))
+        for part, (begin, end) in enumerate(pairwise([0, *unit_bounds.even_ends(counts[0], num_parts)]))
         if begin < end
     ]
 
 
-def _kept(exchanged: Exchanged, name: str) -> list[Gathered]:
-    """A unit for each that there was, without those that gave no rows."""
-    places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.place)]
+def _materialize_units(exchanged: ExchangedRows, name: str) -> list[GatheredUnit]:
+    """One unit per original unit, except those without rows."""
+    places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.unit_index)]
     return [
-        exchanged.unit(_numbered(name, number, len(places)), [chunk.piece for chunk in chunks])
+        exchanged.make_unit(_part_name(name, number, len(places)), [chunk.piece for chunk in chunks])
         for number, chunks in enumerate(places)
     ]
 
 
-def _numbered(name: str, number: int, count: int) -> str:
+def _part_name(name: str, number: int, count: int) -> str:
     return f"{name} {number + 1} of {count}"

@@ -1,14 +1,14 @@
-"""Which GPUs the processes of a pool see. Pure."""
+"""Which GPUs the processes of a pool see. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.data.transform import Pool
+from paceline.data.transform import PoolSpec
 
 
-def check_gpus(name: str, pool: Pool | None, num_gpus: int) -> None:
-    """Refuse what this machine cannot ever give."""
+def check_gpus(name: str, pool: PoolSpec | None, num_gpus: int) -> None:
+    """Reject a request that this machine can never satisfy."""
     if pool is not None and pool.num_gpus > num_gpus:
         there = f"there are {num_gpus}" if num_gpus else "there is none"
         raise ValueError(
@@ -17,10 +17,10 @@ def check_gpus(name: str, pool: Pool | None, num_gpus: int) -> None:
         )
 
 
-def visible(gpus: Sequence[str], each: float, slot: int) -> str:
-    """What `CUDA_VISIBLE_DEVICES` is for the process in a slot of its pool: GPUs from the last on, shared by fractions.
+def visible_devices(gpus: Sequence[str], each: float, slot: int) -> str:
+    """`CUDA_VISIBLE_DEVICES` for the process in a slot of its pool; fractions share a GPU.
 
-    Training workers are given theirs from the first on.
+    Counts from the last GPU down, because training workers get theirs from the first up.
     """
     last_first = list(reversed(gpus))
     if each >= 1:

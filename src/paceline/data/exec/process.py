@@ -1,6 +1,6 @@
-"""The life of a data process: take a unit and a stage, write the blocks that come of it into the arenas that are lent.
+"""A data process: takes a unit and a stage, and writes the resulting blocks into arenas lent by the service.
 
-Everything is asked for and answered over one socket, in one thread. When the service is gone, so is this process.
+All communication is over one socket, in one thread. The process exits when the service is gone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgspec
 import pyarrow as pa
 
 from paceline._core import system
-from paceline._core.process import flush_stdio, forget_inherited_exits, reseed, take_over_stdio
+from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import arena
-from paceline.data.exec.failure import failure
-from paceline.data.exec.sizes import pieces
-from paceline.data.exec.stats import Meter
-from paceline.data.exec.wire import Message, Received, Wire
-from paceline.data.transform import Scope, Transform
+from paceline.data.exec.block_sizes import split_rows
+from paceline.data.exec.failure import capture_failure
+from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
+from paceline.data.exec.stats import StageMeter
+from paceline.data.transform import Transform, TransformScope
 
 _JOBS_KEPT = 16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -37,162 +37,162 @@ _NOTHING_LENT: Message = {"work": 0, "nbytes": -1}
 
 
 def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
-    """Be a data process until the service is gone; returns the exit code."""
-    take_over_stdio(log_fd)
-    forget_inherited_exits()
-    reseed()
-    _keep_to_one_thread()
-    _keep_memory()
+    """Run as a data process until the service is gone; return the exit code."""
+    redirect_stdio(log_fd)
+    reset_exit_handlers()
+    reseed_generators()
+    _limit_threads()
+    _retain_freed_memory()
     with mmap.mmap(job_fd, 0, prot=mmap.PROT_READ) as context:
         os.close(job_fd)
         DataContext._current = cloudpickle.loads(context)
     DataContext.in_data_process = True
-    process = DataProcess(Wire(socket.socket(fileno=control_fd)))
-    with contextlib.suppress(_Gone, ConnectionError):
+    process = DataProcess(MessageSocket(socket.socket(fileno=control_fd)))
+    with contextlib.suppress(_ServiceGone, ConnectionError):
         process.serve()
     flush_stdio()
     return 0
 
 
-class _Gone(Exception):
+class _ServiceGone(Exception):
     """The service has ended."""
 
 
-class _Dropped(Exception):
-    """The work is not wanted any more."""
+class _WorkDropped(Exception):
+    """The work is no longer wanted."""
 
 
-class _Job:
-    """The transforms of a stage, with what they have made; kept for the units and epochs to come."""
+class _LoadedStage:
+    """The transforms of a stage with the objects they created; kept for later units and epochs."""
 
     def __init__(self, pickled: bytes) -> None:
         self.transforms: tuple[Transform, ...] = cloudpickle.loads(pickled)
-        self.scope = Scope()
+        self.scope = TransformScope()
 
 
 class DataProcess:
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: MessageSocket) -> None:
         self._wire = wire
-        self._heard: deque[Received] = deque()
+        self._inbox: deque[ReceivedMessage] = deque()
         self._memory: dict[int, mmap.mmap] = {}
         self._pickled_jobs: dict[str, bytes] = {}
-        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._jobs: OrderedDict[str, _LoadedStage] = OrderedDict()
         self._released: deque[int] = deque()
-        self._meter = Meter()
+        self._meter = StageMeter()
         self._lent: Message = _NOTHING_LENT
 
     def serve(self) -> None:
-        self._wire.say({"say": "ready"})
+        self._wire.send_message({"say": "ready"})
         while True:
-            received = self._next()
+            received = self._receive_next()
             if received.message["do"] == "work":
-                self._work(received.message, received.data)
+                self._run_work(received.message, received.data)
 
-    def _work(self, message: Message, data: bytes) -> None:
+    def _run_work(self, message: Message, data: bytes) -> None:
         work, unit = message["work"], message["name"]
         answer: Message = {"say": "done", "work": work}
         pickled = b""
         started = time.perf_counter()
-        self._meter = Meter()
-        scope = Scope()
+        self._meter = StageMeter()
+        scope = TransformScope()
         try:
-            job = self._job(message["job"])
+            job = self._load_stage(message["job"])
             scope = job.scope
             scope.unit = unit
-            blocks = cloudpickle.loads(data).read() if not message["stage"] else self._inputs(work)
+            blocks = cloudpickle.loads(data).read() if not message["stage"] else self._receive_inputs(work)
             for transform in job.transforms:
                 blocks = transform.apply(blocks, scope)
             self._write(work, blocks, message["skip"] if message["last"] else None)
-        except _Dropped:
+        except _WorkDropped:
             pass
-        except (_Gone, ConnectionError):
+        except (_ServiceGone, ConnectionError):
             raise
-        except BaseException as error:  # noqa: BLE001  whatever it is, those who wait for the rows are to know
-            told, pickled = failure(error, unit)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the consumers must get it
+            told, pickled = capture_failure(error, unit)
             answer = {"say": "failed", "work": work, "failure": told}
-        meter = self._meter.closed(time.perf_counter() - started)
-        answer |= {"meter": meter, "skipped": scope.skipped, "released": self._take_released()}
-        self._wire.say(answer, pickled)
+        meter = self._meter.finish(time.perf_counter() - started)
+        answer |= {"meter": meter, "skipped": scope.skipped, "released": self._drain_released()}
+        self._wire.send_message(answer, pickled)
         scope.skipped.clear()
 
     def _write(self, work: int, blocks: Iterator[Block], skip: int | None) -> None:
-        """`skip`: rows that are not wanted; None in a stage that is not the last, whose blocks stay as they are."""
+        """`skip`: number of rows to drop; None in a stage that is not the last, whose blocks are not split."""
         passed = 0
         for block in blocks:
             if skip is None:
                 self._write_block(work, block, 0)
             else:
-                for begin, stop in pieces(block, max(skip - passed, 0)):
+                for begin, stop in split_rows(block, max(skip - passed, 0)):
                     self._write_block(work, block.slice(begin, stop), passed + begin)
                 passed += block.num_rows
-            del block  # before the next one is made, which may use its memory
+            del block  # before the next one is created, which may reuse its memory
 
     def _write_block(self, work: int, block: Block, offset: int) -> None:
-        written = arena.Written(block)
-        lent = self._room(work, written.nbytes)
-        written.into(self._memory[lent["arena"]])
+        written = arena.ArenaBlockWriter(block)
+        lent = self._borrow_room(work, written.nbytes)
+        written.write_into(self._memory[lent["arena"]])
         self._meter.num_rows += block.num_rows
         self._meter.num_bytes += written.nbytes
-        self._wire.say({"say": "wrote", "work": work, "offset": offset, "layout": written.layout})
+        self._wire.send_message({"say": "wrote", "work": work, "offset": offset, "layout": written.layout})
 
-    def _room(self, work: int, nbytes: int) -> Message:
-        """What was lent ahead, if that is enough; else what is lent when it is asked for."""
-        while heard := self._wire.hear(wait=False):
-            self._heard.extend(heard)
-        while self._heard:
-            self._expected(work)
+    def _borrow_room(self, work: int, nbytes: int) -> Message:
+        """Use the block lent ahead if it is large enough; else request one."""
+        while heard := self._wire.receive_messages(wait=False):
+            self._inbox.extend(heard)
+        while self._inbox:
+            self._receive_for(work)
         if self._lent["work"] != work or self._lent["nbytes"] < nbytes:
             began = time.perf_counter()
-            self._say({"say": "want", "work": work, "nbytes": nbytes})
+            self._send({"say": "want", "work": work, "nbytes": nbytes})
             while self._lent["work"] != work or self._lent["nbytes"] < nbytes:
-                self._expected(work)
-            self._meter.waited_for_room += time.perf_counter() - began
+                self._receive_for(work)
+            self._meter.waited_for_room_s += time.perf_counter() - began
         lent, self._lent = self._lent, _NOTHING_LENT
         return lent
 
-    def _inputs(self, work: int) -> Iterator[Block]:
+    def _receive_inputs(self, work: int) -> Iterator[Block]:
         while True:
             began = time.perf_counter()
-            self._say({"say": "need", "work": work})
-            while (message := self._expected(work, "feed", "feed end")) is None:
+            self._send({"say": "need", "work": work})
+            while (message := self._receive_for(work, "feed", "feed end")) is None:
                 pass
-            self._meter.waited_for_input += time.perf_counter() - began
+            self._meter.waited_for_input_s += time.perf_counter() - began
             if message["do"] == "feed end":
                 return
-            layout = msgspec.convert(message["layout"], arena.Layout)
+            layout = msgspec.convert(message["layout"], arena.BlockLayout)
             number = message["block"]
 
-            def released(number: int = number) -> None:
+            def mark_released(number: int = number) -> None:
                 self._released.append(number)
 
-            yield arena.read(layout, self._memory[message["arena"]], released, writable=True)
+            yield arena.read_block(layout, self._memory[message["arena"]], mark_released, writable=True)
 
-    def _expected(self, work: int, *answers: str) -> Message | None:
-        """The next message, if it is an answer that this work waits for."""
-        message = self._next().message
+    def _receive_for(self, work: int, *answers: str) -> Message | None:
+        """The next message, if it is an answer that this work waits for; else None."""
+        message = self._receive_next().message
         if message.get("work") != work:
-            return None  # an answer to a work that is over
+            return None  # an answer to work that is over
         if message["do"] == "drop":
-            raise _Dropped
+            raise _WorkDropped
         return message if message["do"] in answers else None
 
-    def _say(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         if self._released:
-            message["released"] = self._take_released()
-        self._wire.say(message)
+            message["released"] = self._drain_released()
+        self._wire.send_message(message)
 
-    def _take_released(self) -> list[int]:
+    def _drain_released(self) -> list[int]:
         return [self._released.popleft() for _ in range(len(self._released))]
 
-    def _next(self) -> Received:
-        while not self._heard:
-            heard = self._wire.hear()
+    def _receive_next(self) -> ReceivedMessage:
+        while not self._inbox:
+            heard = self._wire.receive_messages()
             if heard is None:
-                raise _Gone
-            self._heard.extend(heard)
-        received = self._heard.popleft()
+                raise _ServiceGone
+            self._inbox.extend(heard)
+        received = self._inbox.popleft()
         for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
-            self._memory[number] = arena.mapped(fd)
+            self._memory[number] = arena.map_arena(fd)
         for number in received.message.get("forget", ()):
             self._memory.pop(number, None)
         if received.message["do"] == "lend":
@@ -201,26 +201,26 @@ class DataProcess:
             self._pickled_jobs[received.message["job"]] = received.data
         return received
 
-    def _job(self, name: str) -> _Job:
+    def _load_stage(self, name: str) -> _LoadedStage:
         if name not in self._jobs:
-            self._jobs[name] = _Job(self._pickled_jobs[name])
+            self._jobs[name] = _LoadedStage(self._pickled_jobs[name])
             while len(self._jobs) > _JOBS_KEPT:
                 self._jobs.popitem(last=False)
         self._jobs.move_to_end(name)
         return self._jobs[name]
 
 
-def _keep_to_one_thread() -> None:
-    """There are as many of these processes as cores; threads of their own would only stand in each other's way."""
+def _limit_threads() -> None:
+    """There is one data process per core; threads inside them would only compete."""
     pa.set_cpu_count(1)
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
 
 
-def _keep_memory() -> None:
-    """The memory of one block serves the next: to give it back and get it again costs a page fault for each page."""
+def _retain_freed_memory() -> None:
+    """Reuse freed memory for the next block: returning it to the system costs a page fault per page."""
     libc: Any = ctypes.CDLL(None)
-    if system.on_linux() and hasattr(libc, "mallopt"):
+    if system.is_linux() and hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(_M_TRIM_THRESHOLD, 128 << 20)

@@ -1,7 +1,7 @@
-"""The two halves of an exchange: units set their rows aside in an order, then new units each take a range of them.
+"""The two halves of an exchange: units store their rows in an order, then new units each read a range of them.
 
-The first half is a transform at the end of every chain. What it gives to whoever runs it is not rows but receipts:
-where the rows lie. The second half is units like any others.
+The first half is a transform at the end of every chain. It yields receipts instead of rows: they say where the rows
+are stored. The second half is ordinary units.
 """
 
 from __future__ import annotations
@@ -13,121 +13,121 @@ from typing import Any, Protocol
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.exec import packed
-from paceline.data.exec.inline import processed
-from paceline.data.exec.spill import Held, Piece, Stores, opened_pieces
-from paceline.data.keys import Keys
-from paceline.data.order import hashed
+from paceline.data.exec import packed_blocks
+from paceline.data.exec.inline_executor import process_unit
+from paceline.data.exec.spill import SpilledPiece, SpillHandle, SpillSpace, open_pieces
+from paceline.data.shuffle_order import hash_indices
+from paceline.data.sort_keys import SortKeys
 from paceline.data.source import Unit
-from paceline.data.transform import Scope, Transform
+from paceline.data.transform import Transform, TransformScope
 
 HASH = "\0hash"
-"""The column of what a row is sorted by in a shuffle, while it is on its way."""
+"""The column with the sort key of a shuffle, present only during the exchange."""
 
 _PLACE_BITS = 40
 
 
-class Aside(Protocol):
-    """Some rows that were set aside: a `Piece` on one machine."""
+class StoredRows(Protocol):
+    """A range of stored rows; on one machine a `SpilledPiece`."""
 
     @property
     def num_rows(self) -> int: ...
 
-    def part(self, begin: int, stop: int) -> Aside:
-        """Some of them."""
+    def part(self, begin: int, stop: int) -> StoredRows:
+        """A sub-range."""
         ...
 
     def load(self) -> Block: ...
 
 
-class Arrangement(Protocol):
-    def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
-        """What to set aside of some rows of the unit in a place, `first` of them on; and in which order."""
+class RowArrangement(Protocol):
+    def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
+        """What to store of these rows, and in which order. They start at row `first` of unit number `place`."""
         ...
 
-    def gathered(self, pieces: Sequence[Aside]) -> Block:
-        """Makes one block of pieces that were arranged."""
+    def gather(self, pieces: Sequence[StoredRows]) -> Block:
+        """Join arranged pieces into one block."""
         ...
 
 
 @dataclass(frozen=True)
-class AsTheyCome:
-    def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
+class PreserveOrder:
+    def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, None
 
-    def gathered(self, pieces: Sequence[Aside]) -> Block:
+    def gather(self, pieces: Sequence[StoredRows]) -> Block:
         return Block.concat(piece.load() for piece in pieces)
 
 
 @dataclass(frozen=True)
-class ByHash:
-    """By a hash of where a row is: its unit's place and its number there. So the order depends on nothing else."""
+class OrderByHash:
+    """Order by a hash of a row's unit number and its index in the unit. The order depends on nothing else."""
 
     seed: int
     epoch: int
 
-    def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
+    def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         begin = (place << _PLACE_BITS) + first
-        hashes = hashed(np.arange(begin, begin + block.num_rows, dtype=np.uint64), self.seed, self.epoch)
-        # No two are equal, so that it need not be a stable sort.
+        hashes = hash_indices(np.arange(begin, begin + block.num_rows, dtype=np.uint64), self.seed, self.epoch)
+        # All hashes differ, so the sort need not be stable.
         return block.with_column(HASH, hashes), np.argsort(hashes)
 
-    def gathered(self, pieces: Sequence[Aside]) -> Block:
-        lying = [piece for piece in pieces if isinstance(piece, Piece)]
+    def gather(self, pieces: Sequence[StoredRows]) -> Block:
+        lying = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
         if len(lying) == len(pieces):
-            with opened_pieces(lying) as parts:
-                return packed.sorted_by(parts, HASH)
+            with open_pieces(lying) as parts:
+                return packed_blocks.read_sorted(parts, HASH)
         joined = Block.concat(piece.load() for piece in pieces)
         return joined.drop([HASH]).take(np.argsort(joined.column(HASH)))
 
 
 @dataclass(frozen=True)
-class ByKeys:
-    keys: Keys
+class OrderByKeys:
+    keys: SortKeys
 
-    def arranged(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
-        return block, self.keys.order(block)
+    def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
+        return block, self.keys.sort_indices(block)
 
-    def gathered(self, pieces: Sequence[Aside]) -> Block:
+    def gather(self, pieces: Sequence[StoredRows]) -> Block:
         joined = Block.concat(piece.load() for piece in pieces)
-        return joined.take(self.keys.order(joined))
+        return joined.take(self.keys.sort_indices(joined))
 
 
 @dataclass(frozen=True)
 class Scatter(Transform):
-    """Sets the rows of each unit aside, and gives receipts."""
+    """Stores the rows of each unit, and yields receipts."""
 
-    stores: Stores
+    space: SpillSpace
     places: Mapping[str, int]
-    arrangement: Arrangement
+    arrangement: RowArrangement
     chunk_bytes: int
-    """Rows are arranged so many bytes at a time."""
+    """How many bytes of rows are arranged at a time."""
     at_most: int | None = None
-    """More rows of one unit are not needed."""
+    """The most rows needed of one unit."""
 
     @property
     def name(self) -> str:
         return "exchange"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        return self._scattered(blocks, self.places[scope.unit])
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        return self._scatter_blocks(blocks, self.places[scope.unit])
 
-    def _scattered(self, blocks: Iterator[Block], place: int) -> Iterator[Block]:
+    def _scatter_blocks(self, blocks: Iterator[Block], place: int) -> Iterator[Block]:
         first = 0
-        with self.stores.writer(place) as writer:
-            for chunk in chunks(blocks, self.chunk_bytes, self.at_most):
-                block, order = self.arrangement.arranged(packed.numeric(chunk), place, first)
+        with self.space.open_writer(place) as writer:
+            for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
+                block, order = self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
                 piece = writer.write(block, order)
-                yield receipt(place, piece, in_memory=piece.path == self.stores.memory, num_bytes=block.nbytes)
+                yield make_receipt(place, piece, in_memory=piece.path == self.space.memory, num_bytes=block.nbytes)
                 first += chunk.num_rows
 
 
 @dataclass(frozen=True)
-class Arranged(Transform):
-    """Gives the rows of each unit as they are to be set aside, for whoever runs it to keep."""
+class ArrangeRows(Transform):
+    """Yields the rows of each unit as they must be stored; the executor stores them."""
 
     places: Mapping[str, int]
-    arrangement: Arrangement
+    arrangement: RowArrangement
     chunk_bytes: int
     at_most: int | None = None
 
@@ -135,23 +135,24 @@ class Arranged(Transform):
     def name(self) -> str:
         return "exchange"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         place, first = self.places[scope.unit], 0
-        for chunk in chunks(blocks, self.chunk_bytes, self.at_most):
-            block, order = self.arrangement.arranged(packed.numeric(chunk), place, first)
+        for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
+            block, order = self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
             first += chunk.num_rows
-            yield block if order is None else _in_order(block, order)
+            yield block if order is None else _take_in_order(block, order)
 
 
-def _in_order(block: Block, order: np.ndarray[Any, Any]) -> Block:
+def _take_in_order(block: Block, order: np.ndarray[Any, Any]) -> Block:
     taken = block.take(order)
-    # So that parts are as many as they are elsewhere: Arrow counts the bytes of a slice and of a copy in two ways.
+    # Arrow counts the bytes of a slice and of a copy differently; keep the count, so that the parts are as many as
+    # in other executors.
     taken.nbytes = block.nbytes
     return taken
 
 
-def chunks(blocks: Iterator[Block], num_bytes: int, at_most: int | None = None) -> Iterator[Block]:
-    """Blocks joined until they have so many bytes; of the first `at_most` rows only."""
+def join_into_chunks(blocks: Iterator[Block], num_bytes: int, at_most: int | None = None) -> Iterator[Block]:
+    """Join blocks until they reach `num_bytes`; take only the first `at_most` rows."""
     held: list[Block] = []
     size = 0
     left = at_most
@@ -171,74 +172,74 @@ def chunks(blocks: Iterator[Block], num_bytes: int, at_most: int | None = None) 
         yield Block.concat(held)
 
 
-def receipt(place: int, piece: Piece, *, in_memory: bool, num_bytes: int) -> Block:
+def make_receipt(place: int, piece: SpilledPiece, *, in_memory: bool, num_bytes: int) -> Block:
     numbers = (place, piece.offset, piece.length, piece.num_rows, num_bytes, int(in_memory))
     names = ("place", "offset", "length", "num_rows", "num_bytes", "in_memory")
     return Block({name: np.array([number], np.int64) for name, number in zip(names, numbers, strict=True)})
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Rows that were arranged together; what a receipt says."""
+class StoredChunk:
+    """Rows that were arranged together, as described by a receipt."""
 
-    place: int
-    piece: Aside
+    unit_index: int
+    piece: StoredRows
     num_bytes: int
 
     @property
     def num_rows(self) -> int:
         return self.piece.num_rows
 
-    def part(self, begin: int, stop: int) -> Aside:
+    def part(self, begin: int, stop: int) -> StoredRows:
         return self.piece.part(begin, stop)
 
 
-def chunks_of(receipts: Block, stores: Stores) -> Iterator[Chunk]:
+def parse_receipts(receipts: Block, stores: SpillSpace) -> Iterator[StoredChunk]:
     for row in receipts.rows():
-        # A receipt has numbers only; how the paths are made is agreed.
+        # A receipt has numbers only; the path follows from them.
         path = stores.memory if row["in_memory"] else stores.path(row["place"])
         assert path is not None
-        piece = Piece(path, row["offset"], row["length"], 0, row["num_rows"])
-        yield Chunk(row["place"], piece, row["num_bytes"])
+        piece = SpilledPiece(path, row["offset"], row["length"], 0, row["num_rows"])
+        yield StoredChunk(row["place"], piece, row["num_bytes"])
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """A unit whose rows lie in pieces: made into one block, or given piece by piece."""
+class GatheredUnit:
+    """A unit whose rows are stored in pieces: joined into one block, or read piece by piece."""
 
     name: str
     num_rows: int | None
     num_bytes: int | None
-    pieces: tuple[Aside, ...]
-    held: Held
-    arrangement: Arrangement | None = None
+    pieces: tuple[StoredRows, ...]
+    spill_handle: SpillHandle
+    arrangement: RowArrangement | None = None
 
     def read(self) -> Iterator[Block]:
         if self.arrangement is None:
             yield from (piece.load() for piece in self.pieces)
         elif self.pieces:
-            yield self.arrangement.gathered(self.pieces)
+            yield self.arrangement.gather(self.pieces)
 
 
 @dataclass(frozen=True)
-class Zipped:
-    """A unit of rows of several datasets side by side. A name that was there already gets a number."""
+class ZippedUnit:
+    """A unit of rows from several datasets, side by side. A duplicate column name gets a number."""
 
     name: str
     num_rows: int | None
     num_bytes: int | None
-    parts: tuple[tuple[Aside, ...], ...]
-    held: tuple[Held, ...]
+    parts: tuple[tuple[StoredRows, ...], ...]
+    spill_handles: tuple[SpillHandle, ...]
 
     def read(self) -> Iterator[Block]:
         columns: dict[str, Any] = {}
         for pieces in self.parts:
             for name, values in Block.concat(piece.load() for piece in pieces).columns.items():
-                columns[unused(name, columns)] = values
+                columns[unused_name(name, columns)] = values
         yield Block(columns, num_rows=self.num_rows)
 
 
-def unused(name: str, taken: Mapping[str, Any]) -> str:
+def unused_name(name: str, taken: Mapping[str, Any]) -> str:
     number, found = 0, name
     while found in taken:
         number += 1
@@ -247,7 +248,7 @@ def unused(name: str, taken: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SlicedUnit:
     """Rows `start` to `stop` of a unit."""
 
     unit: Unit
@@ -279,19 +280,19 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Chained:
-    """Several units as one."""
+class ChainedUnit:
+    """Several units as one unit."""
 
     name: str
     units: tuple[Unit, ...]
 
     @property
     def num_rows(self) -> int | None:
-        return _sum([unit.num_rows for unit in self.units])
+        return _sum_if_known([unit.num_rows for unit in self.units])
 
     @property
     def num_bytes(self) -> int | None:
-        return _sum([unit.num_bytes for unit in self.units])
+        return _sum_if_known([unit.num_bytes for unit in self.units])
 
     def read(self) -> Iterator[Block]:
         for unit in self.units:
@@ -299,8 +300,8 @@ class Chained:
 
 
 @dataclass(frozen=True)
-class Through:
-    """A unit with transforms that give a row for each row."""
+class TransformedUnit:
+    """A unit with transforms that map each row to one row."""
 
     unit: Unit
     transforms: tuple[Transform, ...]
@@ -318,12 +319,12 @@ class Through:
         return self.unit.num_bytes
 
     def read(self) -> Iterator[Block]:
-        return processed(self.unit, self.transforms, Scope())
+        return process_unit(self.unit, self.transforms, TransformScope())
 
 
 @dataclass(frozen=True)
-class Renamed:
-    """A unit under a name that no other one of the run has."""
+class RenamedUnit:
+    """A unit with a name that is unique in the run."""
 
     unit: Unit
     name: str
@@ -340,6 +341,6 @@ class Renamed:
         return self.unit.read()
 
 
-def _sum(numbers: Sequence[int | None]) -> int | None:
+def _sum_if_known(numbers: Sequence[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None

@@ -1,7 +1,7 @@
-"""The service that runs datasets: one thread that owns data processes, arenas and streams, and hands out blocks.
+"""The data service: one thread that owns data processes, arenas and streams, and hands out blocks.
 
-Those who take rows are members: workers that connect to `address`, or this very process by `connect`. Both speak the
-same protocol. What happens next is decided in `schedule`; here it is done.
+Consumers are members: workers that connect to `address`, or this process itself through `connect`. Both speak the same
+protocol. `schedule` decides what happens next; this module carries it out.
 """
 
 from __future__ import annotations
@@ -27,162 +27,162 @@ import msgspec
 
 from paceline._core import system
 from paceline.data.context import DataContext
-from paceline.data.exec import commands as c
-from paceline.data.exec.arena import Layout
-from paceline.data.exec.failure import Failure, failure
-from paceline.data.exec.fleet import Fleet, Process
-from paceline.data.exec.lower import Facts, lowered_for
+from paceline.data.exec import schedule_commands as c
+from paceline.data.exec.arena import BlockLayout
+from paceline.data.exec.arena_pool import ArenaPool
+from paceline.data.exec.failure import DataFailure, capture_failure
+from paceline.data.exec.lowering import DatasetFacts, lower_epoch
+from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
 from paceline.data.exec.pipeline import Executor, Pipeline
-from paceline.data.exec.remote import Lines
-from paceline.data.exec.running import Member, Peer, Running, course_of, jobs_of
+from paceline.data.exec.process_supervisor import DataProcessHandle, DataProcessSupervisor
 from paceline.data.exec.schedule import Schedule
-from paceline.data.exec.stats import Meter, Record, StreamStats
-from paceline.data.exec.stock import Stock
-from paceline.data.exec.wire import Message, Received, Wire
-from paceline.data.plan import Node
-from paceline.data.transform import Skipped
+from paceline.data.exec.service_client import ServiceConnectionPool
+from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
+from paceline.data.exec.streams import Peer, RunningStream, StreamMember, make_stage_jobs, make_stream_spec
+from paceline.data.plan import PlanNode
+from paceline.data.transform import SkippedRows
 
 BLOCKS_AHEAD = 4
-"""Of full size, for each process: more would take memory and bring nothing, however much there is."""
+"""Full-size blocks per process: more would take memory without a gain."""
 PATIENCE_S = 10.0
-"""How long members that have not come yet are waited for by those that are there and want more than is kept for all.
+"""How long members that want more than is kept for all wait for members that have not joined.
 
-A member that comes later has a stream of its own, and the rows are made twice."""
+A member that joins later gets its own stream, and the rows are computed twice."""
 SHARED_PATIENCE_S = 1.0
-"""The same where each member reads all rows: some may never come."""
+"""The same where each member reads all rows: some members may never join."""
 IDLE_S = 15.0
-"""After how long without work a process is one too many."""
+"""A process without work for this long is retired."""
 EPOCHS_KEPT = 2
 
-_LOOK_AGAIN_S = 0.1
+_POLL_S = 0.1
 
 
 @dataclass
-class _Dataset:
-    plan: Node
-    record: Record = field(default_factory=Record)
+class _DatasetEntry:
+    plan: PlanNode
+    record: StatsRecorder = field(default_factory=StatsRecorder)
     pipelines: dict[int, Pipeline] = field(default_factory=dict)
     """By epoch."""
     opening: dict[int, list[tuple[Peer, Message]]] = field(default_factory=dict)
-    """By epoch, who waits for the pipeline."""
+    """By epoch, the peers that wait for the pipeline."""
 
 
-class Service:
+class DataService:
     def __init__(self, context: DataContext | None = None) -> None:
         context = context or DataContext.get_current()
         num_processes = context.num_processes
         limit = min(context.budget, BLOCKS_AHEAD * num_processes * context.target_max_block_size)
         self._schedule = Schedule(limit, num_processes, max_deaths=context.max_unit_failures)
-        self._stock = Stock(limit)
+        self._arena_pool = ArenaPool(limit)
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
-        self._fleet = Fleet(self._selector, context)
-        self._posted: deque[Callable[[], None]] = deque()
+        self._supervisor = DataProcessSupervisor(self._selector, context)
+        self._pending_calls: deque[Callable[[], None]] = deque()
         self._peers: set[Peer] = set()
-        self._members: dict[int, Member] = {}
-        self._running: dict[int, Running] = {}
-        self._blocks: dict[int, tuple[int, Layout | None]] = {}
-        """For each block, its arena and what lies there."""
-        self._datasets: dict[str, _Dataset] = {}
-        self._given: dict[str, tuple[Pipeline, Record]] = {}
+        self._members: dict[int, StreamMember] = {}
+        self._running: dict[int, RunningStream] = {}
+        self._blocks: dict[int, tuple[int, BlockLayout | None]] = {}
+        """The arena of each block, and its layout there."""
+        self._datasets: dict[str, _DatasetEntry] = {}
+        self._registered_pipelines: dict[str, tuple[Pipeline, StatsRecorder]] = {}
         self._listener: socket.socket | None = None
         self._address = ""
         self._directory: str | None = None
         self._closing = False
         self._owner = os.getpid()
-        self.lines = Lines(self.connect)
-        """For members in this process."""
+        self.connections = ServiceConnectionPool(self.connect)
+        """Connections for members in this process."""
         self._error: BaseException | None = None
-        self._lock = threading.Lock()  # protects `_given` and `_address`
+        self._lock = threading.Lock()  # protects `_registered_pipelines` and `_address`
         self._thread = threading.Thread(target=self._serve, name="paceline-data", daemon=True)
         self._thread.start()
 
-    # For those in this process
+    # For callers in this process
 
     @property
-    def alive(self) -> bool:
-        """False in a process that was forked from the one that it serves."""
+    def is_alive(self) -> bool:
+        """False in a forked child of the process it serves."""
         return self._owner == os.getpid() and not self._closing and self._thread.is_alive()
 
     @property
     def address(self) -> str:
-        """Where workers connect to."""
+        """The address that workers connect to."""
         with self._lock:
             if not self._address:
-                self._listener, self._address, self._directory = _listening()
+                self._listener, self._address, self._directory = _open_listener()
                 listener = self._listener
-                self._post(lambda: self._register(listener))
+                self._call_in_thread(lambda: self._register(listener))
             return self._address
 
-    def add(self, name: str, plan: Node) -> None:
-        """Have a dataset served under a name; another one of the name is replaced."""
-        self._datasets[name] = _Dataset(plan)
+    def add_dataset(self, name: str, plan: PlanNode) -> None:
+        """Serve a dataset under a name; replaces an earlier one of that name."""
+        self._datasets[name] = _DatasetEntry(plan)
 
-    def connect(self) -> Wire:
-        """A line to the service for a member in this process."""
+    def connect(self) -> MessageSocket:
+        """Connect a member in this process to the service."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        self._post(lambda: self._greet(theirs))
-        return Wire(ours)
+        self._call_in_thread(lambda: self._add_peer(theirs))
+        return MessageSocket(ours)
 
-    def give(self, pipeline: Pipeline, record: Record) -> str:
-        """A name under which a pipeline can be opened, once."""
+    def register_pipeline(self, pipeline: Pipeline, record: StatsRecorder) -> str:
+        """Return a name under which the pipeline can be opened once."""
         name = secrets.token_hex(8)
         with self._lock:
-            self._given[name] = (pipeline, record)
+            self._registered_pipelines[name] = (pipeline, record)
         return name
 
-    def take_back(self, name: str) -> None:
+    def unregister_pipeline(self, name: str) -> None:
         with self._lock:
-            self._given.pop(name, None)
+            self._registered_pipelines.pop(name, None)
 
     def stats(self, name: str) -> StreamStats:
-        return self.seen(self._datasets[name].record)
+        return self.stream_stats(self._datasets[name].record)
 
     def all_stats(self) -> dict[str, StreamStats]:
-        """Of all datasets, as far as they can be read without waiting for the thread that keeps them."""
+        """The statistics of all datasets, as far as they can be read without waiting for the service thread."""
         found = {}
         for name in list(self._datasets):
-            with contextlib.suppress(RuntimeError):  # a stage was added while it was read: the next time it is there
+            with contextlib.suppress(RuntimeError):  # a stage was added during the read: included the next time
                 found[name] = self.stats(name)
         return found
 
-    def seen(self, record: Record) -> StreamStats:
-        return record.seen(self._schedule.peak, self._schedule.limit)
+    def stream_stats(self, record: StatsRecorder) -> StreamStats:
+        return record.to_stats(self._schedule.peak, self._schedule.limit)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self._running)
 
     def pids(self) -> list[int]:
-        """The data processes that run now."""
-        return [pid for process in self._fleet.all if (pid := self._fleet.pid(process.number))]
+        """The pids of the running data processes."""
+        return [pid for process in self._supervisor.processes if (pid := self._supervisor.pid(process.number))]
 
     def close(self) -> None:
-        """End all streams and processes, and let all memory go that nobody has views of."""
+        """Stop all streams and processes, and free all memory that nobody has views of."""
         if self._owner != os.getpid() or self._closing:
             return
         self._closing = True
         self._wake()
         self._thread.join()
-        self.lines.close()
+        self.connections.close()
 
     # The thread
 
     def _serve(self) -> None:
         try:
             while not self._closing:
-                self._turn()
+                self._run_once()
         except BaseException as error:
             self._error = error
             raise
         finally:
-            self._end()
+            self._shut_down()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         for key, mask in self._selector.select(self._timeout()):
             match key.data:
                 case "wake":
@@ -190,51 +190,51 @@ class Service:
                         self._wake_r.recv(4096)
                 case "listener":
                     self._accept()
-                case Process() as process:
+                case DataProcessHandle() as process:
                     self._serve_process(process, mask)
                 case Peer() as peer:
                     self._serve_peer(peer, mask)
-        while self._posted:
-            self._posted.popleft()()
-        for death in self._fleet.deaths():
-            for received in death.last_words:
-                self._hear_process(death.process, received)
-            if death.process.at is not None:
-                stream, unit = death.process.at
+        while self._pending_calls:
+            self._pending_calls.popleft()()
+        for death in self._supervisor.collect_deaths():
+            for received in death.unread_messages:
+                self._handle_process_message(death.process, received)
+            if death.process.assignment is not None:
+                stream, unit = death.process.assignment
                 if stream in self._running:
-                    self._running[stream].deaths[unit] = death.how
+                    self._running[stream].deaths[unit] = death.description
             else:
-                self._last_death = death.how
-            self._schedule.died(death.process.number)
-        self._look_at_the_clock()
-        while commands := self._schedule.commands():
+                self._last_death = death.description
+            self._schedule.on_process_died(death.process.number)
+        self._check_timeouts()
+        while commands := self._schedule.take_commands():
             for command in commands:
-                self._obey(command)
-        self._tell_of_gone_arenas()
+                self._execute_command(command)
+        self._queue_freed_arenas()
 
     _last_death = "ended"
 
     def _timeout(self) -> float | None:
-        if self._fleet.must_look:
-            return _LOOK_AGAIN_S
+        if self._supervisor.needs_polling:
+            return _POLL_S
         if any(running.patient_until is not None for running in self._running.values()):
-            return _LOOK_AGAIN_S
-        return IDLE_S / 2 if self._fleet.all else None
+            return _POLL_S
+        return IDLE_S / 2 if self._supervisor.processes else None
 
-    def _look_at_the_clock(self) -> None:
+    def _check_timeouts(self) -> None:
         now = time.monotonic()
         for number, running in self._running.items():
             if running.patient_until is not None and now >= running.patient_until:
                 running.patient_until = None
-                self._schedule.hurry(number)
-        for process in self._fleet.all:
-            if process.at is None and now - process.idle_since > IDLE_S:
+                self._schedule.stop_waiting(number)
+        for process in self._supervisor.processes:
+            if process.assignment is None and now - process.idle_since > IDLE_S:
                 process.idle_since = now
-                self._schedule.idled(process.number)
+                self._schedule.on_process_idle(process.number)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         self._closing = True
-        self._fleet.close()
+        self._supervisor.close()
         for peer in self._peers:
             peer.wire.close()
         for end in (self._listener, self._wake_r, self._wake_w):
@@ -242,13 +242,13 @@ class Service:
                 end.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
-        self._stock.close()
+        self._arena_pool.close()
         self._selector.close()
 
-    # Lines
+    # Connections
 
-    def _post(self, call: Callable[[], None]) -> None:
-        self._posted.append(call)
+    def _call_in_thread(self, call: Callable[[], None]) -> None:
+        self._pending_calls.append(call)
         self._wake()
 
     def _wake(self) -> None:
@@ -263,142 +263,144 @@ class Service:
         try:
             end, _ = self._listener.accept()
         except OSError:
-            return  # whoever it was has gone again
-        if _is_ours(end):
+            return  # the peer has disconnected already
+        if _is_same_user(end):
             end.setblocking(False)
-            self._greet(end)
+            self._add_peer(end)
         else:
             end.close()
 
-    def _greet(self, end: socket.socket) -> None:
-        peer = Peer(Wire(end))
+    def _add_peer(self, end: socket.socket) -> None:
+        peer = Peer(MessageSocket(end))
         self._peers.add(peer)
         self._selector.register(end, selectors.EVENT_READ, peer)
 
-    def _serve_process(self, process: Process, mask: int) -> None:
+    def _serve_process(self, process: DataProcessHandle, mask: int) -> None:
         if mask & selectors.EVENT_READ:
-            heard = process.wire.hear()
+            heard = process.wire.receive_messages()
             if heard is None:
-                self._fleet.hang_up(process)  # its exit will say the rest
+                self._supervisor.disconnect(process)  # its exit is handled separately
                 return
             for received in heard:
-                self._hear_process(process, received)
+                self._handle_process_message(process, received)
         self._flush(process.wire, process)
 
     def _serve_peer(self, peer: Peer, mask: int) -> None:
         if mask & selectors.EVENT_READ:
-            heard = peer.wire.hear()
+            heard = peer.wire.receive_messages()
             if heard is None:
-                self._hang_up(peer)
+                self._disconnect_peer(peer)
                 return
             for received in heard:
-                self._hear_peer(peer, received.message)
+                self._handle_peer_message(peer, received.message)
         self._flush(peer.wire, peer)
 
-    def _flush(self, wire: Wire, owner: Process | Peer) -> None:
+    def _flush(self, wire: MessageSocket, owner: DataProcessHandle | Peer) -> None:
         try:
             wire.flush()
         except ConnectionError:
-            return  # the end of the line is heard when it is read
-        if wire.end.fileno() >= 0:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.unsent else 0)
-            self._selector.modify(wire.end, wanted, owner)
+            return  # the disconnect is handled when the socket is read
+        if wire.sock.fileno() >= 0:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.has_unsent else 0)
+            self._selector.modify(wire.sock, wanted, owner)
 
-    def _say(self, to: Process | Peer, message: Message, data: bytes = b"", arena: int | None = None) -> None:
+    def _send(
+        self, to: DataProcessHandle | Peer, message: Message, data: bytes = b"", arena: int | None = None
+    ) -> None:
         fds: tuple[int, ...] = ()
         if arena is not None and arena not in to.arenas:
             to.arenas.add(arena)
-            message["arenas"], fds = [arena], (self._stock.fd(arena),)
-        if to.forget:
-            message["forget"], to.forget = to.forget, []
-        if to.wire.end.fileno() < 0:
+            message["arenas"], fds = [arena], (self._arena_pool.fd(arena),)
+        if to.arenas_to_forget:
+            message["forget"], to.arenas_to_forget = to.arenas_to_forget, []
+        if to.wire.sock.fileno() < 0:
             return
         try:
-            to.wire.say(message, data, fds)
+            to.wire.send_message(message, data, fds)
         except ConnectionError:
             return  # as in `_flush`
-        if to.wire.unsent:
-            self._selector.modify(to.wire.end, selectors.EVENT_READ | selectors.EVENT_WRITE, to)
+        if to.wire.has_unsent:
+            self._selector.modify(to.wire.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, to)
 
-    def _tell_of_gone_arenas(self) -> None:
-        """With whatever is said next: a mapping of nothing takes no memory."""
-        gone, self._stock.gone = self._stock.gone, []
+    def _queue_freed_arenas(self) -> None:
+        """Sent with the next message: until then, a truncated mapping takes no memory."""
+        gone, self._arena_pool.freed = self._arena_pool.freed, []
         for number in gone:
-            known: list[Process | Peer] = [*self._peers, *self._fleet.all]
+            known: list[DataProcessHandle | Peer] = [*self._peers, *self._supervisor.processes]
             for each in known:
                 if number in each.arenas:
                     each.arenas.discard(number)
-                    each.forget.append(number)
+                    each.arenas_to_forget.append(number)
 
-    def _hang_up(self, peer: Peer) -> None:
-        self._selector.unregister(peer.wire.end)
+    def _disconnect_peer(self, peer: Peer) -> None:
+        self._selector.unregister(peer.wire.sock)
         peer.wire.close()
         self._peers.discard(peer)
-        for number in peer.left:
-            self._schedule.gone(number)
+        for number in peer.departed_members:
+            self._schedule.on_member_gone(number)
         for member in list(peer.members.values()):
-            self._schedule.gone(member.number)
+            self._schedule.on_member_gone(member.number)
             self._forget_member(member)
 
-    # What is heard
+    # Received messages
 
-    def _hear_process(self, process: Process, received: Received) -> None:
+    def _handle_process_message(self, process: DataProcessHandle, received: ReceivedMessage) -> None:
         message, number = received.message, process.number
-        self._schedule.released(number, message.get("released", []))
+        self._schedule.on_blocks_released(number, message.get("released", []))
         match message["say"]:
             case "ready":
-                self._schedule.ready(number)
+                self._schedule.on_process_ready(number)
             case "want":
-                self._schedule.wants(number, message["work"], message["nbytes"])
+                self._schedule.on_room_requested(number, message["work"], message["nbytes"])
             case "wrote":
-                layout = msgspec.convert(message["layout"], Layout)
-                block = self._schedule.lent_to(message["work"])
+                layout = msgspec.convert(message["layout"], BlockLayout)
+                block = self._schedule.lent_block(message["work"])
                 self._blocks[block] = (self._blocks[block][0], layout)
-                self._schedule.wrote(number, message["work"], layout.rows, message["offset"], layout.nbytes)
+                self._schedule.on_block_written(number, message["work"], layout.rows, message["offset"], layout.nbytes)
             case "need":
-                self._schedule.needs(number, message["work"])
+                self._schedule.on_input_requested(number, message["work"])
             case "done":
-                self._worked(process, message)
-                self._schedule.done(number, message["work"])
+                self._record_work(process, message)
+                self._schedule.on_work_done(number, message["work"])
             case "failed":
-                if process.at is not None and process.at[0] in self._running:
-                    told = msgspec.convert(message["failure"], Failure)
-                    self._running[process.at[0]].failures[process.at[1]] = (told, received.data)
-                self._worked(process, message)
-                self._schedule.failed(number, message["work"])
+                if process.assignment is not None and process.assignment[0] in self._running:
+                    told = msgspec.convert(message["failure"], DataFailure)
+                    self._running[process.assignment[0]].failures[process.assignment[1]] = (told, received.data)
+                self._record_work(process, message)
+                self._schedule.on_work_failed(number, message["work"])
 
-    def _worked(self, process: Process, message: Message) -> None:
-        stream, _ = process.at or (0, 0)
+    def _record_work(self, process: DataProcessHandle, message: Message) -> None:
+        stream, _ = process.assignment or (0, 0)
         running = self._running.get(stream)
         if running is not None:
             meter = running.meter(*process.chain_stage)
-            meter.add(msgspec.convert(message["meter"], Meter))
-            running.record.skipped += msgspec.convert(message["skipped"], list[Skipped])
-        process.at = None
+            meter.add(msgspec.convert(message["meter"], StageMeter))
+            running.record.skipped += msgspec.convert(message["skipped"], list[SkippedRows])
+        process.assignment = None
         process.idle_since = time.monotonic()
 
-    def _hear_peer(self, peer: Peer, message: Message) -> None:
+    def _handle_peer_message(self, peer: Peer, message: Message) -> None:
         member = peer.members.get(message.get("stream", 0))
         for number, blocks in message.get("released", {}).items():
-            self._schedule.released(int(number), blocks)
+            self._schedule.on_blocks_released(int(number), blocks)
         match message["say"]:
             case "open":
-                self._open(peer, message)
+                self._open_stream(peer, message)
             case "passed" if member is not None:
                 if member.stream in self._running:
                     self._running[member.stream].record.consumer_waited_s += message["waited"]
-                self._schedule.passed(member.stream, member.number, message["num"])
+                self._schedule.on_blocks_passed(member.stream, member.number, message["num"])
             case "leave" if member is not None:
-                self._schedule.left(member.stream, member.number, frozenset(message["keeps"]))
+                self._schedule.on_member_left(member.stream, member.number, frozenset(message["keeps"]))
                 self._forget_member(member)
                 if message["keeps"]:
-                    peer.left.add(member.number)
+                    peer.departed_members.add(member.number)
             case "leave":
                 peer.left_early.add(message["stream"])
             case "ask":
-                self._answer(peer, message)
+                self._answer_query(peer, message)
 
-    def _forget_member(self, member: Member) -> None:
+    def _forget_member(self, member: StreamMember) -> None:
         member.peer.members.pop(member.key, None)
         self._members.pop(member.number, None)
         running = self._running.get(member.stream)
@@ -407,13 +409,13 @@ class Service:
             if not running.members:
                 del self._running[member.stream]
 
-    # Opening
+    # Opening streams
 
-    def _open(self, peer: Peer, message: Message) -> None:
+    def _open_stream(self, peer: Peer, message: Message) -> None:
         if "pipeline" in message:
             with self._lock:
-                pipeline, record = self._given.pop(message["pipeline"])
-            self._begin(peer, message, pipeline, record)
+                pipeline, record = self._registered_pipelines.pop(message["pipeline"])
+            self._start_stream(peer, message, pipeline, record)
             return
         dataset = self._datasets.get(message["dataset"])
         if dataset is None:
@@ -423,30 +425,30 @@ class Service:
             return
         epoch = message["epoch"]
         if epoch in dataset.pipelines:
-            self._join_or_begin(peer, message, dataset)
+            self._join_or_start_stream(peer, message, dataset)
         elif epoch in dataset.opening:
             dataset.opening[epoch].append((peer, message))
         else:
             dataset.opening[epoch] = [(peer, message)]
             threading.Thread(
-                target=self._lower, args=(dataset, epoch), name=f"paceline-data-epoch-{epoch}", daemon=True
+                target=self._lower_in_thread, args=(dataset, epoch), name=f"paceline-data-epoch-{epoch}", daemon=True
             ).start()
 
-    def _lower(self, dataset: _Dataset, epoch: int) -> None:
-        """In a thread of its own: it may list files for long, and runs pipelines on this very service."""
+    def _lower_in_thread(self, dataset: _DatasetEntry, epoch: int) -> None:
+        """In its own thread: it may list files for a long time, and runs pipelines on this very service."""
         outcome: Pipeline | BaseException
         try:
-            outcome = lowered_for(dataset.plan, epoch, self._executor())
-        except BaseException as error:  # noqa: BLE001  those who wait are told
+            outcome = lower_epoch(dataset.plan, epoch, self._executor())
+        except BaseException as error:  # noqa: BLE001  reported to the peers that wait
             outcome = error
-        self._post(lambda: self._lowered(dataset, epoch, outcome))
+        self._call_in_thread(lambda: self._finish_lowering(dataset, epoch, outcome))
 
     def _executor(self) -> Executor:
-        from paceline.data.exec.processes import ProcessExecutor
+        from paceline.data.exec.process_executor import ProcessExecutor
 
         return ProcessExecutor(self)
 
-    def _lowered(self, dataset: _Dataset, epoch: int, outcome: Pipeline | BaseException) -> None:
+    def _finish_lowering(self, dataset: _DatasetEntry, epoch: int, outcome: Pipeline | BaseException) -> None:
         waiting = dataset.opening.pop(epoch)
         if isinstance(outcome, Pipeline):
             dataset.pipelines[epoch] = outcome
@@ -457,117 +459,119 @@ class Service:
             if peer not in self._peers or message["stream"] in peer.left_early:
                 continue
             if isinstance(outcome, Pipeline):
-                self._join_or_begin(peer, message, dataset)
+                self._join_or_start_stream(peer, message, dataset)
             else:
                 self._refuse(peer, message, outcome)
 
-    def _join_or_begin(self, peer: Peer, message: Message, dataset: _Dataset) -> None:
+    def _join_or_start_stream(self, peer: Peer, message: Message, dataset: _DatasetEntry) -> None:
         key = tuple(message[name] for name in ("dataset", "epoch", "unit", "offset", "members", "shared"))
         for number, running in self._running.items():
             if running.key == key and message["member"] not in running.ranks and self._schedule.can_join(number):
-                self._join(peer, message, number)
+                self._join_stream(peer, message, number)
                 return
-        self._begin(peer, message, dataset.pipelines[message["epoch"]], dataset.record, key)
+        self._start_stream(peer, message, dataset.pipelines[message["epoch"]], dataset.record, key)
 
-    def _begin(self, peer: Peer, message: Message, pipeline: Pipeline, record: Record, key: Hashable = None) -> None:
+    def _start_stream(
+        self, peer: Peer, message: Message, pipeline: Pipeline, record: StatsRecorder, key: Hashable = None
+    ) -> None:
         members = message.get("members", 1)
         try:
-            jobs = jobs_of(pipeline)
-        except Exception as error:  # noqa: BLE001  a function that cannot be pickled; who opened is told
+            jobs = make_stage_jobs(pipeline)
+        except Exception as error:  # noqa: BLE001  a function that cannot be pickled; reported to the opener
             self._refuse(peer, message, error)
             return
-        course, bounds = course_of(pipeline, jobs, message["unit"], message["offset"], members)
-        number = self._schedule.opened(course, bounds)
-        running = Running(pipeline, jobs, record, key, writable=not message.get("shared", False))
+        course, bounds = make_stream_spec(pipeline, jobs, message["unit"], message["offset"], members)
+        number = self._schedule.open_stream(course, bounds)
+        running = RunningStream(pipeline, jobs, record, key, writable=not message.get("shared", False))
         if members > 1:
             patience_s = SHARED_PATIENCE_S if message["shared"] else PATIENCE_S
             running.patient_until = time.monotonic() + patience_s
         self._running[number] = running
-        self._join(peer, message, number)
+        self._join_stream(peer, message, number)
 
-    def _join(self, peer: Peer, message: Message, number: int) -> None:
-        member = Member(self._schedule.number(), peer, message["stream"], number)
+    def _join_stream(self, peer: Peer, message: Message, number: int) -> None:
+        member = StreamMember(self._schedule.next_number(), peer, message["stream"], number)
         running = self._running[number]
         running.ranks.add(message.get("member", 0))
         running.members.add(member.number)
         if len(running.ranks) >= message.get("members", 1):
             running.patient_until = None
         peer.members[member.key] = self._members[member.number] = member
-        self._say(peer, {"say": "opened", "stream": member.key, "member": member.number, "writable": running.writable})
-        self._schedule.joined(number, member.number)
+        self._send(peer, {"say": "opened", "stream": member.key, "member": member.number, "writable": running.writable})
+        self._schedule.on_member_joined(number, member.number)
 
     def _refuse(self, peer: Peer, message: Message, error: BaseException) -> None:
-        told, pickled = failure(error, "")
-        self._say(peer, {"say": "failed", "stream": message["stream"], "failure": told}, pickled)
+        told, pickled = capture_failure(error, "")
+        self._send(peer, {"say": "failed", "stream": message["stream"], "failure": told}, pickled)
 
-    def _answer(self, peer: Peer, message: Message) -> None:
-        """In a thread of its own: what is asked for may have to be read."""
+    def _answer_query(self, peer: Peer, message: Message) -> None:
+        """In its own thread: the answer may require reading data."""
         dataset = self._datasets.get(message["dataset"])
 
-        def answer() -> None:
+        def send_answer() -> None:
             said: Message = {"say": "answer", "stream": message["stream"]}
             try:
                 if dataset is None:
                     raise KeyError(f"there is no dataset {message['dataset']!r}")
-                value = self._known(message["what"], dataset)
+                value = self._look_up(message["what"], dataset)
                 data = cloudpickle.dumps(value)
-            except BaseException as error:  # noqa: BLE001  who asked is told
-                told, data = failure(error, "")
+            except BaseException as error:  # noqa: BLE001  reported to the peer that asked
+                told, data = capture_failure(error, "")
                 said = {"say": "failed", "stream": message["stream"], "failure": told}
-            self._post(lambda: self._say(peer, said, data) if peer in self._peers else None)
+            self._call_in_thread(lambda: self._send(peer, said, data) if peer in self._peers else None)
 
-        threading.Thread(target=answer, name="paceline-data-answer", daemon=True).start()
+        threading.Thread(target=send_answer, name="paceline-data-answer", daemon=True).start()
 
-    def _known(self, what: str, dataset: _Dataset) -> Any:
+    def _look_up(self, what: str, dataset: _DatasetEntry) -> Any:
         if what == "stats":
-            return self.seen(dataset.record)
-        return getattr(Facts(dataset.plan, self._executor()), what)()
+            return self.stream_stats(dataset.record)
+        return getattr(DatasetFacts(dataset.plan, self._executor()), what)()
 
-    # What is decided
+    # Commands
 
-    def _obey(self, command: c.Command) -> None:
+    def _execute_command(self, command: c.ScheduleCommand) -> None:
         match command:
-            case c.Launch(process=number, pool=pool):
-                self._fleet.start(number, pool)
-            case c.Retire(process=number):
-                self._fleet.retire(number)
-            case c.Assign():
+            case c.LaunchProcess(process=number, pool=pool):
+                self._supervisor.start(number, pool)
+            case c.RetireProcess(process=number):
+                self._supervisor.retire(number)
+            case c.AssignWork():
                 self._assign(command)
-            case c.Lend(process=number, work=work, block=block, nbytes=nbytes):
-                arena = self._stock.take(nbytes).number
+            case c.LendBlock(process=number, work=work, block=block, nbytes=nbytes):
+                arena = self._arena_pool.take_arena(nbytes).number
                 self._blocks[block] = (arena, None)
                 message = {"do": "lend", "work": work, "arena": arena, "nbytes": nbytes}
-                self._say(self._fleet[number], message, arena=arena)
-            case c.Feed(process=number, work=work, block=block):
+                self._send(self._supervisor[number], message, arena=arena)
+            case c.FeedBlock(process=number, work=work, block=block):
                 arena, layout = self._blocks[block]
                 message = {"do": "feed", "work": work, "block": block, "arena": arena, "layout": layout}
-                self._say(self._fleet[number], message, arena=arena)
-            case c.FeedEnd(process=number, work=work):
-                self._say(self._fleet[number], {"do": "feed end", "work": work})
-            case c.Drop(process=number, work=work):
-                if number in self._fleet:  # it may have died since
-                    self._say(self._fleet[number], {"do": "drop", "work": work})
-            case c.Announce():
+                self._send(self._supervisor[number], message, arena=arena)
+            case c.EndFeed(process=number, work=work):
+                self._send(self._supervisor[number], {"do": "feed end", "work": work})
+            case c.DropWork(process=number, work=work):
+                if number in self._supervisor:  # it may have died meanwhile
+                    self._send(self._supervisor[number], {"do": "drop", "work": work})
+            case c.AnnounceBlock():
                 self._announce(command)
-            case c.End(member=number):
+            case c.EndStream(member=number):
                 if number in self._members:
                     member = self._members[number]
-                    self._say(member.peer, {"say": "end", "stream": member.key})
-            case c.Fail():
+                    self._send(member.peer, {"say": "end", "stream": member.key})
+            case c.FailStream():
                 self._fail(command)
-            case c.Free(block=block):
-                self._stock.give_back(self._blocks.pop(block)[0])
+            case c.FreeBlock(block=block):
+                self._arena_pool.return_arena(self._blocks.pop(block)[0])
 
-    def _assign(self, command: c.Assign) -> None:
-        process, running = self._fleet[command.process], self._running[command.stream]
-        process.at = (command.stream, command.unit)
+    def _assign(self, command: c.AssignWork) -> None:
+        process, running = self._supervisor[command.process], self._running[command.stream]
+        process.assignment = (command.stream, command.unit)
         task = running.pipeline.tasks[command.unit]
         jobs = running.jobs[task.chain]
         process.chain_stage = (task.chain, command.stage)
         job = jobs[command.stage]
         if job.name not in process.jobs:
             process.jobs.add(job.name)
-            self._say(process, {"do": "job", "job": job.name}, job.pickled)
+            self._send(process, {"do": "job", "job": job.name}, job.pickled)
         message = {
             "do": "work",
             "work": command.work,
@@ -579,14 +583,14 @@ class Service:
         }
         try:
             data = cloudpickle.dumps(task.unit) if command.stage == 0 else b""
-        except Exception as error:  # noqa: BLE001  of a user's object; those who wait for the rows are told
-            running.failures[command.unit] = failure(error, task.unit.name)
-            process.at = None
-            self._schedule.failed(command.process, command.work)
+        except Exception as error:  # noqa: BLE001  from a user's object; reported to the consumers
+            running.failures[command.unit] = capture_failure(error, task.unit.name)
+            process.assignment = None
+            self._schedule.on_work_failed(command.process, command.work)
             return
-        self._say(process, message, data)
+        self._send(process, message, data)
 
-    def _announce(self, command: c.Announce) -> None:
+    def _announce(self, command: c.AnnounceBlock) -> None:
         member = self._members.get(command.member)
         if member is None:
             return
@@ -600,26 +604,27 @@ class Service:
             "arena": arena,
             "layout": layout,
         }
-        self._say(member.peer, message, arena=arena)
+        self._send(member.peer, message, arena=arena)
 
-    def _fail(self, command: c.Fail) -> None:
+    def _fail(self, command: c.FailStream) -> None:
         running = self._running.get(command.stream)
         if running is None:
             return
-        told, pickled = running.failure(command, self._last_death)
+        told, pickled = running.describe_failure(command, self._last_death)
         for number in running.members:
             member = self._members[number]
-            self._say(member.peer, {"say": "failed", "stream": member.key, "failure": told}, pickled)
+            self._send(member.peer, {"say": "failed", "stream": member.key, "failure": told}, pickled)
 
 
-def _listening() -> tuple[socket.socket, str, str | None]:
-    """A socket that workers of this user can connect to, its address, and the directory to remove in the end.
+def _open_listener() -> tuple[socket.socket, str, str | None]:
+    """Open a socket for workers of this user; return it, its address, and the directory to remove at the end.
 
-    On Linux it has a name that goes with it; elsewhere it is a file in a private directory.
+    On Linux the address is an abstract name that disappears with the socket; elsewhere it is a file in a private
+    directory.
     """
     listener = socket.socket(socket.AF_UNIX)
     directory = None
-    if system.on_linux():
+    if system.is_linux():
         address = f"@paceline-data-{secrets.token_hex(16)}"
         listener.bind("\0" + address[1:])
     else:
@@ -631,8 +636,8 @@ def _listening() -> tuple[socket.socket, str, str | None]:
     return listener, address, directory
 
 
-def _is_ours(end: socket.socket) -> bool:
-    """Whether the other end is a process of this user, where the system says."""
+def _is_same_user(end: socket.socket) -> bool:
+    """Whether the other end is a process of this user, where the system reports that."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -1,9 +1,9 @@
-"""Preprocessors: fitted on a dataset, applied to datasets and batches, kept with a checkpoint as plain JSON.
+"""Preprocessors: fitted on a dataset, applied to datasets and batches, saved with a checkpoint as plain JSON.
 
-Each name is loaded when it is first asked for.
+Names are imported lazily, on first access.
 """
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.preprocessor": ("Preprocessor", "PreprocessorNotFittedException"),
@@ -25,4 +25,4 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)
 
-__getattr__ = on_demand(__name__, _NAMES)
+__getattr__ = make_lazy_getattr(__name__, _NAMES)

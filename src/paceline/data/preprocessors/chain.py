@@ -1,4 +1,4 @@
-"""Chain: preprocessors one after the other, as one."""
+"""Chain: a sequence of preprocessors as one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.data.block import Block
 from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.one_pass import computed
+from paceline.data.preprocessors.fitting import compute_statistics
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
 class Chain(Preprocessor):
-    """Each is fitted on what those before it make of the dataset.
+    """Applies preprocessors in order. Each is fitted on the output of those before it.
 
     Neighbours that do not need each other's columns are fitted together, in one pass over the rows.
     """
@@ -35,7 +35,7 @@ class Chain(Preprocessor):
         return found.pop() if len(found) == 1 else status.PARTIALLY_FITTED
 
     def get_input_columns(self) -> list[str]:
-        """What the dataset must have: not what one in the chain makes for a later one."""
+        """Return the columns that the dataset must have, not those that one preprocessor creates for a later one."""
         made: set[str] = set()
         needed: dict[str, None] = {}
         for each in self.preprocessors:
@@ -47,7 +47,7 @@ class Chain(Preprocessor):
         return list(dict.fromkeys(name for each in self.preprocessors for name in each.get_output_columns()))
 
     def _fit(self, ds: Dataset) -> Any:
-        for group in grouped(self.preprocessors):
+        for group in group_fittable(self.preprocessors):
             _fit_together(group, ds)
             for each in group:
                 ds = each.transform(ds)
@@ -68,15 +68,15 @@ class Chain(Preprocessor):
         return {}
 
     @classmethod
-    def _made(cls, arguments: dict[str, Any]) -> Preprocessor:
+    def _from_arguments(cls, arguments: dict[str, Any]) -> Preprocessor:
         return cls(*(Preprocessor.from_dict(each) for each in arguments["preprocessors"]))
 
     def __repr__(self) -> str:
         return f"Chain({', '.join(map(repr, self.preprocessors))})"
 
 
-def grouped(preprocessors: tuple[Preprocessor, ...]) -> list[list[Preprocessor]]:
-    """Neighbours that may be fitted on the same rows: none needs a column that another in its group makes or drops."""
+def group_fittable(preprocessors: tuple[Preprocessor, ...]) -> list[list[Preprocessor]]:
+    """Group neighbours that can be fitted on the same rows: none needs a column that another creates or drops."""
     groups: list[list[Preprocessor]] = []
     touched: set[str] = set()
     for each in preprocessors:
@@ -85,13 +85,13 @@ def grouped(preprocessors: tuple[Preprocessor, ...]) -> list[list[Preprocessor]]
             groups.append([])
             touched = set()
         groups[-1].append(each)
-        # A column that is only read may still be dropped, as Concatenator does.
+        # Even a column that is only read may be dropped, as Concatenator does.
         touched |= inputs | outputs
     return groups
 
 
 def _knows_columns(preprocessor: Preprocessor) -> bool:
-    """Whether it is fitted by statistics of the columns that it names."""
+    """Whether it is fitted with statistics of the columns that it names."""
     return type(preprocessor)._fit is Preprocessor._fit and bool(preprocessor.get_input_columns())
 
 
@@ -103,7 +103,7 @@ def _fit_together(group: list[Preprocessor], ds: Dataset) -> None:
         return
     statistics = [list(each._statistics()) for each in fittable]
     every = [statistic for those in statistics for statistic in those]
-    found = computed(ds, every, ", ".join(type(each).__name__ for each in fittable)) if every else []
+    found = compute_statistics(ds, every, ", ".join(type(each).__name__ for each in fittable)) if every else []
     for each, those in zip(fittable, statistics, strict=True):
         each.stats_ = each._learn(found[: len(those)])
         each._fitted = True

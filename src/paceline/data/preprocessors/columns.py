@@ -1,6 +1,6 @@
-"""The columns of a block as preprocessors look at them: numbers, categories, lists, and what is missing.
+"""Columns of a block as preprocessors see them: numbers, categories, lists and missing values.
 
-Null and nan are both missing: no statistic counts them, and they stay missing when numbers are transformed.
+Null and nan are both missing: statistics ignore them, and they stay missing when numbers are transformed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def check_columns(block: Block, names: Iterable[str], who: str) -> None:
         )
 
 
-def numbers(block: Block, name: str, who: str) -> Array:
-    """A column of numbers as an array of one dimension; nan where one is missing."""
+def numeric_column(block: Block, name: str, who: str) -> Array:
+    """Return a number column as a one-dimensional array, with nan for missing values."""
     values = block.columns[name]
     if not isinstance(values, np.ndarray):
         values = _arrow_numbers(values, name, who)
@@ -39,25 +39,24 @@ def numbers(block: Block, name: str, who: str) -> Array:
             "hint: preprocess single columns before they are joined by Concatenator"
         )
     if values.dtype.kind not in "biuf":
-        raise ValueError(f"{who}: column {name!r} holds {_kind(values)}, and numbers are needed")
+        raise ValueError(f"{who}: column {name!r} holds {_value_kind(values)}, and numbers are needed")
     return values
 
 
 def floats(values: Array) -> Array:
-    """Floats as they are, all else as float64: unsigned integers would wrap around when something is subtracted."""
+    """Convert to float64 unless already float: subtracting from unsigned integers would wrap around."""
     return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
-def present(values: Array) -> Array:
-    """The numbers that are not missing."""
+def drop_missing(values: Array) -> Array:
     if values.dtype.kind != "f":
         return values
     missing = np.isnan(values)
     return values[~missing] if missing.any() else values
 
 
-def dense(values: Column) -> Any:
-    """A column as Arrow data without dictionaries, nan as null; None where Arrow cannot hold it."""
+def to_plain_arrow(values: Column) -> Any:
+    """Return a column as Arrow data without dictionaries, with nan as null; None if Arrow cannot hold it."""
     if isinstance(values, np.ndarray):
         if values.ndim != 1 or values.dtype == object:
             return None
@@ -72,7 +71,7 @@ def dense(values: Column) -> Any:
 
 
 def holds_lists(values: Column) -> bool:
-    """Whether each row is a list: a tensor, an array, or one of Arrow's lists."""
+    """Whether each row is a list: a tensor, an array or an Arrow list."""
     if not isinstance(values, np.ndarray):
         return bool(_is_list(values.type))
     if values.ndim > 1:
@@ -81,17 +80,17 @@ def holds_lists(values: Column) -> bool:
     return isinstance(first, list | tuple | np.ndarray)
 
 
-def lists(values: Column) -> list[list[Any] | None]:
-    """The rows of a column of lists; None where one is missing."""
+def to_lists(values: Column) -> list[list[Any] | None]:
+    """Return the rows of a list column; None for missing ones."""
     rows = values if isinstance(values, np.ndarray) else values.to_pylist()
     return [row.tolist() if isinstance(row, np.ndarray) else row if row is None else list(row) for row in rows]
 
 
-def plain_values(values: Column) -> list[Any]:
-    """A value of Python for each row: tuples for lists, None where one is missing."""
+def to_python_values(values: Column) -> list[Any]:
+    """Return a Python value for each row: tuples for lists, None for missing values."""
     if holds_lists(values):
-        return [None if row is None else tuple(row) for row in lists(values)]
-    arrow = dense(values)
+        return [None if row is None else tuple(row) for row in to_lists(values)]
+    arrow = to_plain_arrow(values)
     if arrow is not None:
         found: list[Any] = arrow.to_pylist()
         return found
@@ -99,7 +98,7 @@ def plain_values(values: Column) -> list[Any]:
 
 
 def refuse_missing(block: Block, names: Iterable[str], who: str) -> None:
-    """Encoders know no place for what is missing."""
+    """Raise if a column has missing values, which encoders cannot encode."""
     for name in names:
         count = _num_missing(block.columns[name])
         if count:
@@ -109,22 +108,22 @@ def refuse_missing(block: Block, names: Iterable[str], who: str) -> None:
             )
 
 
-def places(values: Column, index: Mapping[Any, int]) -> Array:
-    """For each row, the number that `index` has for its value; -1 where it has none."""
-    arrow = None if holds_lists(values) else dense(values)
+def look_up_indices(values: Column, index: Mapping[Any, int]) -> Array:
+    """Return the number that `index` has for each row's value; -1 if it has none."""
+    arrow = None if holds_lists(values) else to_plain_arrow(values)
     if arrow is not None and index:
-        compared = _alike(arrow, list(index))
+        compared = _cast_alike(arrow, list(index))
         if compared is not None:
             found = pc.index_in(compared[0], value_set=compared[1], skip_nulls=True)
             order = np.fromiter(index.values(), np.int64, len(index))
             at = as_numpy(pc.fill_null(found, -1))
             return np.where(at < 0, -1, order[at])
-    rows = plain_values(values)
+    rows = to_python_values(values)
     return np.fromiter((index.get(value, -1) for value in rows), np.int64, len(rows))
 
 
 def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
-    """For each row a vector with how often each item of `index` is in it, at its number."""
+    """Return a vector for each row that counts how often each item of `index` occurs in it."""
     found = [[index.get(item, -1) for item in row or ()] for row in rows]
     numbers_of = np.fromiter((number for row in found for number in row), np.int64)
     at = np.repeat(np.arange(len(found)), [len(row) for row in found])
@@ -133,8 +132,8 @@ def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int]
     return vectors
 
 
-def _alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Both as Arrow data of one type, if nothing is lost by it."""
+def _cast_alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Convert both to Arrow data of one type, if that loses nothing."""
     try:
         wanted = pa.array(keys)
         if values.type != wanted.type:
@@ -184,6 +183,6 @@ def _num_missing(values: Column) -> int:
     return 0
 
 
-def _kind(values: Array) -> str:
+def _value_kind(values: Array) -> str:
     first = next((value for value in values if value is not None), None) if values.dtype == object else None
     return type(first).__name__ if first is not None else str(values.dtype)

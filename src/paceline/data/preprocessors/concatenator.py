@@ -1,4 +1,4 @@
-"""Concatenator: columns of numbers become one column of vectors."""
+"""Concatenator: joins number columns into one vector column."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block, as_numpy
-from paceline.data.preprocessor import Preprocessor, checked_columns
-from paceline.data.preprocessors.columns import Array, check_columns, numbers
+from paceline.data.preprocessor import Preprocessor, check_column_names
+from paceline.data.preprocessors.columns import Array, check_columns, numeric_column
 
 
 class Concatenator(Preprocessor):
-    """Joins columns, in the order in which they are given, to vectors; the columns themselves are dropped.
+    """Joins columns into vectors, in the given order, and drops the columns.
 
-    Without `columns`, all there are in a batch, but for those in `exclude`. A column of vectors is joined with
-    `flatten=True`. A column that is not there is an error, whatever `raise_if_missing` says.
+    Without `columns`, joins all columns of a batch except those in `exclude`. Vector columns need `flatten=True`. A
+    missing column is an error, regardless of `raise_if_missing`.
     """
 
     _is_fittable = False
@@ -33,7 +33,7 @@ class Concatenator(Preprocessor):
         super().__init__()
         if columns is not None and exclude is not None:
             raise ValueError(f"columns={columns!r} and exclude={exclude!r}: give one of them")
-        self.columns = None if columns is None else checked_columns(columns)
+        self.columns = None if columns is None else check_column_names(columns)
         self.output_column_name = output_column_name
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.raise_if_missing = raise_if_missing
@@ -46,7 +46,7 @@ class Concatenator(Preprocessor):
     def _transform_block(self, block: Block) -> Block:
         check_columns(block, self.exclude or (), "Concatenator")
         names = self.columns or [name for name in block.columns if name not in (self.exclude or ())]
-        parts = [self._part(block, name) for name in names]
+        parts = [self._column_part(block, name) for name in names]
         dtype = self.dtype or np.result_type(*(part.dtype for part in parts))
         joined = np.empty((block.num_rows, sum(part.shape[1] for part in parts)), dtype)
         start = 0
@@ -56,18 +56,18 @@ class Concatenator(Preprocessor):
         kept = {name: values for name, values in block.columns.items() if name not in names}
         return Block({**kept, self.output_column_name: joined})
 
-    def _part(self, block: Block, name: str) -> Array:
+    def _column_part(self, block: Block, name: str) -> Array:
         values = block.columns[name]
         if isinstance(values, np.ndarray) and values.dtype != object and values.ndim > 1:
-            return self._flat(values, name)
+            return self._flatten_column(values, name)
         if not isinstance(values, np.ndarray) and "list" in str(values.type):
             rows = as_numpy(values)
             if rows.dtype == object or rows.ndim == 1:
                 raise ValueError(f"Concatenator: column {name!r} holds lists that differ in length, or nulls")
-            return self._flat(rows, name)
-        return numbers(block, name, "Concatenator").reshape(-1, 1)
+            return self._flatten_column(rows, name)
+        return numeric_column(block, name, "Concatenator").reshape(-1, 1)
 
-    def _flat(self, values: Array, name: str) -> Array:
+    def _flatten_column(self, values: Array, name: str) -> Array:
         if not self.flatten:
             raise ValueError(
                 f"Concatenator: column {name!r} holds vectors of shape {values.shape[1:]}\n\n"

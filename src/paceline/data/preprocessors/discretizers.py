@@ -1,4 +1,4 @@
-"""Discretizers: a number becomes the number of the bin it falls into."""
+"""Discretizers: replace a number by the index of its bin."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block, Column
-from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns
-from paceline.data.preprocessors.columns import Array, floats, numbers
-from paceline.data.preprocessors.encoders import coded, numbered
-from paceline.data.preprocessors.statistics import Extremes, Statistic
+from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessors.columns import Array, floats, numeric_column
+from paceline.data.preprocessors.encoders import make_dictionary_array, with_nan_unknown
+from paceline.data.preprocessors.statistics import MinMaxStatistic, Statistic
 
 
 class _Discretizer(Preprocessor):
-    """Bins are given by their edges, and are closed on the right, or on the left with `right=False`."""
+    """Bins have edges, and are closed on the right, or on the left with `right=False`."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class _Discretizer(Preprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
+        self.columns = check_column_names(columns)
         self.right = right
         self.include_lowest = include_lowest
         if duplicates not in ("raise", "drop"):
             raise ValueError(f"duplicates={duplicates!r} must be 'raise' or 'drop'")
         self.duplicates = duplicates
         self.dtypes = dict(dtypes or {})
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
         if isinstance(bins, Mapping):
             lacking = [column for column in self.columns if column not in bins]
             if lacking:
@@ -52,27 +52,27 @@ class _Discretizer(Preprocessor):
 
     def _transform_block(self, block: Block) -> Block:
         made = {
-            output: self._binned(floats(numbers(block, column, type(self).__name__)), column)
+            output: self._bin_column(floats(numeric_column(block, column, type(self).__name__)), column)
             for column, output in zip(self.columns, self.output_columns, strict=True)
         }
         return Block({**block.columns, **made})
 
-    def _binned(self, values: Array, column: str) -> Column:
+    def _bin_column(self, values: Array, column: str) -> Column:
         edges = self._edges(column)
-        found = in_bins(values, edges, right=self.right, include_lowest=self.include_lowest)
+        found = assign_bins(values, edges, right=self.right, include_lowest=self.include_lowest)
         dtype = self.dtypes.get(column)
         if dtype is None:
-            return numbered(found)
+            return with_nan_unknown(found)
         if not hasattr(dtype, "categories"):
-            return numbered(found) if (found < 0).any() else found.astype(dtype)
+            return with_nan_unknown(found) if (found < 0).any() else found.astype(dtype)
         if len(dtype.categories) != len(edges) - 1:
             raise ValueError(
                 f"{type(self).__name__}: column {column!r} has {len(edges) - 1} bins, "
                 f"and dtypes has {len(dtype.categories)} categories for it"
             )
-        return coded(found, dtype.categories.tolist(), bool(dtype.ordered))
+        return make_dictionary_array(found, dtype.categories.tolist(), bool(dtype.ordered))
 
-    def _checked_edges(self, edges: Any, column: str) -> Array:
+    def _check_edges(self, edges: Any, column: str) -> Array:
         if isinstance(edges, str) or not isinstance(edges, Iterable):
             raise TypeError(f"bins of {column!r} are {edges!r}: they must be a list of edges")
         checked = np.asarray(list(edges), dtype=np.float64)
@@ -88,10 +88,10 @@ class _Discretizer(Preprocessor):
 
 
 class CustomKBinsDiscretizer(_Discretizer):
-    """Puts values into bins with the edges that are given: one list for all columns, or a dict with one for each.
+    """Puts values into bins with given edges: one list for all columns, or a dict with one list per column.
 
-    What is in no bin becomes nan. `dtypes` may have an integer type for a column, or a `pandas.CategoricalDtype` with a
-    category for each bin.
+    Values in no bin become nan. `dtypes` may set an integer type for a column, or a `pandas.CategoricalDtype` with one
+    category per bin.
     """
 
     _is_fittable = False
@@ -120,13 +120,13 @@ class CustomKBinsDiscretizer(_Discretizer):
             self._edges(column)
 
     def _edges(self, column: str) -> Array:
-        return self._checked_edges(self._bins_of(column), column)
+        return self._check_edges(self._bins_of(column), column)
 
 
 class UniformKBinsDiscretizer(_Discretizer):
-    """Puts values into bins of equal width: so many for all columns, or a dict with a number for each.
+    """Puts values into bins of equal width: one number of bins for all columns, or a dict with one per column.
 
-    The range is that of the fitted dataset, and 0.1 % more so that both ends fall into a bin; what is outside becomes
+    The range is that of the fitted dataset, extended by 0.1 % so that both ends fall into a bin; values outside become
     nan. `stats_` has the edges.
     """
 
@@ -135,7 +135,7 @@ class UniformKBinsDiscretizer(_Discretizer):
             bins = self._bins_of(column)
             if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
                 raise TypeError(f"bins of {column!r} are {bins!r}: it must be an integer of at least 1")
-        return [Extremes(column, "UniformKBinsDiscretizer") for column in self.columns]
+        return [MinMaxStatistic(column, "UniformKBinsDiscretizer") for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         return {
@@ -144,11 +144,11 @@ class UniformKBinsDiscretizer(_Discretizer):
         }
 
     def _edges(self, column: str) -> Array:
-        return self._checked_edges(self.stats_[column], column)
+        return self._check_edges(self.stats_[column], column)
 
 
 def uniform_edges(low: float | None, high: float | None, bins: int, right: bool, column: str) -> Array:
-    """The edges of so many bins of equal width."""
+    """Return the edges of `bins` bins of equal width."""
     if low is None or high is None:
         raise ValueError(f"UniformKBinsDiscretizer cannot be fitted: all values of column {column!r} are missing")
     if math.isinf(low) or math.isinf(high):
@@ -167,8 +167,8 @@ def uniform_edges(low: float | None, high: float | None, bins: int, right: bool,
     return edges
 
 
-def in_bins(values: Array, edges: Array, *, right: bool, include_lowest: bool) -> Array:
-    """For each value the number of its bin; -1 for those in none."""
+def assign_bins(values: Array, edges: Array, *, right: bool, include_lowest: bool) -> Array:
+    """Return the bin index of each value; -1 for values in no bin."""
     found = np.searchsorted(edges, values.astype(np.float64), side="left" if right else "right")
     if include_lowest:
         found = np.where(values == edges[0], 1, found)

@@ -1,7 +1,7 @@
-"""Encoders: categories become numbers, or vectors of zeros and ones.
+"""Encoders: turn categories into numbers, or into vectors of zeros and ones.
 
-Categories are in sorted order, or, where `max_categories` limits them, the most frequent first and of equally frequent
-ones that which comes first in the dataset. A missing value is an error, when fitting as when transforming.
+Categories are sorted. If `max_categories` limits them, the most frequent come first, and ties are broken by first
+occurrence in the dataset. A missing value is an error, both in fitting and in transforming.
 """
 
 from __future__ import annotations
@@ -14,40 +14,42 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column
-from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns, like
+from paceline.data.preprocessor import Preprocessor, apply_to_batch, check_column_names, check_output_columns
 from paceline.data.preprocessors.columns import (
     Array,
     check_columns,
     count_vectors,
     holds_lists,
-    lists,
-    places,
-    plain_values,
+    look_up_indices,
     refuse_missing,
+    to_lists,
+    to_python_values,
 )
-from paceline.data.preprocessors.one_pass import Named, applied
-from paceline.data.preprocessors.statistics import Counts, Statistic
-from paceline.data.preprocessors.stored import categories_of
+from paceline.data.preprocessors.fitting import NamedBlockFunction, apply_function
+from paceline.data.preprocessors.json_values import make_categorical_dtype
+from paceline.data.preprocessors.statistics import Statistic, ValueCountStatistic
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
 class _Encoder(Preprocessor):
-    """Finds the categories of its columns."""
+    """Learns the categories of its columns."""
 
     columns: list[str]
     output_columns: list[str]
     max_categories: dict[str, int] | None = None
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Counts(column) for column in self.columns]
+        return [ValueCountStatistic(column) for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         who = type(self).__name__
         limits = self.max_categories or {}
         return {
-            f"unique_values({column})": indexed(_complete(counts, column, who), limits.get(column), column, who)
+            f"unique_values({column})": index_categories(
+                _require_complete(counts, column, who), limits.get(column), column, who
+            )
             for column, counts in zip(self.columns, found, strict=True)
         }
 
@@ -58,45 +60,45 @@ class _Encoder(Preprocessor):
     def _transform_block(self, block: Block) -> Block:
         refuse_missing(block, self.columns, type(self).__name__)
         made = {
-            output: self._encoded(block.columns[column], column)
+            output: self._encode_column(block.columns[column], column)
             for column, output in zip(self.columns, self.output_columns, strict=True)
         }
         return Block({**block.columns, **made})
 
-    def _encoded(self, values: Column, column: str) -> Column:
+    def _encode_column(self, values: Column, column: str) -> Column:
         raise NotImplementedError
 
 
 class OrdinalEncoder(_Encoder):
-    """Each category becomes its number. One that was not there when it was fitted becomes nan.
+    """Replaces each category by its number. Categories unknown from fitting become nan.
 
-    Of a column of lists, what is in the lists is encoded; with `encode_lists=False`, each list is a category.
+    In list columns, the items are encoded; with `encode_lists=False`, each whole list is a category.
     """
 
     def __init__(
         self, columns: list[str], *, encode_lists: bool = True, output_columns: list[str] | None = None
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
+        self.columns = check_column_names(columns)
         self.encode_lists = encode_lists
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Counts(column, in_lists=self.encode_lists) for column in self.columns]
+        return [ValueCountStatistic(column, in_lists=self.encode_lists) for column in self.columns]
 
-    def _encoded(self, values: Column, column: str) -> Column:
+    def _encode_column(self, values: Column, column: str) -> Column:
         if not (self.encode_lists and holds_lists(values)):
-            return numbered(places(values, self._index(column)))
+            return with_nan_unknown(look_up_indices(values, self._index(column)))
         if isinstance(values, np.ndarray) and values.dtype != object:
-            return numbered(places(values.reshape(-1), self._index(column))).reshape(values.shape)
+            return with_nan_unknown(look_up_indices(values.reshape(-1), self._index(column))).reshape(values.shape)
         index = self._index(column)
-        return pa.array([[index.get(item) for item in row or ()] for row in lists(values)], pa.list_(pa.int64()))
+        return pa.array([[index.get(item) for item in row or ()] for row in to_lists(values)], pa.list_(pa.int64()))
 
 
 class OneHotEncoder(_Encoder):
-    """Each category becomes a vector with a one at its number; a category that is not known, all zeros.
+    """Replaces each category by a vector with a one at its number; unknown categories become all zeros.
 
-    Lists are categories as they are; see `MultiHotEncoder` for what is in them.
+    A whole list is one category; use `MultiHotEncoder` to encode list items.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class OneHotEncoder(_Encoder):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
-        self.max_categories = _checked_limits(max_categories, self.columns)
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.columns = check_column_names(columns)
+        self.max_categories = _check_limits(max_categories, self.columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Counts(column, in_lists=False) for column in self.columns]
+        return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
 
-    def _encoded(self, values: Column, column: str) -> Column:
-        found = places(values, self._index(column))
+    def _encode_column(self, values: Column, column: str) -> Column:
+        found = look_up_indices(values, self._index(column))
         vectors = np.zeros((len(found), len(self._index(column))), np.uint8)
         known = np.flatnonzero(found >= 0)
         vectors[known, found[known]] = 1
@@ -123,7 +125,7 @@ class OneHotEncoder(_Encoder):
 
 
 class MultiHotEncoder(_Encoder):
-    """Each list of categories becomes a vector that says how often each category is in it."""
+    """Replaces each list of categories by a vector that counts how often each category occurs in it."""
 
     def __init__(
         self,
@@ -133,52 +135,52 @@ class MultiHotEncoder(_Encoder):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
-        self.max_categories = _checked_limits(max_categories, self.columns)
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.columns = check_column_names(columns)
+        self.max_categories = _check_limits(max_categories, self.columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
-    def _encoded(self, values: Column, column: str) -> Column:
+    def _encode_column(self, values: Column, column: str) -> Column:
         index = self._index(column)
-        rows = lists(values) if holds_lists(values) else [[value] for value in plain_values(values)]
+        rows = to_lists(values) if holds_lists(values) else [[value] for value in to_python_values(values)]
         return count_vectors(rows, index, len(index))
 
 
 class LabelEncoder(_Encoder):
-    """Each label becomes its number. One that was not there when it was fitted becomes nan."""
+    """Replaces each label by its number. Labels unknown from fitting become nan."""
 
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
         super().__init__()
-        self.columns = checked_columns([label_column], "label_column")
+        self.columns = check_column_names([label_column], "label_column")
         self.label_column = label_column
         self.output_column = output_column or label_column
         self.output_columns = [self.output_column]
 
-    def _encoded(self, values: Column, column: str) -> Column:
-        return numbered(places(values, self._index(column)))
+    def _encode_column(self, values: Column, column: str) -> Column:
+        return with_nan_unknown(look_up_indices(values, self._index(column)))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
-        """A dataset in which numbers are labels again, in the column that was fitted."""
+        """Return a dataset with numbers turned back into labels, in the fitted column."""
         self._check_fitted("inverse_transform")
-        return applied(ds, Named("inverse of LabelEncoder", self._decoded))
+        return apply_function(ds, NamedBlockFunction("inverse of LabelEncoder", self._decode_block))
 
     def inverse_transform_batch(self, data: Any) -> Any:
-        """A batch in which numbers are labels again; null for a number that has none."""
+        """Turn numbers of a batch back into labels; null for a number without a label."""
         self._check_fitted("inverse_transform_batch")
-        return like(data, self._decoded)
+        return apply_to_batch(data, self._decode_block)
 
-    def _decoded(self, block: Block) -> Block:
+    def _decode_block(self, block: Block) -> Block:
         check_columns(block, [self.output_column], "LabelEncoder")
         labels = list(self._index(self.label_column))
-        found = places(block.columns[self.output_column], {number: number for number in range(len(labels))})
+        found = look_up_indices(block.columns[self.output_column], {number: number for number in range(len(labels))})
         decoded = pa.array([labels[number] if number >= 0 else None for number in found.tolist()])
         return block.with_column(self.label_column, decoded)
 
 
 class Categorizer(Preprocessor):
-    """Columns become categorical: pandas' categories in a DataFrame, dictionaries in Arrow.
+    """Makes columns categorical: pandas categoricals in a DataFrame, dictionaries in Arrow.
 
-    Categories are learnt, but for the columns that `dtypes` has a `pandas.CategoricalDtype` for. What is missing and
-    what is in no category is null.
+    Categories are learned, except for columns with a `pandas.CategoricalDtype` in `dtypes`. Missing values and values
+    in no category become null.
     """
 
     def __init__(
@@ -188,36 +190,36 @@ class Categorizer(Preprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
+        self.columns = check_column_names(columns)
         self.dtypes = dict(dtypes or {})
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
         unknown = [name for name in self.dtypes if name not in self.columns]
         if unknown:
             raise ValueError(f"dtypes has {unknown[0]!r}, which is none of columns={self.columns!r}")
 
-    def _learnt(self) -> list[str]:
+    def _learned_columns(self) -> list[str]:
         return [column for column in self.columns if column not in self.dtypes]
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Counts(column, in_lists=False) for column in self._learnt()]
+        return [ValueCountStatistic(column, in_lists=False) for column in self._learned_columns()]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         learnt = {}
-        for column, counts in zip(self._learnt(), found, strict=True):
+        for column, counts in zip(self._learned_columns(), found, strict=True):
             del counts[None]
-            learnt[column] = categories_of(list(indexed(counts, None, column, "Categorizer")))
+            learnt[column] = make_categorical_dtype(list(index_categories(counts, None, column, "Categorizer")))
         return {column: self.dtypes.get(column) or learnt[column] for column in self.columns}
 
     def _transform_block(self, block: Block) -> Block:
         made = {
-            output: categorical(block.columns[column], self.stats_[column])
+            output: to_categorical(block.columns[column], self.stats_[column])
             for column, output in zip(self.columns, self.output_columns, strict=True)
         }
         return Block({**block.columns, **made})
 
 
-def indexed(counts: Counter[Any], limit: int | None, column: str, who: str) -> dict[Any, int]:
-    """The number of each category."""
+def index_categories(counts: Counter[Any], limit: int | None, column: str, who: str) -> dict[Any, int]:
+    """Return the number of each category."""
     if limit is not None:
         return {value: number for number, (value, _) in enumerate(counts.most_common(limit))}
     try:
@@ -227,24 +229,24 @@ def indexed(counts: Counter[Any], limit: int | None, column: str, who: str) -> d
         raise ValueError(f"{who}: column {column!r} holds values that have no order among them: {kinds}") from None
 
 
-def numbered(found: Array) -> Array:
-    """Numbers of categories: integers, or floats with nan where one is not known."""
+def with_nan_unknown(found: Array) -> Array:
+    """Return category numbers: integers, or floats with nan for unknown categories."""
     return np.where(found < 0, np.nan, found) if (found < 0).any() else found
 
 
-def categorical(values: Column, dtype: Any) -> Any:
-    """A column as a dictionary of the categories of a `pandas.CategoricalDtype`."""
+def to_categorical(values: Column, dtype: Any) -> Any:
+    """Convert a column to a dictionary array with the categories of a `pandas.CategoricalDtype`."""
     categories = dtype.categories.tolist()
-    found = places(values, {value: number for number, value in enumerate(categories)})
-    return coded(found, categories, bool(dtype.ordered))
+    found = look_up_indices(values, {value: number for number, value in enumerate(categories)})
+    return make_dictionary_array(found, categories, bool(dtype.ordered))
 
 
-def coded(found: Array, categories: Iterable[Any], ordered: bool) -> Any:
+def make_dictionary_array(found: Array, categories: Iterable[Any], ordered: bool) -> Any:
     indices = pa.array(found.astype(np.int32), mask=found < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(categories)), ordered=ordered)
 
 
-def _complete(counts: Counter[Any], column: str, who: str) -> Counter[Any]:
+def _require_complete(counts: Counter[Any], column: str, who: str) -> Counter[Any]:
     if counts[None]:
         raise ValueError(
             f"{who} cannot be fitted: column {column!r} has {counts[None]} missing values among {counts.total()}\n\n"
@@ -253,7 +255,7 @@ def _complete(counts: Counter[Any], column: str, who: str) -> Counter[Any]:
     return counts
 
 
-def _checked_limits(limits: Mapping[str, int] | None, columns: Sequence[str]) -> dict[str, int] | None:
+def _check_limits(limits: Mapping[str, int] | None, columns: Sequence[str]) -> dict[str, int] | None:
     if limits is None:
         return None
     for column, limit in limits.items():

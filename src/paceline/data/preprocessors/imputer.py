@@ -1,4 +1,4 @@
-"""SimpleImputer: what is missing is filled in."""
+"""SimpleImputer: fills in missing values."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_arrow
-from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns
-from paceline.data.preprocessors.columns import Array, floats, numbers
-from paceline.data.preprocessors.statistics import Counts, Moments, Statistic
+from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessors.columns import Array, floats, numeric_column
+from paceline.data.preprocessors.statistics import MomentsStatistic, Statistic, ValueCountStatistic
 
 _STRATEGIES = ("mean", "most_frequent", "constant")
 
 
 class SimpleImputer(Preprocessor):
-    """Null and nan become the mean of a column, its most frequent value, or `fill_value`.
+    """Replaces null and nan by the mean of a column, its most frequent value, or `fill_value`.
 
-    Of equally frequent values the last in the order of their text is taken. A column that a batch does not have is
-    made, with that value in all rows.
+    Among equally frequent values, the last one when sorted as text is used. A column that a batch lacks is created,
+    with that value in all rows.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class SimpleImputer(Preprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.columns = check_column_names(columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
         if strategy not in _STRATEGIES:
             raise ValueError(f"strategy={strategy!r} must be one of {', '.join(map(repr, _STRATEGIES))}")
         if (strategy == "constant") != (fill_value is not None):
@@ -51,8 +51,8 @@ class SimpleImputer(Preprocessor):
 
     def _statistics(self) -> Sequence[Statistic]:
         if self.strategy == "mean":
-            return [Moments(column, "SimpleImputer") for column in self.columns]
-        return [Counts(column, in_lists=False) for column in self.columns]
+            return [MomentsStatistic(column, "SimpleImputer") for column in self.columns]
+        return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         fills = [_most_frequent(what) if isinstance(what, Counter) else what[0] for what in found]
@@ -72,21 +72,21 @@ class SimpleImputer(Preprocessor):
         for column, output in zip(self.columns, self.output_columns, strict=True):
             fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({column})"]
             if column in block.columns:
-                made[output] = self._filled(block, column, fill)
+                made[output] = self._fill_column(block, column, fill)
             else:
                 made[output] = [fill] * block.num_rows
         return Block({**block.columns, **made}, num_rows=block.num_rows)
 
-    def _filled(self, block: Block, column: str, fill: Any) -> Column:
+    def _fill_column(self, block: Block, column: str, fill: Any) -> Column:
         values = block.columns[column]
-        if _takes_floats(values, fill):
-            found = floats(numbers(block, column, "SimpleImputer"))
+        if _should_fill_floats(values, fill):
+            found = floats(numeric_column(block, column, "SimpleImputer"))
             missing = np.isnan(found)
             return np.where(missing, fill, found).astype(found.dtype) if missing.any() else found
         if isinstance(values, np.ndarray) and values.dtype != object:
-            return _array_filled(values, fill, column)
+            return _fill_array(values, fill, column)
         try:
-            return _arrow_filled(as_arrow(values), fill)
+            return _fill_arrow(as_arrow(values), fill)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ValueError(
                 f"SimpleImputer: column {column!r} holds {as_arrow(values).type}, and {fill!r} cannot be put there: "
@@ -100,8 +100,8 @@ def _most_frequent(counts: Counter[Any]) -> Any:
     return max((value for value, count in counts.items() if count == most), key=str, default=None)
 
 
-def _takes_floats(values: Column, fill: Any) -> bool:
-    """Whether a column is floats once it is filled: a mean makes floats of integers, in all batches alike."""
+def _should_fill_floats(values: Column, fill: Any) -> bool:
+    """Whether a column is float once filled: filling with a mean turns integers into floats, in all batches alike."""
     if isinstance(fill, bool) or not isinstance(fill, int | float):
         return False
     if isinstance(values, np.ndarray):
@@ -112,7 +112,7 @@ def _takes_floats(values: Column, fill: Any) -> bool:
     return isinstance(fill, float) and bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
-def _array_filled(values: Array, fill: Any, column: str) -> Array:
+def _fill_array(values: Array, fill: Any, column: str) -> Array:
     if values.dtype.kind not in "fmM":
         return values
     missing = np.isnan(values)
@@ -128,7 +128,7 @@ def _array_filled(values: Array, fill: Any, column: str) -> Array:
     return filled
 
 
-def _arrow_filled(values: Any, fill: Any) -> Any:
+def _fill_arrow(values: Any, fill: Any) -> Any:
     kind = values.type
     if pa.types.is_null(kind):
         return pa.array([fill] * len(values))

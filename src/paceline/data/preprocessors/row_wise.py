@@ -1,12 +1,12 @@
-"""Preprocessors that look at one row at a time, and have nothing to learn: Normalizer and PowerTransformer."""
+"""Preprocessors that work row by row and learn nothing: Normalizer and PowerTransformer."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns
-from paceline.data.preprocessors.columns import Array, floats, numbers
+from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessors.columns import Array, floats, numeric_column
 
 _NORMS = {
     "l1": lambda matrix: np.abs(matrix).sum(axis=0),
@@ -17,20 +17,20 @@ _METHODS = ("yeo-johnson", "box-cox")
 
 
 class Normalizer(Preprocessor):
-    """Divides the columns of each row by their norm: `l1`, `l2` or `max`. A row of zeros stays one."""
+    """Divides the columns of each row by their norm: `l1`, `l2` or `max`. Rows of zeros stay zero."""
 
     _is_fittable = False
 
     def __init__(self, columns: list[str], norm: str = "l2", *, output_columns: list[str] | None = None) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
+        self.columns = check_column_names(columns)
         if norm not in _NORMS:
             raise ValueError(f"norm={norm!r} must be one of {', '.join(map(repr, _NORMS))}")
         self.norm = norm
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _transform_block(self, block: Block) -> Block:
-        matrix = np.stack([floats(numbers(block, name, "Normalizer")) for name in self.columns])
+        matrix = np.stack([floats(numeric_column(block, name, "Normalizer")) for name in self.columns])
         with np.errstate(invalid="ignore", over="ignore"):
             norms = _NORMS[self.norm](matrix)
             scaled = matrix / np.where(norms == 0, 1, norms)
@@ -38,9 +38,9 @@ class Normalizer(Preprocessor):
 
 
 class PowerTransformer(Preprocessor):
-    """Raises values to a power, so that they look more like a normal distribution: `yeo-johnson` or `box-cox`.
+    """Applies a power transform, which makes values more normally distributed: `yeo-johnson` or `box-cox`.
 
-    The power is not learnt. `box-cox` takes positive values only.
+    The power is given, not learned. `box-cox` accepts only positive values.
     """
 
     _is_fittable = False
@@ -54,21 +54,21 @@ class PowerTransformer(Preprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
+        self.columns = check_column_names(columns)
         if method not in _METHODS:
             raise ValueError(f"method={method!r} must be one of {', '.join(map(repr, _METHODS))}")
         self.power = power
         self.method = method
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _transform_block(self, block: Block) -> Block:
         made = {
-            output: self._raised(floats(numbers(block, column, "PowerTransformer")), column)
+            output: self._raise_to_power(floats(numeric_column(block, column, "PowerTransformer")), column)
             for column, output in zip(self.columns, self.output_columns, strict=True)
         }
         return Block({**block.columns, **made})
 
-    def _raised(self, values: Array, column: str) -> Array:
+    def _raise_to_power(self, values: Array, column: str) -> Array:
         if self.method == "yeo-johnson":
             return _yeo_johnson(values.astype(np.float64), self.power).astype(values.dtype)
         if (values <= 0).any():
@@ -85,7 +85,7 @@ def _box_cox(values: Array, power: float) -> Array:
 
 
 def _yeo_johnson(values: Array, power: float) -> Array:
-    """Box-Cox of x + 1 on the right of zero; mirrored, with the power 2 - `power`, on the left."""
+    """Compute Box-Cox of x + 1 for x >= 0, and mirrored, with the power 2 - `power`, for x < 0."""
     right = _box_cox(np.where(values >= 0, values, 0) + 1, power)
     left = -_box_cox(1 - np.where(values >= 0, 0, values), 2 - power)
     return np.where(values >= 0, right, left)

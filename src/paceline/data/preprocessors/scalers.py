@@ -1,4 +1,4 @@
-"""Scalers: each column by itself, with statistics of the whole dataset.
+"""Scalers: scale each column with its statistics over the whole dataset.
 
 Floats keep their width; all other numbers become float64.
 """
@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.preprocessor import Preprocessor, checked_columns, checked_output_columns
-from paceline.data.preprocessors.columns import Array, floats, numbers
-from paceline.data.preprocessors.statistics import Extremes, Moments, Quantiles, Statistic
+from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessors.columns import Array, floats, numeric_column
+from paceline.data.preprocessors.statistics import MinMaxStatistic, MomentsStatistic, QuantileStatistic, Statistic
 
 
 class _Scaler(Preprocessor):
-    """Subtracts and divides. What is missing stays missing; a column without a value in it becomes nan."""
+    """Subtracts and divides. Missing values stay missing; a column without values becomes nan."""
 
     def __init__(self, columns: list[str], output_columns: list[str] | None = None) -> None:
         super().__init__()
-        self.columns = checked_columns(columns)
-        self.output_columns = checked_output_columns(self.columns, output_columns)
+        self.columns = check_column_names(columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _transform_block(self, block: Block) -> Block:
         made = {
-            output: self._scaled(floats(numbers(block, column, type(self).__name__)), column)
+            output: self._scale_column(floats(numeric_column(block, column, type(self).__name__)), column)
             for column, output in zip(self.columns, self.output_columns, strict=True)
         }
         return Block({**block.columns, **made})
 
-    def _scaled(self, values: Array, column: str) -> Array:
+    def _scale_column(self, values: Array, column: str) -> Array:
         shift, scale = self._shift_and_scale(column)
         if shift is None or scale is None:
             return np.full_like(values, np.nan)
@@ -44,10 +44,10 @@ class _Scaler(Preprocessor):
 
 
 class StandardScaler(_Scaler):
-    """(x - mean) / standard deviation, which is that of the population. A constant column becomes zeros."""
+    """(x - mean) / population standard deviation. A constant column becomes zeros."""
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Moments(column, "StandardScaler") for column in self.columns]
+        return [MomentsStatistic(column, "StandardScaler") for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         means = {f"mean({column})": mean for column, (mean, _) in zip(self.columns, found, strict=True)}
@@ -62,7 +62,7 @@ class MinMaxScaler(_Scaler):
     """(x - min) / (max - min). A constant column becomes zeros."""
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Extremes(column, "MinMaxScaler") for column in self.columns]
+        return [MinMaxStatistic(column, "MinMaxScaler") for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         least = {f"min({column})": low for column, (low, _) in zip(self.columns, found, strict=True)}
@@ -77,7 +77,7 @@ class MaxAbsScaler(_Scaler):
     """x / max(|x|). A column of zeros stays as it is."""
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [Extremes(column, "MaxAbsScaler") for column in self.columns]
+        return [MinMaxStatistic(column, "MaxAbsScaler") for column in self.columns]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         return {
@@ -90,10 +90,10 @@ class MaxAbsScaler(_Scaler):
 
 
 class RobustScaler(_Scaler):
-    """(x - median) / (high quantile - low quantile). A column in which these two are equal becomes zeros.
+    """(x - median) / (high quantile - low quantile). A column with equal quantiles becomes zeros.
 
-    Quantiles are interpolated linearly. They are exact as long as a column has no more than `quantile_precision`
-    values; of more rows, as many are held for every doubling, and the error is some millionths of the ranks.
+    Quantiles are interpolated linearly. They are exact for up to `quantile_precision` values per column; beyond that,
+    each doubling of the rows keeps as many values again, and the error in rank is a few millionths.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class RobustScaler(_Scaler):
 
     def _statistics(self) -> Sequence[Statistic]:
         low, high = self.quantile_range
-        return [Quantiles(name, (low, 0.5, high), self.quantile_precision, "RobustScaler") for name in self.columns]
+        return [
+            QuantileStatistic(name, (low, 0.5, high), self.quantile_precision, "RobustScaler") for name in self.columns
+        ]
 
     def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
         names = ("low_quantile", "median", "high_quantile")
@@ -128,7 +130,7 @@ class RobustScaler(_Scaler):
         low, median, high = (self.stats_[f"{name}({column})"] for name in ("low_quantile", "median", "high_quantile"))
         return median, None if low is None else high - low
 
-    def _scaled(self, values: Array, column: str) -> Array:
+    def _scale_column(self, values: Array, column: str) -> Array:
         if self._shift_and_scale(column)[1] == 0:
             return np.where(np.isnan(values), values, np.zeros_like(values))
-        return super()._scaled(values, column)
+        return super()._scale_column(values, column)

@@ -1,8 +1,8 @@
-"""What preprocessors learn of a dataset: statistics that are taken of parts of the rows and merged.
+"""Statistics that preprocessors learn, computed over parts of the rows and merged.
 
-A statistic has three pure functions. `partial` looks at one column of some rows, in whatever process they are; `merge`
-joins what was seen in two neighbouring parts; `finish` says what it comes to. Cutting the rows elsewhere changes
-nothing but the last digits of floating-point sums. A state is made of plain values: it crosses processes as data.
+A statistic has three pure functions. `partial` reads one column of some rows, in any process; `merge` joins the states
+of two adjacent parts; `finish` returns the result. Other boundaries between parts change only the last digits of
+floating-point sums. A state consists of plain values and crosses processes as data.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column
-from paceline.data.preprocessors.columns import Array, dense, holds_lists, lists, numbers, plain_values, present
+from paceline.data.preprocessors.columns import (
+    Array,
+    drop_missing,
+    holds_lists,
+    numeric_column,
+    to_lists,
+    to_plain_arrow,
+    to_python_values,
+)
 
 State = Any
-"""Numbers, strings, arrays, and lists and dicts of them."""
+"""Numbers, strings and arrays, and lists and dicts of them."""
 
 
 class Statistic(Protocol):
@@ -31,16 +39,16 @@ class Statistic(Protocol):
     def partial(self, block: Block) -> State: ...
 
     def merge(self, one: State, other: State) -> State:
-        """`other` is of the rows that come after those of `one`."""
+        """Merge two states. The rows of `other` come after those of `one`."""
         ...
 
     def finish(self, state: State) -> Any: ...
 
 
-def merged(statistic: Statistic, states: Iterable[State]) -> State:
-    """All states in one, or None if there are none.
+def merge_states(statistic: Statistic, states: Iterable[State]) -> State:
+    """Merge all states into one; None if there are none.
 
-    Neighbours of about the same size come first, so that no large state is copied once for each small one.
+    Neighbours of similar size are merged first, so that no large state is copied once for each small one.
     """
     ahead: list[tuple[int, State]] = []
     for state in states:
@@ -55,14 +63,14 @@ def merged(statistic: Statistic, states: Iterable[State]) -> State:
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Mean and standard deviation of the population: exactly 0 where all values are the same."""
+class MomentsStatistic:
+    """Mean and population standard deviation, which is exactly 0 if all values are equal."""
 
     column: str
     who: str
 
     def partial(self, block: Block) -> State:
-        values = present(numbers(block, self.column, self.who)).astype(np.float64)
+        values = drop_missing(numeric_column(block, self.column, self.who)).astype(np.float64)
         if not len(values):
             return [0, 0.0, 0.0, math.inf, -math.inf]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -80,106 +88,106 @@ class Moments:
         return [count, mean, squares, min(one[3], other[3]), max(one[4], other[4])]
 
     def finish(self, state: State) -> tuple[float | None, float | None]:
-        """Mean and standard deviation; None where nothing is known."""
+        """Return mean and standard deviation; None if there are no values."""
         count, mean, squares, least, most = state
         if not count:
             return None, None
-        # Rounding gives a constant column a deviation of some 1e-17, and dividing by that would make numbers of noise.
+        # Rounding gives a constant column a deviation of about 1e-17; dividing by that would amplify noise.
         return (least, 0.0) if least == most else (mean, math.sqrt(squares / count))
 
 
 @dataclass(frozen=True)
-class Extremes:
-    """The least and the greatest value."""
+class MinMaxStatistic:
+    """The minimum and maximum."""
 
     column: str
     who: str
 
     def partial(self, block: Block) -> State:
-        values = present(numbers(block, self.column, self.who))
+        values = drop_missing(numeric_column(block, self.column, self.who))
         return [values.min().item(), values.max().item()] if len(values) else []
 
     def merge(self, one: State, other: State) -> State:
         return [min(one[0], other[0]), max(one[1], other[1])] if one and other else one or other
 
     def finish(self, state: State) -> tuple[Any, Any]:
-        """None and None where nothing is known."""
+        """Return minimum and maximum; None if there are no values."""
         return (state[0], state[1]) if state else (None, None)
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How often each value occurs, in the order in which they first do; None counts what is missing."""
+class ValueCountStatistic:
+    """Counts each value, in order of first occurrence; None counts missing values."""
 
     column: str
     in_lists: bool = True
-    """Of a column of lists, count what is in them; else whole lists, as tuples."""
+    """Count the items of lists; if False, count whole lists, as tuples."""
 
     def partial(self, block: Block) -> State:
-        return _pairs(counted(block.columns[self.column], self.in_lists))
+        return _to_state(count_values(block.columns[self.column], self.in_lists))
 
     def merge(self, one: State, other: State) -> State:
-        return _pairs(_summed(one, other))
+        return _to_state(_sum_counts(one, other))
 
     def finish(self, state: State) -> Counter[Any]:
-        return _summed(state)
+        return _sum_counts(state)
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """How often each token occurs, in the order in which they first do."""
+class TokenCountStatistic:
+    """Counts each token, in order of first occurrence."""
 
     column: str
     tokenize: Callable[[str], list[str]]
 
     def partial(self, block: Block) -> State:
         counts: Counter[Any] = Counter()
-        for text in plain_values(block.columns[self.column]):
+        for text in to_python_values(block.columns[self.column]):
             if text is not None:
                 counts.update(self.tokenize(text))
-        return _pairs(counts)
+        return _to_state(counts)
 
     def merge(self, one: State, other: State) -> State:
-        return _pairs(_summed(one, other))
+        return _to_state(_sum_counts(one, other))
 
     def finish(self, state: State) -> Counter[Any]:
-        return _summed(state)
+        return _sum_counts(state)
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class QuantileStatistic:
     """Quantiles, interpolated linearly between neighbours.
 
-    Exact up to `precision` values. Beyond, values are sorted and every second one kept with twice the weight, again and
-    again: a quantile then has a rank that is off by less than log2(n / precision) / precision of all n.
+    Exact up to `precision` values. Beyond that, values are sorted and every second one is kept with twice the weight,
+    repeatedly: the rank of a quantile is then off by less than log2(n / precision) / precision of all n.
     """
 
     column: str
-    wanted: tuple[float, ...]
+    quantiles: tuple[float, ...]
     precision: int
     who: str
 
     def partial(self, block: Block) -> State:
-        values = present(numbers(block, self.column, self.who)).astype(np.float64)
-        return self._thinned([values])
+        values = drop_missing(numeric_column(block, self.column, self.who)).astype(np.float64)
+        return self._thin_levels([values])
 
     def merge(self, one: State, other: State) -> State:
         levels = max(len(one), len(other))
         empty = np.empty(0)
         pairs = [[part[level] if level < len(part) else empty for part in (one, other)] for level in range(levels)]
-        return self._thinned([np.concatenate(pair) for pair in pairs])
+        return self._thin_levels([np.concatenate(pair) for pair in pairs])
 
     def finish(self, state: State) -> list[float | None]:
         values = np.concatenate(state)
         if not len(values):
-            return [None] * len(self.wanted)
+            return [None] * len(self.quantiles)
         weights = np.repeat(2 ** np.arange(len(state)), [len(level) for level in state])
         order = np.argsort(values, kind="stable")
         values, ends = values[order], np.cumsum(weights[order])
-        return [_at(values, ends, quantile * (int(ends[-1]) - 1)) for quantile in self.wanted]
+        return [_value_at_rank(values, ends, quantile * (int(ends[-1]) - 1)) for quantile in self.quantiles]
 
-    def _thinned(self, levels: list[Array]) -> list[Array]:
-        """At most `precision` values on each level; one of level k stands for 2 ** k."""
+    def _thin_levels(self, levels: list[Array]) -> list[Array]:
+        """Keep at most `precision` values on each level; a value on level k stands for 2 ** k."""
         level = 0
         while level < len(levels):
             values = levels[level]
@@ -188,34 +196,34 @@ class Quantiles:
                 even = len(values) // 2 * 2
                 if level + 1 == len(levels):
                     levels.append(np.empty(0))
-                # Alternating between the lower and the upper of each two keeps the ranks from drifting.
+                # Alternating between the lower and the upper value of each pair keeps the ranks from drifting.
                 kept = values[level % 2 : even : 2]
                 levels[level], levels[level + 1] = values[even:], np.concatenate([levels[level + 1], kept])
             level += 1
         return levels
 
 
-def counted(values: Column, in_lists: bool) -> Counter[Any]:
-    """How often each value occurs; None for those that are missing."""
+def count_values(values: Column, in_lists: bool) -> Counter[Any]:
+    """Count each value; None counts missing values."""
     if holds_lists(values):
         if in_lists:
-            return _counted_inside(values)
-        return Counter(plain_values(values))
-    arrow = dense(values)
+            return _count_list_items(values)
+        return Counter(to_python_values(values))
+    arrow = to_plain_arrow(values)
     if arrow is None:
-        return Counter(plain_values(values))
+        return Counter(to_python_values(values))
     return _value_counts(arrow)
 
 
-def _counted_inside(values: Column) -> Counter[Any]:
+def _count_list_items(values: Column) -> Counter[Any]:
     flat: Any = None
     if isinstance(values, np.ndarray):
-        flat = None if values.dtype == object else dense(values.reshape(-1))
+        flat = None if values.dtype == object else to_plain_arrow(values.reshape(-1))
         missing = 0
     else:
-        flat, missing = dense(pc.list_flatten(values)), values.null_count
+        flat, missing = to_plain_arrow(pc.list_flatten(values)), values.null_count
     if flat is None:
-        rows = lists(values)
+        rows = to_lists(values)
         missing = sum(row is None for row in rows)
         counts = Counter(item for row in rows if row is not None for item in row)
     else:
@@ -236,11 +244,11 @@ def _value_counts(values: Any) -> Counter[Any]:
     return counts
 
 
-def _pairs(counts: Counter[Any]) -> State:
+def _to_state(counts: Counter[Any]) -> State:
     return [list(counts), list(counts.values())]
 
 
-def _summed(*states: State) -> Counter[Any]:
+def _sum_counts(*states: State) -> Counter[Any]:
     counts: Counter[Any] = Counter()
     for values, numbers_of in states:
         for value, count in zip(values, numbers_of, strict=True):
@@ -248,8 +256,8 @@ def _summed(*states: State) -> Counter[Any]:
     return counts
 
 
-def _at(values: Array, ends: Array, rank: float) -> float:
-    """The value at a rank, of values that each stand for as many ranks as `ends` grows by."""
+def _value_at_rank(values: Array, ends: Array, rank: float) -> float:
+    """Return the value at a rank. Each value covers as many ranks as `ends` grows by."""
     below, above = math.floor(rank), math.ceil(rank)
     low, high = (float(values[np.searchsorted(ends, place, side="right")]) for place in (below, above))
     return low if low == high else low + (high - low) * (rank - below)

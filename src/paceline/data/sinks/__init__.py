@@ -1,1 +1,1 @@
-"""Where rows go to: one module for each format, and the two kinds of places that files can be put in."""
+"""Writes rows to files: one module per format, and two kinds of targets, local directories and object stores."""

@@ -1,8 +1,8 @@
-"""An object store, or any other filesystem of pyarrow or fsspec, as a place to put files in.
+"""Writes to an object store, or any other pyarrow or fsspec filesystem.
 
-There is no rename of many objects at once, so files are staged on this machine and uploaded once all are there. An
-object appears whole or not at all, never in place of one that was there; after a failure those of this write are
-deleted. A process that is killed while it uploads leaves those that it had uploaded.
+Many objects cannot be renamed at once, so files are staged on this machine and uploaded once all are complete. An
+object appears whole or not at all, and never replaces an existing one; after a failure, this write's objects are
+deleted. A process killed during the upload leaves the objects it had uploaded.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from paceline._storage.retrying import RetryingStore
-from paceline._storage.transfer import in_parallel
+from paceline._storage.retrying_store import RetryingStore
+from paceline._storage.transfer import run_in_parallel
 from paceline.data.context import DataContext
-from paceline.data.sinks.local import FILES, names_of
-from paceline.data.sinks.sink import Written
-from paceline.data.sinks.staging import abandoned, free_numbers, removed, staging
+from paceline.data.sinks.local import FILES, final_names
+from paceline.data.sinks.sink import StagedFile
+from paceline.data.sinks.staging import find_abandoned, next_free_numbers, open_staging_directory, remove_directory
 
 _PREFIX = f".paceline-{os.getuid()}-writing-"
 
 
 @dataclass(frozen=True)
-class BucketPlace:
+class BucketSinkTarget:
     store: RetryingStore
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return self.store.uri
 
-    def holds_something(self) -> bool:
+    def has_files(self) -> bool:
         return any(not _is_hidden(key) for key in self._keys())
 
-    def sweep(self) -> None:
-        """Remove what writers of this user that died have left in the directory for staging."""
-        for path in abandoned(_local(), _PREFIX):
-            removed(path)
+    def remove_abandoned(self) -> None:
+        """Remove what dead writers of this user have left in the staging directory."""
+        for path in find_abandoned(_staging_root(), _PREFIX):
+            remove_directory(path)
 
     @contextlib.contextmanager
-    def staging(self, overwrite: bool) -> Iterator[Path]:
-        with staging(_local(), _PREFIX) as path:
+    def open_staging(self, overwrite: bool) -> Iterator[Path]:
+        with open_staging_directory(_staging_root(), _PREFIX) as path:
             (path / FILES).mkdir()
             yield path
 
-    def publish(self, path: Path, files: Sequence[Written], *, overwrite: bool, only_new: bool) -> None:
+    def publish(self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool) -> None:
         there = self._keys()
         if only_new and not all(map(_is_hidden, there)):
-            raise FileExistsError(f"{self.shown} has been written to by another process meanwhile")
-        names = names_of(files, {})
+            raise FileExistsError(f"{self.display_name} has been written to by another process meanwhile")
+        names = final_names(files, {})
         if not overwrite or not set(there).isdisjoint(names):
-            names = names_of(files, free_numbers(there))
+            names = final_names(files, next_free_numbers(there))
         uploads = [
             partial(self.store.upload, path / FILES / file.file, name) for file, name in zip(files, names, strict=True)
         ]
         try:
-            in_parallel(uploads)
+            run_in_parallel(uploads)
         except BaseException:
-            in_parallel([partial(self.store.delete, name) for name in names])
+            run_in_parallel([partial(self.store.delete, name) for name in names])
             raise
         if overwrite:
-            in_parallel([partial(self.store.delete, key) for key in there])
+            run_in_parallel([partial(self.store.delete, key) for key in there])
 
     def _keys(self) -> list[str]:
-        return [entry.key for entry in self.store.entries()]
+        return [entry.key for entry in self.store.list_entries()]
 
 
-def _local() -> Path:
+def _staging_root() -> Path:
     return Path(DataContext.get_current().spill_path or tempfile.gettempdir())
 
 

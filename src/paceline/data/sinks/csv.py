@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block
-from paceline.data.sinks.streams import opened, suffix_of
+from paceline.data.sinks.output_streams import compression_suffix, open_output
 
 _OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
 
@@ -19,17 +19,17 @@ _OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
 @dataclass(frozen=True)
 class CsvSink:
     options: Mapping[str, Any]
-    """Of `pyarrow.csv.WriteOptions`, which itself cannot be sent to another process."""
+    """The arguments of `pyarrow.csv.WriteOptions`, which cannot be pickled."""
     compression: str | None = None
 
     name = "write_csv"
     one_row_each = False
 
     @classmethod
-    def checked(cls, arguments: Mapping[str, Any], compression: str | None) -> CsvSink:
+    def from_arguments(cls, arguments: Mapping[str, Any], compression: str | None) -> CsvSink:
         from pyarrow.csv import WriteOptions
 
-        suffix_of(compression)
+        compression_suffix(compression)
         given = dict(arguments)
         whole = given.pop("write_options", None)
         if whole is not None:
@@ -44,7 +44,7 @@ class CsvSink:
 
     @property
     def suffix(self) -> str:
-        return f".csv{suffix_of(self.compression)}"
+        return f".csv{compression_suffix(self.compression)}"
 
     def open(self, path: Path) -> CsvWriter:
         return CsvWriter(path, self)
@@ -53,23 +53,23 @@ class CsvSink:
 class CsvWriter:
     def __init__(self, path: Path, sink: CsvSink) -> None:
         self._sink = sink
-        self._stream = opened(path, sink.compression)
+        self._stream = open_output(path, sink.compression)
         self._writer: Any = None
         self._schema: Any = None
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         return self._schema is None or set(block.columns) == set(self._schema.names)
 
     def write(self, block: Block) -> None:
         from pyarrow.csv import CSVWriter, WriteOptions
 
-        table = _flat(block)
+        table = _to_flat_table(block)
         if self._writer is None:
             self._schema = table.schema
             self._writer = CSVWriter(self._stream, self._schema, write_options=WriteOptions(**self._sink.options))
         table = table.select(self._schema.names)
         if not table.schema.equals(self._schema):
-            self._writer = self._changed(table.schema)
+            self._writer = self._restart_writer(table.schema)
         self._writer.write_table(table)
 
     def close(self) -> None:
@@ -79,8 +79,8 @@ class CsvWriter:
 
     abandon = close
 
-    def _changed(self, schema: Any) -> Any:
-        """Rows of other types go on in the same file, below the same header: text has no types."""
+    def _restart_writer(self, schema: Any) -> Any:
+        """Rows of other types continue in the same file, under the same header: text has no types."""
         from pyarrow.csv import CSVWriter, WriteOptions
 
         self._writer.close()
@@ -89,20 +89,20 @@ class CsvWriter:
         return CSVWriter(self._stream, schema, write_options=options)
 
 
-def _flat(block: Block) -> Any:
+def _to_flat_table(block: Block) -> Any:
     for name, values in block.columns.items():
-        if isinstance(values, np.ndarray) and (values.ndim > 1 or _holds_arrays(values)):
-            raise _refused(name, f"tensors of shape {values.shape[1:]}" if values.ndim > 1 else "arrays")
+        if isinstance(values, np.ndarray) and (values.ndim > 1 or _has_nested_values(values)):
+            raise _unsupported_column(name, f"tensors of shape {values.shape[1:]}" if values.ndim > 1 else "arrays")
         if not isinstance(values, np.ndarray) and pa.types.is_nested(values.type):
-            raise _refused(name, f"values of type {values.type}")
+            raise _unsupported_column(name, f"values of type {values.type}")
     return block.to_arrow()
 
 
-def _holds_arrays(values: Any) -> bool:
+def _has_nested_values(values: Any) -> bool:
     return values.dtype == object and any(isinstance(value, np.ndarray | list | dict) for value in values)
 
 
-def _refused(name: str, what: str) -> ValueError:
+def _unsupported_column(name: str, what: str) -> ValueError:
     return ValueError(
         f"write_csv: the column {name!r} has {what}, for which there is no place in a CSV file\n\n"
         "hint: write_parquet or write_json keep them; drop_columns leaves the column out"

@@ -1,4 +1,4 @@
-"""Each row's image as a file of its own."""
+"""One image file per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.data.block import Block
 _NAMES = {"jpg": "jpeg", "tif": "tiff"}
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
@@ -30,8 +30,8 @@ class ImageSink:
     one_row_each = True
 
     @classmethod
-    def checked(cls, column: str, file_format: str) -> ImageSink:
-        image = pillow()
+    def from_arguments(cls, column: str, file_format: str) -> ImageSink:
+        image = import_pillow()
         image.init()
         name = file_format.lower().lstrip(".")
         if _NAMES.get(name, name).upper() not in image.SAVE:
@@ -52,13 +52,13 @@ class ImageWriter:
         self._path = path
         self._sink = sink
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         return True
 
     def write(self, block: Block) -> None:
         values = block.column(self._sink.column)
         value = values[0] if isinstance(values, np.ndarray) else values[0].as_py()
-        image = as_image(f"write_images: the column {self._sink.column!r}", value)
+        image = to_image(f"write_images: the column {self._sink.column!r}", value)
         with self._path.open("wb") as file:
             image.save(file, _NAMES.get(self._sink.file_format, self._sink.file_format))
 
@@ -68,8 +68,8 @@ class ImageWriter:
     abandon = close
 
 
-def as_image(where: str, value: Any) -> Any:
-    """An image of Pillow from an array."""
+def to_image(where: str, value: Any) -> Any:
+    """Convert an array to a Pillow image."""
     array = np.asarray(value) if value is not None else np.empty(0, object)
     if array.dtype.kind in "iu" and array.dtype != np.uint8 and array.size and array.min() >= 0 and array.max() <= 255:
         array = array.astype(np.uint8)
@@ -82,4 +82,4 @@ def as_image(where: str, value: Any) -> Any:
             "uint8 and of shape (height, width) or (height, width, channels)\n\n"
             "hint: floats from 0 to 1 become an image by (255 * x).round().astype('uint8')"
         )
-    return pillow().fromarray(np.ascontiguousarray(array))
+    return import_pillow().fromarray(np.ascontiguousarray(array))

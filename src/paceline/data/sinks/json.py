@@ -1,4 +1,4 @@
-"""Files of one JSON object a line."""
+"""JSON files, one object per line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.sinks.streams import opened, suffix_of
+from paceline.data.sinks.output_streams import compression_suffix, open_output
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class JsonSink:
     one_row_each = False
 
     @classmethod
-    def checked(cls, compression: str | None) -> JsonSink:
-        suffix_of(compression)
+    def from_arguments(cls, compression: str | None) -> JsonSink:
+        compression_suffix(compression)
         return cls(compression)
 
     @property
     def suffix(self) -> str:
-        return f".json{suffix_of(self.compression)}"
+        return f".json{compression_suffix(self.compression)}"
 
     def open(self, path: Path) -> JsonWriter:
         return JsonWriter(path, self)
@@ -36,17 +36,17 @@ class JsonSink:
 
 class JsonWriter:
     def __init__(self, path: Path, sink: JsonSink) -> None:
-        self._stream = opened(path, sink.compression)
-        self._encoder = msgspec.json.Encoder(enc_hook=plain_json)
+        self._stream = open_output(path, sink.compression)
+        self._encoder = msgspec.json.Encoder(enc_hook=to_plain_json)
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         return True
 
     def write(self, block: Block) -> None:
         try:
             self._stream.write(self._encoder.encode_lines(block.rows()))
         except (TypeError, ValueError) as error:
-            raise type(error)(f"write_json: {_culprit(block, self._encoder)}{error}") from error
+            raise type(error)(f"write_json: {_describe_bad_column(block, self._encoder)}{error}") from error
 
     def close(self) -> None:
         self._stream.close()
@@ -54,7 +54,7 @@ class JsonWriter:
     abandon = close
 
 
-def plain_json(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.bool_ | np.number):
@@ -66,7 +66,7 @@ def plain_json(value: Any) -> Any:
     raise TypeError(f"JSON has no form for a {type(value).__name__}")
 
 
-def _culprit(block: Block, encoder: Any) -> str:
+def _describe_bad_column(block: Block, encoder: Any) -> str:
     for row in block.rows():
         for name, value in row.items():
             try:

@@ -1,8 +1,8 @@
-"""A directory of this machine, or of anything mounted like one, as a place to put files in.
+"""Writes to a directory of this machine, or of a mounted filesystem.
 
-Files are staged beside it and moved once all are there: a new directory by one rename, a replaced one by an exchange,
-more files of an old one each by its own. For those a list of what is moved lies in the staging directory until the
-last is in its place, so that what a killed writer had begun to move is taken back by the next.
+Files are staged next to it and moved once all are complete: a new directory by one rename, a replaced one by an atomic
+swap, additional files one by one. For the latter, a list of moves is in the staging directory until the last file is in
+place, so that the next writer can undo the partial moves of a killed one.
 """
 
 from __future__ import annotations
@@ -20,35 +20,42 @@ from typing import Any
 import msgspec
 
 from paceline._core import system
-from paceline.data.sinks.sink import Written, synced
-from paceline.data.sinks.staging import abandoned, free_numbers, numbered, removed, staging, sync_dirs
+from paceline.data.sinks.sink import StagedFile, sync_file
+from paceline.data.sinks.staging import (
+    find_abandoned,
+    next_free_numbers,
+    number_files,
+    open_staging_directory,
+    remove_directory,
+    sync_dirs,
+)
 
 FILES = "files"
 TREE = "tree"
 MARK = ".written"
-"""In a directory that was written with `resume=True`: by which write."""
+"""A file in a directory written with `resume=True`: identifies the write."""
 _OLD, _MOVES = "old", "moves.json"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _TRIES = 20
 
 
-class Move(msgspec.Struct, frozen=True):
+class PlannedMove(msgspec.Struct, frozen=True):
     name: str
-    """Below the target."""
+    """Relative to the target."""
     inode: int
-    """Of the file: it stays the same when it is moved, and tells it from another of its name."""
+    """The file's inode: it survives a move, and distinguishes the file from another of the same name."""
 
 
 @dataclass(frozen=True)
-class LocalPlace:
+class LocalSinkTarget:
     target: Path
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return str(self.target)
 
-    def holds_something(self) -> bool:
+    def has_files(self) -> bool:
         if not self.target.exists():
             return False
         if not self.target.is_dir():
@@ -58,126 +65,127 @@ class LocalPlace:
             )
         return any(not name.startswith(".") for name in os.listdir(self.target))
 
-    def sweep(self) -> None:
-        """Remove what writers that died have left here, and take back what they had begun to move."""
-        for parent, prefix in ((self.target.parent, self._beside), (self.target, self._inside)):
-            for path in abandoned(parent, prefix):
-                self.take_back(path)
-                removed(path)
+    def remove_abandoned(self) -> None:
+        """Remove what dead writers have left here, and undo their partial moves."""
+        for parent, prefix in ((self.target.parent, self._beside_prefix), (self.target, self._inside_prefix)):
+            for path in find_abandoned(parent, prefix):
+                self.undo_moves(path)
+                remove_directory(path)
 
     @contextlib.contextmanager
-    def staging(self, overwrite: bool) -> Iterator[Path]:
-        """A directory to stage files in, on the same filesystem."""
+    def open_staging(self, overwrite: bool) -> Iterator[Path]:
+        """A staging directory on the same filesystem."""
         if overwrite and os.path.ismount(self.target):
             raise ValueError(
                 f"path={str(self.target)!r} is where a filesystem is mounted, so it cannot be replaced as a whole\n\n"
                 "hint: write to a directory below it"
             )
-        inside = self.target.is_dir() and not overwrite and not self._is_free_beside()
-        parent, prefix = (self.target, self._inside) if inside else (self.target.parent, self._beside)
-        with staging(parent, prefix) as path:
+        inside = self.target.is_dir() and not overwrite and not self._can_stage_beside()
+        parent, prefix = (self.target, self._inside_prefix) if inside else (self.target.parent, self._beside_prefix)
+        with open_staging_directory(parent, prefix) as path:
             (path / FILES).mkdir()
             yield path
 
     def publish(
-        self, path: Path, files: Sequence[Written], *, overwrite: bool, only_new: bool, mark: bytes = b""
+        self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool, mark: bytes = b""
     ) -> None:
-        """Bring staged files to their place. `FileExistsError` where it must be new and no longer is."""
+        """Move staged files into place. Raises FileExistsError if the target must be new and no longer is."""
         exists = self.target.is_dir() and bool(os.listdir(self.target))
-        if exists and only_new and self.holds_something():
+        if exists and only_new and self.has_files():
             raise FileExistsError(f"{self.target} has been written to by another process meanwhile")
         if exists and not overwrite:
-            self._add(path, files)
+            self._add_files(path, files)
             return
-        tree = self._tree(path, files, mark)
+        tree = self._build_tree(path, files, mark)
         try:
             if exists:
-                self._exchange(tree, path / _OLD)
+                self._swap_in(tree, path / _OLD)
             else:
                 tree.rename(self.target)
         except OSError as problem:
             if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST) or overwrite:
                 raise
-            # Another writer was first: what was to be a new directory is added to its own, or not wanted any more.
-            for file, name in zip(files, names_of(files, {}), strict=True):
+            # Another writer was first: add our files to its directory, or fail if the target must be new.
+            for file, name in zip(files, final_names(files, {}), strict=True):
                 (tree / name).rename(path / FILES / file.file)
             self.publish(path, files, overwrite=False, only_new=only_new)
             return
         sync_dirs([self.target.parent])
 
     @property
-    def _beside(self) -> str:
+    def _beside_prefix(self) -> str:
         return f".{self.target.name}.writing-"
 
     @property
-    def _inside(self) -> str:
+    def _inside_prefix(self) -> str:
         return ".writing-"
 
-    def _is_free_beside(self) -> bool:
+    def _can_stage_beside(self) -> bool:
         parent = self.target.parent
         return os.access(parent, os.W_OK | os.X_OK) and parent.stat().st_dev == self.target.stat().st_dev
 
-    def _tree(self, path: Path, files: Sequence[Written], mark: bytes) -> Path:
-        """The whole directory as it is to be."""
+    def _build_tree(self, path: Path, files: Sequence[StagedFile], mark: bytes) -> Path:
+        """Build the complete directory."""
         tree = path / TREE
         tree.mkdir()
         directories = {tree}
-        for file, name in zip(files, names_of(files, {}), strict=True):
+        for file, name in zip(files, final_names(files, {}), strict=True):
             target = tree / name
             target.parent.mkdir(parents=True, exist_ok=True)
             directories |= {parent for parent in target.parents if tree in parent.parents}
             (path / FILES / file.file).rename(target)
         if mark:
             (tree / MARK).write_bytes(mark)
-            synced(tree / MARK)
+            sync_file(tree / MARK)
         sync_dirs(directories)
         return tree
 
-    def _exchange(self, tree: Path, old: Path) -> None:
+    def _swap_in(self, tree: Path, old: Path) -> None:
         shutil.copymode(self.target, tree)
-        if not _exchanged(tree, self.target):
+        if not _swap_directories(tree, self.target):
             self.target.rename(old)
             tree.rename(self.target)
 
-    def _add(self, path: Path, files: Sequence[Written]) -> None:
+    def _add_files(self, path: Path, files: Sequence[StagedFile]) -> None:
         for _ in range(_TRIES):
-            names = names_of(files, free_numbers(self._there()))
+            names = final_names(files, next_free_numbers(self._list_files()))
             moves = [
-                Move(name, (path / FILES / file.file).stat().st_ino) for file, name in zip(files, names, strict=True)
+                PlannedMove(name, (path / FILES / file.file).stat().st_ino)
+                for file, name in zip(files, names, strict=True)
             ]
             listed = path / _MOVES
             listed.write_bytes(msgspec.json.encode(moves))
-            synced(listed)
+            sync_file(listed)
             sync_dirs([path])
             try:
                 for file, move in zip(files, moves, strict=True):
-                    _moved(path / FILES / file.file, self.target / move.name)
+                    _move_file(path / FILES / file.file, self.target / move.name)
                 sync_dirs({self.target, *((self.target / move.name).parent for move in moves)})
             except FileExistsError:
-                # Another writer took the name: take ours back to the staging directory and count again.
+                # Another writer took the name: move ours back to the staging directory and renumber.
                 for file, move in zip(files, moves, strict=True):
                     if _inode(self.target / move.name) == move.inode:
                         (self.target / move.name).rename(path / FILES / file.file)
                 continue
             except BaseException:
-                self.take_back(path)
+                self.undo_moves(path)
                 raise
             listed.unlink()
             sync_dirs([path])
             return
         raise OSError(f"{self.target}: other writers took the names of files {_TRIES} times in a row")
 
-    def _there(self) -> list[str]:
+    def _list_files(self) -> list[str]:
         return [
             os.path.relpath(os.path.join(directory, name), self.target)
             for directory, _, names in os.walk(self.target)
             for name in names
         ]
 
-    def take_back(self, path: Path) -> None:
-        """Undo what stands in the list of moves, or a replacement that stopped halfway."""
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a list cut short: nothing was moved yet
-            for move in msgspec.json.decode((path / _MOVES).read_bytes(), type=list[Move]):
+    def undo_moves(self, path: Path) -> None:
+        """Undo the listed moves, or a replacement that was interrupted."""
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # a truncated list: nothing was moved yet
+            for move in msgspec.json.decode((path / _MOVES).read_bytes(), type=list[PlannedMove]):
                 target = self.target / move.name
                 if _inode(target) == move.inode:
                     target.unlink()
@@ -185,8 +193,8 @@ class LocalPlace:
             (path / _OLD).rename(self.target)
 
 
-def names_of(files: Sequence[Written], first: Mapping[str, int]) -> list[str]:
-    return numbered([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
+def final_names(files: Sequence[StagedFile], first: Mapping[str, int]) -> list[str]:
+    return number_files([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
 
 
 def _inode(path: Path) -> int | None:
@@ -196,8 +204,8 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _moved(source: Path, target: Path) -> None:
-    """Under the new name if that is free; never in place of another file."""
+def _move_file(source: Path, target: Path) -> None:
+    """Move only if the new name is free; never replace another file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -211,9 +219,9 @@ def _moved(source: Path, target: Path) -> None:
     source.unlink()
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Two directories change names in one step; False where the system or the filesystem cannot."""
-    if not system.on_linux():
+def _swap_directories(one: Path, other: Path) -> bool:
+    """Swap two directories atomically; False if the system or the filesystem cannot."""
+    if not system.is_linux():
         return False
     libc: Any = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):

@@ -24,21 +24,21 @@ class NumpySink:
 
 
 class NumpyWriter:
-    """The number of rows stands at the head of the file, so they are kept until all are there."""
+    """The file header contains the number of rows, so rows are buffered until all are there."""
 
     def __init__(self, path: Path, column: str) -> None:
         self._path = path
         self._column = column
         self._parts: list[Any] = []
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         if not self._parts:
             return True
-        first, values = self._parts[0], _array(self._column, block)
+        first, values = self._parts[0], _to_array(self._column, block)
         return bool(values.shape[1:] == first.shape[1:] and values.dtype.kind == first.dtype.kind)
 
     def write(self, block: Block) -> None:
-        self._parts.append(_array(self._column, block))
+        self._parts.append(_to_array(self._column, block))
 
     def close(self) -> None:
         values = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
@@ -50,7 +50,7 @@ class NumpyWriter:
         self._parts.clear()
 
 
-def _array(column: str, block: Block) -> Any:
+def _to_array(column: str, block: Block) -> Any:
     values = as_numpy(block.column(column))
     if values.dtype != object:
         return values

@@ -1,4 +1,4 @@
-"""Parquet files: row groups of a useful size, whatever the size of the blocks that come."""
+"""Parquet files: row groups of a useful size, whatever the size of the incoming blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from paceline.data.block import Block
 
 ROW_GROUP_BYTES = 64 << 20
-"""About so much memory do the rows of a group take, where the user does not say how many there are to be."""
+"""The approximate memory of a row group, unless the user sets its number of rows."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class ParquetSink:
     one_row_each = False
 
     @classmethod
-    def checked(cls, options: Mapping[str, Any]) -> ParquetSink:
-        """With options that pyarrow knows; to find out here is better than in the middle of the rows."""
+    def from_arguments(cls, options: Mapping[str, Any]) -> ParquetSink:
+        """Check the options against pyarrow now rather than in the middle of the write."""
         import pyarrow.parquet as pq
 
         size = options.get("row_group_size")
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"row_group_size={size!r} must be a whole number from 1 on")
         passed = {name: value for name, value in options.items() if name != "row_group_size"}
-        # What is said of the columns by number can only be looked at when there are some.
+        # Options that refer to columns by index can only be checked once there are columns.
         tried = {name: value for name, value in passed.items() if name != "sorting_columns"}
         try:
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("x", pa.int64())]), **tried).close()
@@ -54,11 +54,11 @@ class ParquetWriter:
         self._waiting: list[Any] = []
         self._num_waiting = 0
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         if self._writer is None:
             return True
         try:
-            self._fitted(block.to_arrow())
+            self._cast_to_schema(block.to_arrow())
         except (pa.ArrowException, KeyError):
             return False
         return True
@@ -66,8 +66,8 @@ class ParquetWriter:
     def write(self, block: Block) -> None:
         table = block.to_arrow()
         if self._writer is None:
-            self._begin(table)
-        self._waiting.append(self._fitted(table))
+            self._open_writer(table)
+        self._waiting.append(self._cast_to_schema(table))
         self._num_waiting += table.num_rows
         if self._num_waiting >= self._group_rows:
             self._flush(whole=True)
@@ -80,15 +80,15 @@ class ParquetWriter:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self, table: Any) -> None:
+    def _open_writer(self, table: Any) -> None:
         import pyarrow.parquet as pq
 
         self._writer = pq.ParquetWriter(self._path, table.schema, **self._sink.options)
         row_bytes = max(1, table.nbytes // max(1, table.num_rows))
         self._group_rows = self._sink.row_group_size or max(1, ROW_GROUP_BYTES // row_bytes)
 
-    def _fitted(self, table: Any) -> Any:
-        """With the columns and types of the file's first rows; an error where that would lose something."""
+    def _cast_to_schema(self, table: Any) -> Any:
+        """Convert to the columns and types of the file's first rows; raise if that would lose data."""
         schema = self._writer.schema
         if table.schema.equals(schema):
             return table
@@ -97,7 +97,7 @@ class ParquetWriter:
         return table.select(schema.names).cast(schema)
 
     def _flush(self, whole: bool) -> None:
-        """Write the row groups that are full, and at the end what is left."""
+        """Write full row groups; with `whole`, also the rest."""
         if not self._num_waiting:
             return
         table = pa.concat_tables(self._waiting)

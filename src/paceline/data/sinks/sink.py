@@ -1,7 +1,7 @@
-"""Rows into files: what a format has to know, and how the rows of a unit are dealt out to files.
+"""The interface of a file format, and the distribution of rows to files.
 
-Files are written into a staging directory, under names that nobody has to agree on, and reported as `Written`. Their
-final names follow from the order of the units and are given once all of them are there.
+Files are written to a staging directory under arbitrary names, and reported as `StagedFile`. Their final names follow
+from the order of the units and are assigned once all files are complete.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, as_arrow
-from paceline.data.transform import Pool, Scope, Transform
+from paceline.data.transform import PoolSpec, Transform, TransformScope
 
 MAX_OPEN_FILES = 128
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class Writer(Protocol):
-    """One file that is being written."""
+class FileWriter(Protocol):
+    """A file being written."""
 
-    def takes(self, block: Block) -> bool:
-        """Whether these rows can go to the same file as those before them."""
+    def can_append(self, block: Block) -> bool:
+        """Whether these rows can go into the same file as the previous ones."""
         ...
 
     def write(self, block: Block) -> None: ...
 
     def close(self) -> None:
-        """The file is whole afterwards."""
+        """The file is complete afterwards."""
         ...
 
     def abandon(self) -> None:
-        """Nobody wants the file any more."""
+        """The file is no longer wanted."""
         ...
 
 
-class Sink(Protocol):
+class FormatSink(Protocol):
     @property
     def name(self) -> str:
-        """As the user called it: `write_parquet`."""
+        """The public function: `write_parquet`."""
         ...
 
     @property
@@ -55,66 +55,66 @@ class Sink(Protocol):
 
     @property
     def one_row_each(self) -> bool:
-        """Each row is a file of its own."""
+        """Each row is its own file."""
         ...
 
-    def open(self, path: Path) -> Writer: ...
+    def open(self, path: Path) -> FileWriter: ...
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How rows are dealt out to files."""
+class FileSizing:
+    """How rows are distributed to files."""
 
-    least: int | None = None
-    most: int | None = None
+    min_rows: int | None = None
+    max_rows: int | None = None
     partition_cols: tuple[str, ...] = ()
 
 
-class Written(msgspec.Struct, frozen=True):
+class StagedFile(msgspec.Struct, frozen=True):
     """A file in the staging directory."""
 
     file: str
     partition: str
-    """The directory it belongs in, such as `year=2024/month=5`; empty where rows are not partitioned."""
+    """The directory it belongs in, such as `year=2024/month=5`; empty if rows are not partitioned."""
     num_rows: int
     num_bytes: int
 
 
 @dataclass
-class _Open:
-    writer: Writer
+class _OpenFile:
+    writer: FileWriter
     file: str
     partition: str
-    place: int
-    """In the order in which files were begun."""
+    sequence: int
+    """The order in which files were started."""
     num_rows: int = 0
 
 
 @dataclass
-class Filing:
-    """Deals out rows to files in a directory."""
+class PartitionedWriter:
+    """Distributes rows to files in a directory."""
 
-    sink: Sink
+    sink: FormatSink
     directory: Path
-    sizes: Sizes
-    _open: dict[str, _Open] = field(default_factory=dict)
-    _done: list[tuple[int, Written]] = field(default_factory=list)
+    sizes: FileSizing
+    _open: dict[str, _OpenFile] = field(default_factory=dict)
+    _done: list[tuple[int, StagedFile]] = field(default_factory=list)
     _num_begun: int = 0
 
     def add(self, block: Block) -> None:
         if not self.sizes.partition_cols:
-            self._add("", block)
+            self._add_rows("", block)
             return
-        for partition, part in partitioned(block, self.sizes.partition_cols):
-            self._add(partition, part)
+        for partition, part in split_by_partition(block, self.sizes.partition_cols):
+            self._add_rows(partition, part)
 
     def end_unit(self) -> None:
-        """Files that have enough rows end with a unit."""
-        for partition in [p for p, one in self._open.items() if one.num_rows >= (self.sizes.least or 0)]:
+        """Close files that have enough rows."""
+        for partition in [p for p, one in self._open.items() if one.num_rows >= (self.sizes.min_rows or 0)]:
             self._close(partition)
 
-    def finish(self) -> list[Written]:
-        """All files, in the order in which they were begun."""
+    def finish(self) -> list[StagedFile]:
+        """Close all files; return them in the order in which they were started."""
         for partition in list(self._open):
             self._close(partition)
         return [written for _, written in sorted(self._done, key=lambda item: item[0])]
@@ -124,11 +124,11 @@ class Filing:
             one.writer.abandon()
         self._open.clear()
 
-    def _add(self, partition: str, block: Block) -> None:
-        most = 1 if self.sink.one_row_each else self.sizes.most
+    def _add_rows(self, partition: str, block: Block) -> None:
+        most = 1 if self.sink.one_row_each else self.sizes.max_rows
         start = 0
         while start < block.num_rows:
-            one = self._opened(partition, block)
+            one = self._file_for(partition, block)
             stop = block.num_rows if most is None else min(block.num_rows, start + most - one.num_rows)
             one.writer.write(block.slice(start, stop))
             one.num_rows += stop - start
@@ -136,9 +136,9 @@ class Filing:
             if one.num_rows == most:
                 self._close(partition)
 
-    def _opened(self, partition: str, block: Block) -> _Open:
+    def _file_for(self, partition: str, block: Block) -> _OpenFile:
         one = self._open.pop(partition, None)
-        if one is not None and not one.writer.takes(block):
+        if one is not None and not one.writer.can_append(block):
             self._open[partition] = one
             self._close(partition)
             one = None
@@ -146,37 +146,37 @@ class Filing:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
             file = f"{uuid.uuid4().hex}{self.sink.suffix}"
-            one = _Open(self.sink.open(self.directory / file), file, partition, self._num_begun)
+            one = _OpenFile(self.sink.open(self.directory / file), file, partition, self._num_begun)
             self._num_begun += 1
-        self._open[partition] = one  # Put last: the first is the one that was not needed for longest.
+        self._open[partition] = one  # Moved to the end: the first is the least recently used.
         return one
 
     def _close(self, partition: str) -> None:
         one = self._open.pop(partition)
         one.writer.close()
-        num_bytes = synced(self.directory / one.file)
-        self._done.append((one.place, Written(one.file, partition, one.num_rows, num_bytes)))
+        num_bytes = sync_file(self.directory / one.file)
+        self._done.append((one.sequence, StagedFile(one.file, partition, one.num_rows, num_bytes)))
 
 
 @dataclass(frozen=True)
-class Write(Transform):
-    """Writes the rows of each unit, and gives a row for each file."""
+class WriteFiles(Transform):
+    """Writes the rows of each unit, and yields one row per file."""
 
-    sink: Sink
+    sink: FormatSink
     directory: str
-    sizes: Sizes
-    processes: Pool | None = None
+    sizes: FileSizing
+    processes: PoolSpec | None = None
 
     @property
     def name(self) -> str:
         return self.sink.name
 
     @property
-    def pool(self) -> Pool | None:
+    def pool(self) -> PoolSpec | None:
         return self.processes
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        if written := filed((block for block in blocks), self.sink, Path(self.directory), self.sizes):
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        if written := write_files((block for block in blocks), self.sink, Path(self.directory), self.sizes):
             yield Block(
                 {
                     "file": pa.array([one.file for one in written]),
@@ -187,9 +187,11 @@ class Write(Transform):
             )
 
 
-def filed(blocks: Iterable[Block | None], sink: Sink, directory: Path, sizes: Sizes) -> list[Written]:
-    """Write all of them; None among the blocks says that a unit has ended."""
-    filing = Filing(sink, directory, sizes)
+def write_files(
+    blocks: Iterable[Block | None], sink: FormatSink, directory: Path, sizes: FileSizing
+) -> list[StagedFile]:
+    """Write all blocks; None among them marks the end of a unit."""
+    filing = PartitionedWriter(sink, directory, sizes)
     try:
         for block in blocks:
             if block is None:
@@ -202,19 +204,19 @@ def filed(blocks: Iterable[Block | None], sink: Sink, directory: Path, sizes: Si
         raise
 
 
-def reported(block: Block) -> list[Written]:
-    """What `Write` gave, as it was."""
-    return [Written(**row) for row in block.rows()]
+def parse_staged_files(block: Block) -> list[StagedFile]:
+    """Parse the output of `WriteFiles`."""
+    return [StagedFile(**row) for row in block.rows()]
 
 
-def partitioned(block: Block, names: tuple[str, ...]) -> Iterator[tuple[str, Block]]:
-    """The rows by the values of some columns, which are left out: `a=1/b=x` and the rows that have them."""
+def split_by_partition(block: Block, names: tuple[str, ...]) -> Iterator[tuple[str, Block]]:
+    """Group rows by the values of some columns, and drop those columns: yields `a=1/b=x` and its rows."""
     if not block.num_rows:
         return
     codes = np.zeros(block.num_rows, np.int64)
     texts: list[list[str]] = []
     for name in names:
-        numbers, found = _encoded(name, block.column(name))
+        numbers, found = _encode_partition_values(name, block.column(name))
         codes = codes * len(found) + numbers
         texts.append([f"{quote(name, safe='')}={NULL_PARTITION if t is None else quote(t, safe='')}" for t in found])
     rest = block.drop(names)
@@ -232,8 +234,8 @@ def partitioned(block: Block, names: tuple[str, ...]) -> Iterator[tuple[str, Blo
         yield "/".join(reversed(segments)), rest.take(rows)
 
 
-def _encoded(name: str, values: Any) -> tuple[Any, list[str | None]]:
-    """A number for each row, and the text that each number stands for."""
+def _encode_partition_values(name: str, values: Any) -> tuple[Any, list[str | None]]:
+    """A code for each row, and the text of each code."""
     column = as_arrow(values)
     column = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if pa.types.is_dictionary(column.type):
@@ -250,8 +252,8 @@ def _encoded(name: str, values: Any) -> tuple[Any, list[str | None]]:
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), texts
 
 
-def synced(path: Path) -> int:
-    """Bring a file to the disk; returns its size."""
+def sync_file(path: Path) -> int:
+    """Flush a file to disk; return its size."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,6 +1,6 @@
-"""Directories in which files are got ready, and what becomes of those whose writer died.
+"""Staging directories, and the cleanup of those whose writer died.
 
-The name of such a directory says who made it, so none is ever without an owner. It is hidden: readers pass over it.
+The name of such a directory identifies its owner, so it always has one. It is hidden, so readers ignore it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from paceline._core import system
 
 log = logging.getLogger("paceline")
 
-ABANDONED_S = 7 * 24 * 3600.0
-"""After so long without a new file, a directory of another machine, whose processes cannot be seen, is nobody's."""
+ABANDONED_AFTER_S = 7 * 24 * 3600.0
+"""A directory of another machine, whose processes cannot be checked, is abandoned this long after its last file."""
 
 _TRIES = 5
 
 
-def new_name(prefix: str) -> str:
-    """A name that no other directory has: prefix, machine, process, and a random word."""
+def new_staging_name(prefix: str) -> str:
+    """A unique name: prefix, machine, process, and a random token."""
     pid = os.getpid()
-    return f"{prefix}{_machine()}-{pid}-{system.process_started(pid)}-{secrets.token_hex(4)}"
+    return f"{prefix}{_machine_hash()}-{pid}-{system.process_start_ticks(pid)}-{secrets.token_hex(4)}"
 
 
-def abandoned(parent: Path, prefix: str) -> list[Path]:
-    """The directories with this prefix whose writers are dead."""
+def find_abandoned(parent: Path, prefix: str) -> list[Path]:
+    """Directories with this prefix whose writers are dead."""
     try:
         found = sorted(path for path in parent.iterdir() if path.name.startswith(prefix) and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
@@ -48,29 +48,29 @@ def _is_abandoned(path: Path, owner: str) -> bool:
     parts = owner.split("-")
     if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
         return False  # Not one of ours.
-    if parts[0] == _machine():
+    if parts[0] == _machine_hash():
         return not system.is_running(int(parts[1]), int(parts[2]))
     with contextlib.suppress(FileNotFoundError):
         newest = max(one.stat().st_mtime for one in (path, *path.iterdir()))
-        return time.time() - newest > ABANDONED_S
+        return time.time() - newest > ABANDONED_AFTER_S
     return False
 
 
-def _machine() -> str:
+def _machine_hash() -> str:
     return xxhash.xxh3_64_hexdigest(f"{socket.gethostname()} {system.machine_id()}".encode())
 
 
 @contextlib.contextmanager
-def staging(parent: Path, prefix: str) -> Iterator[Path]:
-    """A directory that is gone afterwards, whatever happens, and so are those above it that nothing was put in."""
+def open_staging_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Create a directory; on exit, always remove it and its empty parents that were created for it."""
     made = [directory for directory in (parent, *parent.parents) if not directory.exists()]
     parent.mkdir(parents=True, exist_ok=True)
-    path = parent / new_name(prefix)
+    path = parent / new_staging_name(prefix)
     path.mkdir()
     try:
         yield path
     finally:
-        removed(path)
+        remove_directory(path)
         for directory in made:
             try:
                 directory.rmdir()
@@ -80,8 +80,8 @@ def staging(parent: Path, prefix: str) -> Iterator[Path]:
                 break
 
 
-def removed(path: Path) -> None:
-    """Remove a directory; a process that is just about to end may still put a file there."""
+def remove_directory(path: Path) -> None:
+    """Remove a directory; an exiting process may still create a file in it."""
     for left in reversed(range(_TRIES)):
         try:
             shutil.rmtree(path)
@@ -97,7 +97,7 @@ def removed(path: Path) -> None:
 
 
 def sync_dirs(directories: Iterable[Path]) -> None:
-    """Bring the names in them to the disk."""
+    """Flush directory entries to disk."""
     for directory in directories:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -106,10 +106,10 @@ def sync_dirs(directories: Iterable[Path]) -> None:
             os.close(fd)
 
 
-def numbered(files: Sequence[tuple[str, str]], first: Mapping[str, int]) -> list[str]:
+def number_files(files: Sequence[tuple[str, str]], first: Mapping[str, int]) -> list[str]:
     """The final names of files, given as (directory, suffix): `part-000000.parquet` and so on in each directory.
 
-    `first` says with which number a directory begins, where that is not 0.
+    `first` is the first number of each directory; the default is 0.
     """
     counts = Counter(directory for directory, _ in files)
     width = {directory: max(6, len(str(first.get(directory, 0) + count - 1))) for directory, count in counts.items()}
@@ -122,8 +122,8 @@ def numbered(files: Sequence[tuple[str, str]], first: Mapping[str, int]) -> list
     return names
 
 
-def free_numbers(there: Iterable[str]) -> dict[str, int]:
-    """For each directory, the number after the highest of the files that are there."""
+def next_free_numbers(there: Iterable[str]) -> dict[str, int]:
+    """For each directory, the number after the highest existing one."""
     first: dict[str, int] = {}
     for name in there:
         directory, _, base = name.rpartition("/")

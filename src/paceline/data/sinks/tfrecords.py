@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.data.block import Block
-from paceline.data.tfexample import examples
-from paceline.data.tfrecord import framed
+from paceline.data.tfexample import encode_examples
+from paceline.data.tfrecord import frame_record
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class TFRecordWriter:
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         return True
 
     def write(self, block: Block) -> None:
-        for example in examples(block):
-            self._file.write(framed(example))
+        for example in encode_examples(block):
+            self._file.write(frame_record(example))
 
     def close(self) -> None:
         self._file.close()

@@ -1,6 +1,6 @@
-"""Tar files in the manner of WebDataset: the columns of a row are members that share a key.
+"""WebDataset tar files: the columns of a row are members that share a key.
 
-Members carry no time and no owner, so the same rows make the same file.
+Members have no timestamp and no owner, so the same rows make the same file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.sinks.images import as_image
-from paceline.data.sinks.json import plain_json
+from paceline.data.sinks.images import to_image
+from paceline.data.sinks.json import to_plain_json
 
 KEY = "__key__"
 
@@ -54,7 +54,7 @@ class WebDatasetWriter:
         self._num_rows = 0
         self._last_key = ""
 
-    def takes(self, block: Block) -> bool:
+    def can_append(self, block: Block) -> bool:
         return True
 
     def write(self, block: Block) -> None:
@@ -70,7 +70,7 @@ class WebDatasetWriter:
                 row = self._encoder(row)
             for name, value in row.items():
                 if not name.startswith("__") and value is not None:
-                    self._add(f"{key}.{name}", encoded(name, value, by_extension=self._encoder is True))
+                    self._add_member(f"{key}.{name}", encode_value(name, value, by_extension=self._encoder is True))
 
     def close(self) -> None:
         self._tar.close()
@@ -79,14 +79,14 @@ class WebDatasetWriter:
         assert self._tar.fileobj is not None
         self._tar.fileobj.close()
 
-    def _add(self, name: str, data: bytes) -> None:
+    def _add_member(self, name: str, data: bytes) -> None:
         member = tarfile.TarInfo(name)
         member.size = len(data)
         self._tar.addfile(member, io.BytesIO(data))
 
 
-def encoded(name: str, value: Any, *, by_extension: bool = True) -> bytes:
-    """A value as the bytes of a member: `name` is a column, which may have dots, and its last part says how."""
+def encode_value(name: str, value: Any, *, by_extension: bool = True) -> bytes:
+    """Encode a value as a member. `name` is a column, which may contain dots; its last part decides the encoding."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
@@ -98,12 +98,12 @@ def encoded(name: str, value: Any, *, by_extension: bool = True) -> bytes:
         if extension in _TEXT and np.ndim(value) == 0:
             return str(value).encode()
         if extension in _JSON:
-            return msgspec.json.encode(value, enc_hook=plain_json)
+            return msgspec.json.encode(value, enc_hook=to_plain_json)
         if extension == "npy":
-            return _npy(np.asarray(value))
+            return _encode_npy(np.asarray(value))
         if extension in _IMAGES:
             buffer = io.BytesIO()
-            as_image(f"write_webdataset: the column {name!r}", value).save(buffer, _IMAGES[extension])
+            to_image(f"write_webdataset: the column {name!r}", value).save(buffer, _IMAGES[extension])
             return buffer.getvalue()
     raise ValueError(
         f"write_webdataset: the column {name!r} has a value of type {type(value).__name__}, and how to encode it does "
@@ -112,7 +112,7 @@ def encoded(name: str, value: Any, *, by_extension: bool = True) -> bytes:
     )
 
 
-def _npy(array: np.ndarray[Any, Any]) -> bytes:
+def _encode_npy(array: np.ndarray[Any, Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()

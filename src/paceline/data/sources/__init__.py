@@ -1,1 +1,1 @@
-"""One module for each kind of source; what the `read_` and `from_` functions make."""
+"""One module per kind of source: what the `read_*` and `from_*` functions create."""

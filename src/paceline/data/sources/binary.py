@@ -1,4 +1,4 @@
-"""Files as they are: a row is a whole file. Small files are read many to a unit."""
+"""Files as raw bytes, one row each. Small files are grouped into units."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File
-from paceline.data.sources.schemas import PATH, as_schema, block_of, partition_fields, with_file_columns
+from paceline.data.files import InputFile
+from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
 
 BYTES = "bytes"
 _UNIT_BYTES = 32 << 20
 _UNIT_FILES = 512
 _PIECE_BYTES = 8 << 20
-_WIDE = 1 << 30
-"""From here on, Arrow's binary type is not sure to hold what comes together."""
+_WIDE_BYTES = 1 << 30
+"""From this size on, Arrow's 32-bit binary type may be too small for a joined column."""
 
 
 @dataclass(frozen=True)
-class WholeFiles:
-    """A unit."""
+class BinaryFileUnit:
+    """Neighbouring files, read as one unit."""
 
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     partition: tuple[Any, ...]
     include_paths: bool
     wide: bool
@@ -49,13 +49,13 @@ class WholeFiles:
         for file in self.files:
             content = file.read()
             if rows and size + len(content) > _PIECE_BYTES:
-                yield block_of(pa.concat_tables(rows))
+                yield table_to_block(pa.concat_tables(rows))
                 rows, size = [], 0
             rows.append(self._row(file, content))
             size += len(content)
-        yield block_of(pa.concat_tables(rows))
+        yield table_to_block(pa.concat_tables(rows))
 
-    def _row(self, file: File, content: bytes) -> Any:
+    def _row(self, file: InputFile, content: bytes) -> Any:
         table = pa.table({BYTES: pa.array([content], binary_type(self.wide))})
         return with_file_columns(table, file, self.partition, self.include_paths)
 
@@ -65,42 +65,44 @@ def binary_type(wide: bool) -> Any:
 
 
 @dataclass(frozen=True)
-class Binary:
+class BinaryFileSource:
     """The source of `read_binary_files`."""
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     include_paths: bool = False
     num_units: int | None = None
 
-    def units(self) -> Sequence[WholeFiles]:
+    def units(self) -> Sequence[BinaryFileUnit]:
         partition = tuple(partition_fields(self.files))
-        return [WholeFiles(group, partition, self.include_paths, self._wide) for group in _groups(self)]
+        return [BinaryFileUnit(group, partition, self.include_paths, self._is_wide) for group in _group_files(self)]
 
     def schema(self) -> Schema:
-        fields = [pa.field(BYTES, binary_type(self._wide)), *partition_fields(self.files)]
-        return as_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
+        fields = [pa.field(BYTES, binary_type(self._is_wide)), *partition_fields(self.files)]
+        return to_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
     @property
-    def _wide(self) -> bool:
-        return any(file.size >= _WIDE or (file.compression and file.size >= _WIDE // 16) for file in self.files)
+    def _is_wide(self) -> bool:
+        return any(
+            file.size >= _WIDE_BYTES or (file.compression and file.size >= _WIDE_BYTES // 16) for file in self.files
+        )
 
 
-def _groups(source: Binary) -> Iterator[tuple[File, ...]]:
-    """Neighbours together, by number or by size."""
+def _group_files(source: BinaryFileSource) -> Iterator[tuple[InputFile, ...]]:
+    """Group neighbouring files, by the requested number of units or by size."""
     files = source.files
     if source.num_units is not None:
         number = min(source.num_units, len(files))
         for index in range(number):
             yield files[len(files) * index // number : len(files) * (index + 1) // number]
         return
-    found: list[File] = []
+    found: list[InputFile] = []
     for file in files:
         if found and (len(found) == _UNIT_FILES or sum(other.size for other in found) + file.size > _UNIT_BYTES):
             yield tuple(found)

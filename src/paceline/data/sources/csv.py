@@ -1,4 +1,4 @@
-"""CSV: a unit is a file, read as a stream. The columns and types of the first file's beginning are those of all."""
+"""CSV files: a unit is a file, read as a stream. The start of the first file decides the columns and types of all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
-from paceline.data.sources.schemas import PATH, as_schema, block_of, partition_fields, with_file_columns
+from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
 
 CSV = "CSV"
 BLOCK_BYTES = 4 << 20
@@ -27,19 +27,19 @@ _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What pyarrow is told; None: its own defaults."""
+class CsvOptions:
+    """Options passed to pyarrow; None: its defaults."""
 
     read: Any = None
     parse: Any = None
     convert: Any = None
 
-    def opened(self, file: File, schema: Any = None, columns: Sequence[str] | None = None) -> Any:
-        """A reader of record batches; with a schema, for its columns and no others."""
+    def open_reader(self, file: InputFile, schema: Any = None, columns: Sequence[str] | None = None) -> Any:
+        """Open a reader of record batches; with a schema, of exactly its columns."""
         from pyarrow import csv
 
         read = self.read or csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
-        # An end of a line within quotes is rare, but where it is, a cut there would make other rows of it.
+        # Newlines within quotes are rare, but without this a block boundary there would corrupt rows.
         parse = self.parse or csv.ParseOptions(newlines_in_values=True)
         given = self.convert or csv.ConvertOptions()
         if schema is not None:
@@ -69,19 +69,19 @@ _CONVERT = (
 
 
 @dataclass(frozen=True)
-class CsvFile:
-    """A unit."""
+class CsvUnit:
+    """One CSV file."""
 
-    file: File
+    file: InputFile
     schema: Any
-    """Of the columns in the file."""
+    """The columns in the file."""
     columns: tuple[str, ...]
-    """What comes out."""
-    options: Options
+    """The output columns."""
+    options: CsvOptions
     partition: tuple[Any, ...]
     include_paths: bool
-    chosen: bool
-    """Only some of the file's columns come out."""
+    is_projected: bool
+    """Only some of the file's columns are output."""
 
     @property
     def name(self) -> str:
@@ -98,14 +98,14 @@ class CsvFile:
     def read(self) -> Iterator[Block]:
         stored = [name for name in self.columns if name in self.schema.names]
         rows = 0
-        with _said(self.file, self.options, rows):
-            reader = _unless_empty(self.options, self.file, self.schema, stored if self.chosen else None)
+        with _explain_errors(self.file, self.options, rows):
+            reader = _open_unless_empty(self.options, self.file, self.schema, stored if self.is_projected else None)
         if reader is None:
             return
-        self._check(reader.schema.names)
+        self._check_columns(reader.schema.names)
         with reader:
             while True:
-                with _said(self.file, self.options, rows):
+                with _explain_errors(self.file, self.options, rows):
                     batch = next(reader, None)
                 if batch is None:
                     return
@@ -113,99 +113,101 @@ class CsvFile:
                 table = pa.Table.from_batches([batch])
                 table = with_file_columns(table, self.file, self.partition, self.include_paths)
                 if table.num_rows:
-                    yield block_of(table.select(list(self.columns)))
+                    yield table_to_block(table.select(list(self.columns)))
 
-    def _check(self, found: Sequence[str]) -> None:
+    def _check_columns(self, found: Sequence[str]) -> None:
         known = set(self.schema.names)
         for name in found:
             if name not in known:
                 raise ValueError(f"{self.file} has a column {name!r}, which the first file has not\n\n{_HINT}")
-        if not self.chosen:
+        if not self.is_projected:
             for name in self.schema.names:
                 if name not in found:
                     raise ValueError(f"{self.file} has no column {name!r}, which the first file has\n\n{_HINT}")
 
 
-def _unless_empty(options: Options, file: File, schema: Any = None, columns: Sequence[str] | None = None) -> Any:
-    """A reader; None for a file without a byte."""
+def _open_unless_empty(
+    options: CsvOptions, file: InputFile, schema: Any = None, columns: Sequence[str] | None = None
+) -> Any:
+    """Open a reader; None for an empty file."""
     try:
-        return options.opened(file, schema, columns)
+        return options.open_reader(file, schema, columns)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):
             return None
         raise
 
 
-def _known(kind: Any) -> Any:
+def _known_type(kind: Any) -> Any:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
 @contextmanager
-def _said(file: File, options: Options, before: int) -> Iterator[None]:
-    """Errors name the file, and a column by its name instead of its number."""
-    with reading(file, CSV):
+def _explain_errors(file: InputFile, options: CsvOptions, before: int) -> Iterator[None]:
+    """Errors name the file, and the column by name instead of number."""
+    with explain_read_errors(file, CSV):
         try:
             yield
         except pa.ArrowInvalid as error:
             found = _COLUMN.search(str(error))
             if found is None:
                 raise
-            with replace(options, convert=None).opened(file) as reader:  # with all columns, and types of its own
+            with replace(options, convert=None).open_reader(file) as reader:  # all columns, with inferred types
                 names = reader.schema.names
             name = names[int(found[1])]
             raise ValueError(f"column {name!r}, after row {before}: {found[2]}\n\n{_HINT}") from error
 
 
 @dataclass(frozen=True)
-class Csv:
+class CsvSource:
     """The source of `read_csv`."""
 
     name: str
-    files: tuple[File, ...]
-    options: Options = field(default_factory=Options)
+    files: tuple[InputFile, ...]
+    options: CsvOptions = field(default_factory=CsvOptions)
     include_paths: bool = False
     columns: tuple[str, ...] | None = None
 
-    def units(self) -> Sequence[CsvFile]:
-        if self._stored is None:
+    def units(self) -> Sequence[CsvUnit]:
+        if self._file_schema is None:
             return ()
-        unit = CsvFile(
+        unit = CsvUnit(
             file=self.files[0],
-            schema=self._stored,
-            columns=self.columns or tuple(self._full.names),
+            schema=self._file_schema,
+            columns=self.columns or tuple(self._full_schema.names),
             options=self.options,
             partition=tuple(partition_fields(self.files)),
             include_paths=self.include_paths,
-            chosen=self.columns is not None,
+            is_projected=self.columns is not None,
         )
-        return [replace(unit, file=file) for file in self.files if file.size or not file.local]
+        return [replace(unit, file=file) for file in self.files if file.size or not file.local_path]
 
     def schema(self) -> Schema | None:
-        if self._stored is None:
+        if self._file_schema is None:
             return None
-        return as_schema(pa.schema([self._full.field(name) for name in self.columns or self._full.names]))
+        return to_schema(pa.schema([self._full_schema.field(name) for name in self.columns or self._full_schema.names]))
 
-    def projected(self, columns: Sequence[str]) -> Csv | None:
-        if self._stored is None or not columns or not set(columns) & set(self._stored.names):
-            return None  # no columns would mean all of them to pyarrow, and without any, rows cannot be counted
-        if not set(columns) <= set(self._full.names):
+    def project_columns(self, columns: Sequence[str]) -> CsvSource | None:
+        if self._file_schema is None or not columns or not set(columns) & set(self._file_schema.names):
+            return None  # to pyarrow, no columns means all of them; and without columns, rows cannot be counted
+        if not set(columns) <= set(self._full_schema.names):
             return None
         return replace(self, columns=tuple(columns))
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
-    def checked(self) -> Csv:
-        """Itself, once the beginning of the first file has been read."""
+    def validate(self) -> CsvSource:
+        """Read the start of the first file to check the arguments; return self."""
         self.schema()
         return self
 
     @cached_property
-    def _stored(self) -> Any:
+    def _file_schema(self) -> Any:
         """The schema of the first file that has one."""
         for file in self.files:
-            with _said(file, self.options, 0):
-                reader = _unless_empty(self.options, file)
+            with _explain_errors(file, self.options, 0):
+                reader = _open_unless_empty(self.options, file)
             if reader is None:
                 continue
             with reader:
@@ -213,15 +215,17 @@ class Csv:
                 if len(set(names)) < len(names):
                     twice = next(name for name in names if names.count(name) > 1)
                     raise ValueError(f"{file} has two columns called {twice!r}: a dataset needs a name for each")
-                # Nothing is known of a column that is empty so far, and as text it can be whatever comes.
-                return pa.schema([(name, _known(kind)) for name, kind in zip(names, reader.schema.types, strict=True)])
+                # The type of a column that is empty so far is unknown; as text it accepts any value.
+                return pa.schema(
+                    [(name, _known_type(kind)) for name, kind in zip(names, reader.schema.types, strict=True)]
+                )
         return None
 
     @cached_property
-    def _full(self) -> Any:
+    def _full_schema(self) -> Any:
         beside = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
         names = {part.name for part in beside}
-        return pa.schema([*(part for part in self._stored if part.name not in names), *beside])
+        return pa.schema([*(part for part in self._file_schema if part.name not in names), *beside])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

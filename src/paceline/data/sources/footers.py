@@ -1,4 +1,4 @@
-"""The footers of Parquet files: read by many threads at once, kept for as long as there is room, and what they tell."""
+"""The footers of Parquet files: read by many threads, cached up to a size, and interpreted."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paceline.data.files import File, reading
-from paceline.data.sources.pruning import Bounds, family_of
+from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.pruning import ColumnBounds, comparison_family
 
 PARQUET = "Parquet"
 _THREADS = 32
-_ROOM = 128 << 20
+_CACHE_BYTES = 128 << 20
 
 
-class _Kept:
-    """Footers by file, as it is now: the least recently used make room."""
+class _FooterCache:
+    """Footers by file and version; the least recently used are evicted."""
 
-    def __init__(self, room: int = _ROOM) -> None:
+    def __init__(self, room: int = _CACHE_BYTES) -> None:
         self._room = room
         self._lock = threading.Lock()
         self._footers: OrderedDict[Any, Any] = OrderedDict()
         self._bytes = 0
 
-    def of(self, file: File) -> Any:
-        key = (id(file.place), file.path, file.size, file.local and os.stat(file.local).st_mtime_ns)
+    def get_footer(self, file: InputFile) -> Any:
+        key = (id(file.fs_handle), file.path, file.size, file.local_path and os.stat(file.local_path).st_mtime_ns)
         with self._lock:
             if key in self._footers:
                 self._footers.move_to_end(key)
@@ -48,38 +48,38 @@ class _Kept:
         return footer
 
 
-_kept = _Kept()
+_cache = _FooterCache()
 
 
-def footer(file: File) -> Any:
+def read_footer(file: InputFile) -> Any:
     """A file's `pyarrow.parquet.FileMetaData`."""
-    with reading(file, PARQUET):
-        return _kept.of(file)
+    with explain_read_errors(file, PARQUET):
+        return _cache.get_footer(file)
 
 
-def footers(files: Sequence[File]) -> list[Any]:
+def read_footers(files: Sequence[InputFile]) -> list[Any]:
     if len(files) == 1:
-        return [footer(files[0])]
+        return [read_footer(files[0])]
     with ThreadPoolExecutor(min(_THREADS, len(files)), thread_name_prefix="paceline-footers") as pool:
-        return list(pool.map(footer, files))
+        return list(pool.map(read_footer, files))
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
-    """What the footers of some files tell; looked at once for all datasets that are made of one."""
+class ParquetContents:
+    """What the footers of some files say; computed once for all datasets derived from one."""
 
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
 
     @cached_property
     def footers(self) -> list[Any]:
-        return footers(self.files)
+        return read_footers(self.files)
 
     @cached_property
     def schemas(self) -> list[Any]:
-        """Of each file; those that are alike are one object."""
+        """The schema of each file; equal schemas are one object."""
         found: list[Any] = []
         for file, metadata in zip(self.files, self.footers, strict=True):
-            with reading(file, PARQUET):
+            with explain_read_errors(file, PARQUET):
                 schema = metadata.schema.to_arrow_schema().remove_metadata()
             if found and schema.equals(found[-1], check_metadata=True):
                 schema = found[-1]
@@ -91,7 +91,7 @@ class Contents:
 
     @cached_property
     def sizes(self) -> list[list[dict[str, int]]]:
-        """About how much memory each column of each row group of each file takes, once read."""
+        """The approximate memory of each column, per row group and file, once read."""
         return [
             [column_bytes(metadata.row_group(index), schema) for index in range(metadata.num_row_groups)]
             for metadata, schema in zip(self.footers, self.schemas, strict=True)
@@ -102,7 +102,7 @@ class Contents:
 
 
 def column_bytes(group: Any, schema: Any) -> dict[str, int]:
-    """By column, about how much memory a row group takes, once read."""
+    """The approximate memory of each column of a row group, once read."""
     sizes = dict.fromkeys(schema.names, 0)
     for number in range(group.num_columns):
         chunk = group.column(number)
@@ -113,51 +113,51 @@ def column_bytes(group: Any, schema: Any) -> dict[str, int]:
 
 
 def _fixed_width(schema: Any, name: str) -> int:
-    """Bytes of a value; 0 where they differ. Repeated values are stored once, so what is stored may be far less."""
+    """Bytes per value; 0 if they vary. The file may be far smaller, because repeated values are stored once."""
     index = schema.get_field_index(name)
     if index < 0 or not pa.types.is_primitive(schema.field(index).type):
         return 0
     return max(1, int(schema.field(index).type.bit_width) // 8)
 
 
-def group_bounds(file: File, metadata: Any, index: int, schema: Any, target: Any) -> Callable[[str], Bounds]:
-    """What is known of the columns in a row group, for `can_hold`. `target` is the schema that rows are brought to."""
+def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target: Any) -> Callable[[str], ColumnBounds]:
+    """The known bounds of a row group's columns, for `can_hold`. `target` is the schema that rows are converted to."""
     group = metadata.row_group(index)
     partition = dict(file.partition)
 
-    def bounds(name: str) -> Bounds:
+    def bounds(name: str) -> ColumnBounds:
         if name in partition:
-            return constant(partition[name])
+            return constant_bounds(partition[name])
         if name not in target.names:
-            return Bounds()
-        if name not in schema.names:  # other files have it
-            return Bounds(nulls=True, values=False)
+            return ColumnBounds()
+        if name not in schema.names:  # other files have the column
+            return ColumnBounds(nulls=True, values=False)
         kind = schema.field(name).type
-        if family_of(kind) is None or family_of(kind) != family_of(target.field(name).type):
-            return Bounds()
+        if comparison_family(kind) is None or comparison_family(kind) != comparison_family(target.field(name).type):
+            return ColumnBounds()
         chunks = (group.column(number) for number in range(group.num_columns))
         chunk = next(chunk for chunk in chunks if chunk.path_in_schema == name)
-        return _bounds(chunk.statistics, kind, group.num_rows)
+        return _statistics_bounds(chunk.statistics, kind, group.num_rows)
 
     return bounds
 
 
-def constant(value: Any) -> Bounds:
-    """A column that has one value throughout: a whole number, a text or null."""
+def constant_bounds(value: Any) -> ColumnBounds:
+    """The bounds of a column with a single value: an integer, a string or null."""
     if value is None:
-        return Bounds(nulls=True, values=False)
-    return Bounds(nulls=False, family="whole" if isinstance(value, int) else "text", low=value, high=value)
+        return ColumnBounds(nulls=True, values=False)
+    return ColumnBounds(nulls=False, family="whole" if isinstance(value, int) else "text", low=value, high=value)
 
 
-def _bounds(statistics: Any, kind: Any, num_rows: int) -> Bounds:
+def _statistics_bounds(statistics: Any, kind: Any, num_rows: int) -> ColumnBounds:
     if statistics is None:
-        return Bounds()
+        return ColumnBounds()
     count = statistics.null_count if statistics.has_null_count else None
     nulls, values = count is None or count > 0, count is None or count < num_rows
     if not statistics.has_min_max:
-        return Bounds(nulls, values)
+        return ColumnBounds(nulls, values)
     try:
         low, high = statistics.min, statistics.max
-    except (ValueError, OverflowError):  # cut in the middle of a character, or a date before Python's first
-        return Bounds(nulls, values)
-    return Bounds(nulls, values, family_of(kind), low, high)
+    except (ValueError, OverflowError):  # truncated within a character, or a date before Python's first
+        return ColumnBounds(nulls, values)
+    return ColumnBounds(nulls, values, comparison_family(kind), low, high)

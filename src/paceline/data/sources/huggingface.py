@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face: their Arrow tables a range of rows at a time; those that stream, as a whole."""
+"""Hugging Face datasets: indexed ones as Arrow tables, a range of rows at a time; streaming ones as a whole."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
 from paceline.data.source import Unit
-from paceline.data.sources.held import Held
-from paceline.data.sources.memory import cuts
-from paceline.data.sources.schemas import block_of
+from paceline.data.sources.memory import unit_ranges
+from paceline.data.sources.schemas import table_to_block
+from paceline.data.sources.shared_object import SharedObject
 
 _BLOCK_ROWS = 1000
 _LEAST_UNITS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class ArrowRows:
-    """The source of `from_huggingface` for a dataset with an index; selections and shuffles of it are kept."""
+class HuggingFaceSource:
+    """The source of `from_huggingface` for an indexed dataset; its selections and shuffles are respected."""
 
     name: str
-    dataset: Held
+    dataset: SharedObject
     """With the format "arrow", so that a range of it is a table."""
     num_rows: int
     num_bytes: int
@@ -31,24 +31,24 @@ class ArrowRows:
     def units(self) -> Sequence[Unit]:
         each = self.num_bytes // max(self.num_rows, 1)
         return [
-            RowRange(self.name, self.dataset, begin, end, (end - begin) * each)
-            for begin, end in cuts(self.num_rows, self.num_bytes, self.num_units, _LEAST_UNITS)
+            HuggingFaceUnit(self.name, self.dataset, begin, end, (end - begin) * each)
+            for begin, end in unit_ranges(self.num_rows, self.num_bytes, self.num_units, _LEAST_UNITS)
         ]
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
 @dataclass(frozen=True, eq=False)
-class RowRange:
+class HuggingFaceUnit:
     source: str
-    dataset: Held
+    dataset: SharedObject
     begin: int
     end: int
     num_bytes: int
@@ -64,15 +64,15 @@ class RowRange:
     def read(self) -> Iterator[Block]:
         dataset = self.dataset.get()
         for first in range(self.begin, self.end, _BLOCK_ROWS):
-            yield block_of(dataset[first : min(first + _BLOCK_ROWS, self.end)])
+            yield table_to_block(dataset[first : min(first + _BLOCK_ROWS, self.end)])
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
-    """A source, and its one unit: whatever gives Arrow tables when it is iterated in the way that `how` names."""
+class TableStreamSource:
+    """A source and its only unit: any object that yields Arrow tables when iterated as `how` says."""
 
     name: str
-    held: Held
+    dataset: SharedObject
     how: str
     num_rows: int | None = None
     num_bytes: int | None = None
@@ -81,25 +81,25 @@ class Tables:
         return [self]
 
     def read(self) -> Iterator[Block]:
-        for table in _tables(self.held.get(), self.how):
-            yield block_of(table)
+        for table in _iterate_tables(self.dataset.get(), self.how):
+            yield table_to_block(table)
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
-def _tables(value: Any, how: str) -> Iterator[Any]:
+def _iterate_tables(value: Any, how: str) -> Iterator[Any]:
     match how:
         case "huggingface":
             yield from value.with_format("arrow").iter(batch_size=_BLOCK_ROWS)
         case "ray":
-            value.context.execution_options.preserve_order = True  # where it stands is a number of rows
+            value.context.execution_options.preserve_order = True  # the saved position is a number of rows
             yield from value.iter_batches(batch_size=_BLOCK_ROWS, batch_format="pyarrow")
         case "polars":
             yield value.collect().to_arrow()

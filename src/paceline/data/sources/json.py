@@ -1,7 +1,6 @@
-"""JSON: a line for each row, or a document with an array of rows, or with one. A unit is a file.
+"""JSON files: one row per line, or a document with an array of rows or a single row. A unit is a file.
 
-Lines are read as a stream. The types are those of the beginnings of the first files; a row that lacks a field has null
-there.
+Lines are read as a stream. The types come from the start of the first files; a missing field is null.
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ import pyarrow as pa
 
 from paceline.data.block import ITEM, Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
+from paceline.data.files import InputFile, explain_read_errors
 from paceline.data.sources.schemas import (
     PATH,
-    as_schema,
-    block_of,
-    conformed,
+    conform_table,
     partition_fields,
-    unified,
+    table_to_block,
+    to_schema,
+    unify_schemas,
     with_file_columns,
 )
 
 JSON = "JSON"
 _PIECE = 8 << 20
-_LOOKED_AT = 8
-"""How many files' beginnings the types are taken from."""
+_NUM_SAMPLED_FILES = 8
+"""The number of files whose start is read to infer types."""
 
 _HINT = (
-    f"hint: the fields and types are those of the beginnings of the first {_LOOKED_AT} files; "
+    f"hint: the fields and types are those of the beginnings of the first {_NUM_SAMPLED_FILES} files; "
     "parse_options=pyarrow.json.ParseOptions(explicit_schema=...) sets them"
 )
 
 
 @dataclass(frozen=True)
-class Options:
-    """What pyarrow is told; None: its own defaults."""
+class JsonOptions:
+    """Options passed to pyarrow; None: its defaults."""
 
     read: Any = None
     parse: Any = None
 
-    def table(self, lines: bytes, schema: Any = None) -> Any:
+    def parse_table(self, lines: bytes, schema: Any = None) -> Any:
         from pyarrow import json as arrow_json
 
         parse = self.parse or arrow_json.ParseOptions()
@@ -62,16 +61,16 @@ class Options:
 
 
 @dataclass(frozen=True)
-class JsonFile:
-    """A unit."""
+class JsonUnit:
+    """One JSON file."""
 
-    file: File
+    file: InputFile
     schema: Any
-    """Of the fields in the file."""
+    """The fields in the file."""
     columns: tuple[str, ...]
-    """What comes out."""
+    """The output columns."""
     lines: bool
-    options: Options
+    options: JsonOptions
     partition: tuple[Any, ...]
     include_paths: bool
 
@@ -89,27 +88,27 @@ class JsonFile:
 
     def read(self) -> Iterator[Block]:
         row = 0
-        for piece in pieces(self.file, self.lines):
-            table = conformed(parsed(self.file, piece, row, self.options, self.schema), self.schema)
+        for piece in read_pieces(self.file, self.lines):
+            table = conform_table(parse_lines(self.file, piece, row, self.options, self.schema), self.schema)
             row += piece.count(b"\n")
             if table.num_rows:
                 table = with_file_columns(table, self.file, self.partition, self.include_paths)
-                yield block_of(table.select(list(self.columns)))
+                yield table_to_block(table.select(list(self.columns)))
 
 
-def parsed(file: File, lines: bytes, before: int, options: Options, schema: Any = None) -> Any:
-    """A table from lines; what is wrong is said with the file and the line."""
-    with reading(file, JSON):
+def parse_lines(file: InputFile, lines: bytes, before: int, options: JsonOptions, schema: Any = None) -> Any:
+    """Parse lines into a table; errors name the file and the line."""
+    with explain_read_errors(file, JSON):
         try:
-            return options.table(lines, schema)
+            return options.parse_table(lines, schema)
         except pa.ArrowInvalid as error:
-            number, trouble = _first_bad(lines)
+            number, trouble = _find_bad_line(lines)
             place = f"row {before + number}: {trouble}" if number else f"after row {before}: {error}"
             raise ValueError(place if number else f"{place}\n\n{_HINT}") from error
 
 
-def _first_bad(lines: bytes) -> tuple[int, str]:
-    """Number, from 1, of the first line that is no object, and what is wrong with it; (0, "") if all are."""
+def _find_bad_line(lines: bytes) -> tuple[int, str]:
+    """Number, from 1, of the first line that is not an object, and what is wrong with it; (0, "") if there is none."""
     for number, line in enumerate(lines.split(b"\n"), 1):
         if line.strip():
             try:
@@ -121,48 +120,48 @@ def _first_bad(lines: bytes) -> tuple[int, str]:
     return 0, ""
 
 
-def pieces(file: File, lines: bool) -> Iterator[bytes]:
-    """A file's rows as JSON lines, some at a time."""
-    with reading(file, JSON):
+def read_pieces(file: InputFile, lines: bool) -> Iterator[bytes]:
+    """Yield a file's rows as JSON lines, in pieces."""
+    with explain_read_errors(file, JSON):
         stream = file.stream()
     with stream:
-        with reading(file, JSON):
+        with explain_read_errors(file, JSON):
             head = stream.read(_PIECE).removeprefix(b"\xef\xbb\xbf")
             while not head.strip() and (more := stream.read(_PIECE)):
                 head = more
         if not head.strip():
             return
-        if lines or _is_lines(head):
-            yield from _lines(file, stream, head)
+        if lines or _looks_like_lines(head):
+            yield from _split_at_lines(file, stream, head)
             return
-        with reading(file, JSON):
+        with explain_read_errors(file, JSON):
             found = json.loads(head + stream.read())
     rows = found if isinstance(found, list) else [found]
     for start in range(0, len(rows), 1 << 16):
-        yield b"\n".join(map(_line, rows[start : start + (1 << 16)])) + b"\n"
+        yield b"\n".join(map(_encode_line, rows[start : start + (1 << 16)])) + b"\n"
 
 
-def _line(row: Any) -> bytes:
+def _encode_line(row: Any) -> bytes:
     return json.dumps(row if isinstance(row, dict) else {ITEM: row}).encode()
 
 
-def _is_lines(head: bytes) -> bool:
-    """Whether the first line is an object by itself."""
+def _looks_like_lines(head: bytes) -> bool:
+    """Whether the first line is a complete object."""
     first = head.lstrip().partition(b"\n")[0]
     if not first.startswith(b"{"):
         return False
     try:
         json.loads(first)
     except ValueError:
-        return False  # a document over many lines; if it is none, reading it as one will tell what is wrong
+        return False  # a multi-line document; if it is not, parsing it as one reports the error
     return True
 
 
-def _lines(file: File, stream: Any, head: bytes) -> Iterator[bytes]:
-    """Cut behind the last end of a line in each piece."""
+def _split_at_lines(file: InputFile, stream: Any, head: bytes) -> Iterator[bytes]:
+    """Cut each piece after its last newline."""
     rest = head
     while True:
-        with reading(file, JSON):
+        with explain_read_errors(file, JSON):
             more = stream.read(_PIECE)
         if not more:
             break
@@ -175,62 +174,62 @@ def _lines(file: File, stream: Any, head: bytes) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Json:
+class JsonSource:
     """The source of `read_json`."""
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     lines: bool = False
-    """The files are lines, whatever their first one looks like."""
-    options: Options = field(default_factory=Options)
+    """Treat the files as lines, whatever the first line looks like."""
+    options: JsonOptions = field(default_factory=JsonOptions)
     include_paths: bool = False
 
-    def units(self) -> Sequence[JsonFile]:
-        if self._stored is None:
+    def units(self) -> Sequence[JsonUnit]:
+        if self._file_schema is None:
             return ()
-        unit = JsonFile(
+        unit = JsonUnit(
             file=self.files[0],
-            schema=self._stored,
-            columns=tuple(self._full.names),
+            schema=self._file_schema,
+            columns=tuple(self._full_schema.names),
             lines=self.lines,
             options=self.options,
             partition=tuple(partition_fields(self.files)),
             include_paths=self.include_paths,
         )
-        return [replace(unit, file=file) for file in self.files if file.size or not file.local]
+        return [replace(unit, file=file) for file in self.files if file.size or not file.local_path]
 
     def schema(self) -> Schema | None:
-        return as_schema(self._full) if self._stored is not None else None
+        return to_schema(self._full_schema) if self._file_schema is not None else None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
-    def checked(self) -> Json:
-        """Itself, once the beginnings of the first files have been read."""
+    def validate(self) -> JsonSource:
+        """Read the start of the first files to check the arguments; return self."""
         self.schema()
         return self
 
     @cached_property
-    def _stored(self) -> Any:
-        """The schema of the first files that have rows; None where none has."""
+    def _file_schema(self) -> Any:
+        """The schema of the first files that have rows; None if none has."""
         explicit = self.options.parse.explicit_schema if self.options.parse is not None else None
         if explicit is not None and self.options.parse.unexpected_field_behavior != "infer":
             return explicit
-        begun = ((file, next(pieces(file, self.lines), b"")) for file in self.files)
-        found = list(itertools.islice(((file, head) for file, head in begun if head), _LOOKED_AT))
+        begun = ((file, next(read_pieces(file, self.lines), b"")) for file in self.files)
+        found = list(itertools.islice(((file, head) for file, head in begun if head), _NUM_SAMPLED_FILES))
         if not found:
             return None
-        schemas = [parsed(file, head, 0, self.options).schema for file, head in found]
-        return unified([file for file, _ in found], schemas)
+        schemas = [parse_lines(file, head, 0, self.options).schema for file, head in found]
+        return unify_schemas([file for file, _ in found], schemas)
 
     @cached_property
-    def _full(self) -> Any:
+    def _full_schema(self) -> Any:
         beside = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
         names = {part.name for part in beside}
-        return pa.schema([*(part for part in self._stored if part.name not in names), *beside])
+        return pa.schema([*(part for part in self._file_schema if part.name not in names), *beside])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -1,6 +1,6 @@
-"""What the sources of images, sound, video, tar files and the like share: files that each give some rows.
+"""What the sources of images, audio, video, tar files and similar share: files that each contain some rows.
 
-A unit is one file, or some small ones after one another; which, depends on the files alone.
+A unit is one file, or several small consecutive ones; the grouping depends only on the files.
 """
 
 from __future__ import annotations
@@ -17,72 +17,72 @@ import pyarrow as pa
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
+from paceline.data.files import InputFile, explain_read_errors
 from paceline.data.source import Unit
 from paceline.data.sources.schemas import PATH, partition_fields
 
 _BLOCK_BYTES = 8 << 20
-"""Rows are handed on when there are so many bytes of them, so that the first ones need not wait for the last."""
+"""Rows are passed on once they reach this size, so that the first ones do not wait for the last."""
 
 
-class UnfitError(ValueError):
-    """What is wrong with a file's content, in words that need no type of error before them."""
+class InvalidContentError(ValueError):
+    """The content of a file is invalid; the message is shown without the exception type."""
 
 
 @contextlib.contextmanager
-def decoding(file: File, kind: str) -> Iterator[None]:
-    """Whatever goes wrong in here is said with the file's name and with what it should have been."""
+def explain_decoding(file: InputFile, kind: str) -> Iterator[None]:
+    """Errors raised inside name the file and the expected format."""
     try:
-        with reading(file, kind):
+        with explain_read_errors(file, kind):
             yield
     except ValueError as error:
-        if isinstance(error.__cause__, UnfitError):
+        if isinstance(error.__cause__, InvalidContentError):
             raise ValueError(f"{file} cannot be read as {kind}: {error.__cause__}") from error.__cause__
         raise
 
 
 class FileReader(Protocol):
-    """How the files of one kind are read."""
+    """Reads the files of one format."""
 
     @property
     def unit_bytes(self) -> int:
-        """Files are put together until they have so many bytes; 0: each is a unit."""
+        """Files are grouped into units up to this size; 0: each file is a unit."""
         ...
 
-    def blocks(self, file: File) -> Iterator[Block]:
-        """The rows of a file. What is wrong with it is said with its name."""
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        """Yield the rows of a file. Errors name the file."""
         ...
 
-    def num_rows(self, file: File) -> int | None: ...
+    def num_rows(self, file: InputFile) -> int | None: ...
 
-    def num_bytes(self, file: File) -> int | None:
-        """In memory, about."""
+    def num_bytes(self, file: InputFile) -> int | None:
+        """The approximate size in memory."""
         ...
 
     def schema(self) -> Schema | None: ...
 
-    def projected(self, columns: Sequence[str]) -> FileReader | None:
-        """One that makes only these columns where all of them are there, and every one where not, so that whoever
-        misses one can say which there are; None where that saves nothing."""
+    def project_columns(self, columns: Sequence[str]) -> FileReader | None:
+        """A reader of only these columns; None if that saves nothing. If a column is missing, it reads all of them, so
+        that the error can list the existing ones."""
         ...
 
 
 @dataclass(frozen=True)
-class MediaFiles:
-    """A source: files, and how to read them."""
+class MediaSource:
+    """A source of files and their reader."""
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     reader: FileReader
     include_paths: bool = False
     num_units: int | None = None
-    """None: as many as there should be."""
+    """None: chosen by size."""
 
     def units(self) -> Sequence[Unit]:
         groups = (
-            _grouped(self.files, self.reader.unit_bytes)
+            _group_by_size(self.files, self.reader.unit_bytes)
             if self.num_units is None
-            else _dealt(self.files, self.num_units)
+            else _split_evenly(self.files, self.num_units)
         )
         partition = tuple(partition_fields(self.files))
         return [MediaUnit(tuple(group), self.reader, self.include_paths, partition) for group in groups]
@@ -94,25 +94,25 @@ class MediaFiles:
         more = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
         return Schema([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
 
-    def projected(self, columns: Sequence[str]) -> MediaFiles | None:
+    def project_columns(self, columns: Sequence[str]) -> MediaSource | None:
         added = {PATH} if self.include_paths else set()
         added |= {field.name for field in partition_fields(self.files)}
-        reader = self.reader.projected([name for name in columns if name not in added])
+        reader = self.reader.project_columns([name for name in columns if name not in added])
         if reader is None:
             return None
         return replace(self, reader=reader, include_paths=self.include_paths and PATH in columns)
 
-    def pruned(self, predicate: Expr) -> MediaFiles | None:
+    def prune_units(self, predicate: Expr) -> MediaSource | None:
         return None
 
 
 @dataclass(frozen=True)
 class MediaUnit:
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     reader: FileReader
     include_paths: bool
     partition: tuple[Any, ...]
-    """The Arrow fields of the columns that the files' directories give."""
+    """The Arrow fields of the columns from directory names."""
 
     @property
     def name(self) -> str:
@@ -121,29 +121,31 @@ class MediaUnit:
 
     @property
     def num_rows(self) -> int | None:
-        return _total(self.reader.num_rows(file) for file in self.files)
+        return _sum_if_known(self.reader.num_rows(file) for file in self.files)
 
     @property
     def num_bytes(self) -> int | None:
-        return _total(self.reader.num_bytes(file) for file in self.files)
+        return _sum_if_known(self.reader.num_bytes(file) for file in self.files)
 
     def read(self) -> Iterator[Block]:
         limit = min(_BLOCK_BYTES, DataContext.get_current().target_max_block_size)
-        held: list[tuple[File, Block]] = []
+        held: list[tuple[InputFile, Block]] = []
         size = 0
         for file in self.files:
-            for block in self.reader.blocks(file):
+            for block in self.reader.read_blocks(file):
                 held.append((file, block))
                 size += block.nbytes
                 if size >= limit:
-                    yield labelled(held, self.include_paths, self.partition)
+                    yield with_origin_columns(held, self.include_paths, self.partition)
                     held, size = [], 0
         if held:
-            yield labelled(held, self.include_paths, self.partition)
+            yield with_origin_columns(held, self.include_paths, self.partition)
 
 
-def labelled(held: Sequence[tuple[File, Block]], include_paths: bool, partition: Sequence[Any]) -> Block:
-    """Blocks as one, with the columns that tell which file a row is from."""
+def with_origin_columns(
+    held: Sequence[tuple[InputFile, Block]], include_paths: bool, partition: Sequence[Any]
+) -> Block:
+    """Join blocks, and add the columns that say which file a row is from."""
     block = Block.concat(part for _, part in held)
     if not partition and not include_paths:
         return block
@@ -155,7 +157,7 @@ def labelled(held: Sequence[tuple[File, Block]], include_paths: bool, partition:
     return block.with_column(PATH, pa.array([file.path for file in files], pa.string())) if include_paths else block
 
 
-def _total(numbers: Iterator[int | None]) -> int | None:
+def _sum_if_known(numbers: Iterator[int | None]) -> int | None:
     total = 0
     for number in numbers:
         if number is None:
@@ -164,15 +166,15 @@ def _total(numbers: Iterator[int | None]) -> int | None:
     return total
 
 
-_MOST_FILES = 256
+_MAX_UNIT_FILES = 256
 
 
-def _grouped(files: Sequence[File], unit_bytes: int) -> Iterator[Sequence[File]]:
-    """One after the other, until there are enough bytes or files."""
-    group: list[File] = []
+def _group_by_size(files: Sequence[InputFile], unit_bytes: int) -> Iterator[Sequence[InputFile]]:
+    """Group consecutive files up to a number of bytes or files."""
+    group: list[InputFile] = []
     size = 0
     for file in files:
-        if group and (size + file.size > unit_bytes or len(group) == _MOST_FILES):
+        if group and (size + file.size > unit_bytes or len(group) == _MAX_UNIT_FILES):
             yield group
             group, size = [], 0
         group.append(file)
@@ -181,15 +183,15 @@ def _grouped(files: Sequence[File], unit_bytes: int) -> Iterator[Sequence[File]]
         yield group
 
 
-def _dealt(files: Sequence[File], num_units: int) -> Iterator[Sequence[File]]:
-    """As many groups as asked for, or one for each file where there are not enough."""
+def _split_evenly(files: Sequence[InputFile], num_units: int) -> Iterator[Sequence[InputFile]]:
+    """Split into `num_units` groups, or one per file if there are fewer files."""
     bounds = np.linspace(0, len(files), min(num_units, len(files)) + 1).astype(int).tolist()
     for begin, end in pairwise(bounds):
         yield files[begin:end]
 
 
-def needed(module: str, reader: str, extra: str) -> Any:
-    """A library that is installed with an extra."""
+def import_required(module: str, reader: str, extra: str) -> Any:
+    """Import a library that an extra installs."""
     import importlib
 
     try:

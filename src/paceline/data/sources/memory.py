@@ -1,4 +1,4 @@
-"""Rows that are in memory already, and numbers that are made up on the spot."""
+"""Rows that are already in memory, and generated numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNIT_BYTES = 8 << 20
 _PIECE_ROWS = 1 << 20
 
 
-def cuts(num_rows: int, num_bytes: int, number: int | None, least: int) -> list[tuple[int, int]]:
-    """Where rows are cut into units: (start, stop) of each. The same on every machine."""
+def unit_ranges(num_rows: int, num_bytes: int, number: int | None, least: int) -> list[tuple[int, int]]:
+    """The (start, stop) row ranges of units. The same on every machine."""
     if number is None:
         number = max(least, -(-num_bytes // _UNIT_BYTES))
     number = max(1, min(number, num_rows))
@@ -29,7 +29,7 @@ def cuts(num_rows: int, num_bytes: int, number: int | None, least: int) -> list[
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class MemoryUnit:
     """A unit that carries its rows."""
 
     name: str
@@ -47,13 +47,13 @@ class Rows:
         yield self.block
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Arrow data would be pickled with all of the buffers that it is a slice of; a stream has the slice only.
+        # Pickling a slice of Arrow data would include its whole buffers; an IPC stream has only the slice.
         arrow = {name: values for name, values in self.block.columns.items() if isinstance(values, pa.ChunkedArray)}
         others = {name: values for name, values in self.block.columns.items() if name not in arrow}
-        return _rows, (self.name, list(self.block.columns), others, _packed(arrow), self.block.num_rows)
+        return _rebuild_unit, (self.name, list(self.block.columns), others, _pack_arrow(arrow), self.block.num_rows)
 
 
-def _packed(columns: Mapping[str, Any]) -> bytes:
+def _pack_arrow(columns: Mapping[str, Any]) -> bytes:
     if not columns:
         return b""
     table = pa.table(dict(columns))
@@ -64,60 +64,62 @@ def _packed(columns: Mapping[str, Any]) -> bytes:
     return packed
 
 
-def _rows(name: str, names: list[str], others: dict[str, Any], packed: bytes, num_rows: int) -> Rows:
+def _rebuild_unit(name: str, names: list[str], others: dict[str, Any], packed: bytes, num_rows: int) -> MemoryUnit:
     table = pa.ipc.open_stream(packed).read_all() if packed else pa.table({})
     found = {**others, **dict(zip(table.column_names, table.columns, strict=True))}
-    return Rows(name, Block({column: found[column] for column in names}, num_rows=num_rows))
+    return MemoryUnit(name, Block({column: found[column] for column in names}, num_rows=num_rows))
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class MemorySource:
     """The source of `from_items`, `from_pandas`, `from_numpy` and `from_arrow`."""
 
     name: str
     parts: tuple[Block, ...]
-    """As they were given: one, or a list of them."""
+    """As passed by the user: one, or a list."""
     num_units: int | None = None
-    least: int = 16
-    """How many units there are at least, rows permitting, if it is not said."""
+    min_units: int = 16
+    """The minimum number of units, if there are enough rows and `num_units` is not set."""
 
-    def units(self) -> Sequence[Rows]:
+    def units(self) -> Sequence[MemoryUnit]:
         return self._units
 
     @cached_property
-    def _units(self) -> Sequence[Rows]:
-        """The same objects every time: what was sent of one need not be sent again."""
+    def _units(self) -> Sequence[MemoryUnit]:
+        """The same objects every time, so that a unit need not be sent twice."""
         function = self.name.partition("(")[0]
         num_rows, found, before = sum(part.num_rows for part in self.parts), [], 0
         for part in self.parts:
             share = self.num_units and max(1, round(self.num_units * part.num_rows / max(1, num_rows)))
-            least = max(1, self.least // max(1, len(self.parts)))
-            for start, stop in cuts(part.num_rows, part.nbytes, share, least):
+            least = max(1, self.min_units // max(1, len(self.parts)))
+            for start, stop in unit_ranges(part.num_rows, part.nbytes, share, least):
                 name = f"{function} (rows {before + start} to {before + stop - 1})"
-                found.append(Rows(name, part.slice(start, stop)))
+                found.append(MemoryUnit(name, part.slice(start, stop)))
             before += part.num_rows
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Memory, (self.name, self.parts, self.num_units, self.least)  # the rows once
+        return MemorySource, (self.name, self.parts, self.num_units, self.min_units)  # without the cached units
 
     def schema(self) -> Schema | None:
         first = next((part for part in self.parts if part.num_rows), self.parts[0] if self.parts else None)
         return first.schema if first is not None and first.columns else None
 
-    def projected(self, columns: Sequence[str]) -> Memory | None:
+    def project_columns(self, columns: Sequence[str]) -> MemorySource | None:
         if any(not set(columns) <= set(part.columns) for part in self.parts):
             return None
         if all(list(columns) == list(part.columns) for part in self.parts):
             return None
-        return Memory(self.name, tuple(part.select(columns) for part in self.parts), self.num_units, self.least)
+        return MemorySource(
+            self.name, tuple(part.select(columns) for part in self.parts), self.num_units, self.min_units
+        )
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class Numbers:
+class RangeUnit:
     """A unit of consecutive numbers, or of tensors filled with them."""
 
     start: int
@@ -148,29 +150,29 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeSource:
     """The source of `range` and `range_tensor`."""
 
     name: str
     num_rows: int
     column: str = "id"
     shape: tuple[int, ...] = ()
-    """Of one row; () for a plain number."""
+    """The shape of a row; () for a plain number."""
     num_units: int | None = None
 
-    def units(self) -> Sequence[Numbers]:
+    def units(self) -> Sequence[RangeUnit]:
         num_bytes = self.num_rows * 8 * math.prod(self.shape)
         return [
-            Numbers(start, stop, self.column, self.shape)
-            for start, stop in cuts(self.num_rows, num_bytes, self.num_units, 16)
+            RangeUnit(start, stop, self.column, self.shape)
+            for start, stop in unit_ranges(self.num_rows, num_bytes, self.num_units, 16)
         ]
 
     def schema(self) -> Schema:
         kind = TensorType(np.dtype(np.int64), self.shape) if self.shape else pa.int64()
         return Schema([self.column], [kind])
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None

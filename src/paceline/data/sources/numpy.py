@@ -1,7 +1,7 @@
-"""NumPy's files: `.npy`, whose rows are those of its array, and `.npz`, whose arrays are columns.
+"""NumPy files: `.npy`, whose rows are those of its array, and `.npz`, whose arrays are columns.
 
-An array that is large is read a range of rows at a time, so its ranges are units of their own. Objects are pickled in
-these files, so they are not read.
+A large array is split into several units by ranges of rows. Object arrays are rejected: they are pickled in these
+files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File
+from paceline.data.files import InputFile
 from paceline.data.source import Unit
-from paceline.data.sources.media import MediaFiles, MediaUnit, UnfitError, decoding, labelled
+from paceline.data.sources.media import (
+    InvalidContentError,
+    MediaSource,
+    MediaUnit,
+    explain_decoding,
+    with_origin_columns,
+)
 
 EXTENSIONS = ("npy", "npz")
 
@@ -28,42 +34,42 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the array of an `.npy` file lies in it."""
+class NpyLayout:
+    """The position of the array in an `.npy` file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    begins: int
-    """The byte of the file with its first element."""
+    data_offset: int
+    """Offset of the first element in the file."""
 
     @property
     def row_bytes(self) -> int:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
 
-def layout(file: File, opened: Any) -> Layout | None:
-    """From the header; None for an array that does not lie there row after row."""
+def read_layout(file: InputFile, opened: Any) -> NpyLayout | None:
+    """Read the header; None if the array is not stored row by row."""
     version = np.lib.format.read_magic(opened)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
         return None
     shape, fortran, dtype = read(opened)
     if dtype.hasobject:
-        raise UnfitError("its elements are Python objects, which only unpickling could bring back")
+        raise InvalidContentError("its elements are Python objects, which only unpickling could bring back")
     if not shape:
-        raise UnfitError("it holds a single value, not an array with rows")
-    found = Layout(shape, dtype, opened.tell())
-    if file.size and file.size < found.begins + shape[0] * found.row_bytes:
-        expected = found.begins + shape[0] * found.row_bytes
-        raise UnfitError(f"it has {file.size} bytes and should have {expected}: it was cut off")
+        raise InvalidContentError("it holds a single value, not an array with rows")
+    found = NpyLayout(shape, dtype, opened.tell())
+    if file.size and file.size < found.data_offset + shape[0] * found.row_bytes:
+        expected = found.data_offset + shape[0] * found.row_bytes
+        raise InvalidContentError(f"it has {file.size} bytes and should have {expected}: it was cut off")
     return None if fortran and len(shape) > 1 else found
 
 
 @dataclass(frozen=True)
-class NumpyFiles:
-    """A source: a large array gives several units."""
+class NumpySource:
+    """A source in which a large array gives several units."""
 
-    files: MediaFiles
+    files: MediaSource
 
     @property
     def name(self) -> str:
@@ -73,81 +79,81 @@ class NumpyFiles:
         units: list[Unit] = []
         for unit in self.files.units():
             assert isinstance(unit, MediaUnit)
-            units += self._split(unit) if len(unit.files) == 1 and self.files.num_units is None else [unit]
+            units += self._split_unit(unit) if len(unit.files) == 1 and self.files.num_units is None else [unit]
         return units
 
-    def _split(self, unit: MediaUnit) -> list[Unit]:
+    def _split_unit(self, unit: MediaUnit) -> list[Unit]:
         (file,) = unit.files
         if file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
-        with decoding(file, "a NumPy array"), file.open() as opened:
-            found = layout(file, opened)
+        with explain_decoding(file, "a NumPy array"), file.open() as opened:
+            found = read_layout(file, opened)
         if found is None or not found.row_bytes:
             return [unit]
         step = max(1, _UNIT_BYTES // found.row_bytes)
         return [
-            Rows(file, found, begin, min(begin + step, found.shape[0]), unit.include_paths, unit.partition)
+            NumpyUnit(file, found, begin, min(begin + step, found.shape[0]), unit.include_paths, unit.partition)
             for begin in range(0, found.shape[0], step)
         ]
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class Arrays:
+class NumpyReader:
     """Reads whole files."""
 
     unit_bytes: int = _UNIT_BYTES
 
-    def blocks(self, file: File) -> Iterator[Block]:
-        with decoding(file, "a NumPy array"), file.open() as opened:
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        with explain_decoding(file, "a NumPy array"), file.open() as opened:
             if opened.read(4) == b"PK\x03\x04":
-                yield from self._archive(opened)
+                yield from self._read_archive(opened)
                 return
             opened.seek(0)
-            found = layout(file, opened)
+            found = read_layout(file, opened)
             if found is None:
                 opened.seek(0)
                 yield Block({"data": np.load(opened, allow_pickle=False)})
                 return
-            yield from _rows_of(file, opened, found, 0, found.shape[0])
+            yield from _read_rows(file, opened, found, 0, found.shape[0])
 
-    def _archive(self, opened: Any) -> Iterator[Block]:
+    def _read_archive(self, opened: Any) -> Iterator[Block]:
         opened.seek(0)
         try:
             with np.load(opened, allow_pickle=False) as archive:
                 columns = {name: archive[name] for name in archive.files}
         except (zipfile.BadZipFile, zlib.error) as error:
-            raise UnfitError(in_short(error)) from error
+            raise InvalidContentError(summarize_error(error)) from error
         if columns:
             yield Block(columns)
 
-    def num_rows(self, file: File) -> int | None:
+    def num_rows(self, file: InputFile) -> int | None:
         return None
 
-    def num_bytes(self, file: File) -> int | None:
+    def num_bytes(self, file: InputFile) -> int | None:
         return file.size
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A unit: a range of the rows of one file."""
+class NumpyUnit:
+    """A range of rows of one file."""
 
-    file: File
-    layout: Layout
+    file: InputFile
+    layout: NpyLayout
     begin: int
     end: int
     include_paths: bool
@@ -166,23 +172,23 @@ class Rows:
         return (self.end - self.begin) * self.layout.row_bytes
 
     def read(self) -> Iterator[Block]:
-        with decoding(self.file, "a NumPy array"), self.file.open() as opened:
-            for block in _rows_of(self.file, opened, self.layout, self.begin, self.end):
-                yield labelled([(self.file, block)], self.include_paths, self.partition)
+        with explain_decoding(self.file, "a NumPy array"), self.file.open() as opened:
+            for block in _read_rows(self.file, opened, self.layout, self.begin, self.end):
+                yield with_origin_columns([(self.file, block)], self.include_paths, self.partition)
 
 
-def _rows_of(file: File, opened: Any, found: Layout, begin: int, end: int) -> Iterator[Block]:
+def _read_rows(file: InputFile, opened: Any, found: NpyLayout, begin: int, end: int) -> Iterator[Block]:
     step = max(1, _BLOCK_BYTES // max(found.row_bytes, 1))
     mapped = None
-    if file.local is not None and found.row_bytes and end > begin:
-        mapped = np.memmap(file.local, found.dtype, "r", found.begins, found.shape)
+    if file.local_path is not None and found.row_bytes and end > begin:
+        mapped = np.memmap(file.local_path, found.dtype, "r", found.data_offset, found.shape)
     for first in range(begin, end, step):
         last = min(first + step, end)
         if mapped is not None:
             yield Block({"data": mapped[first:last].view(np.ndarray)})
             continue
-        opened.seek(found.begins + first * found.row_bytes)
+        opened.seek(found.data_offset + first * found.row_bytes)
         content = opened.read((last - first) * found.row_bytes)
         if len(content) < (last - first) * found.row_bytes:
-            raise UnfitError(f"it ends within rows {first} to {last - 1}: it was cut off")
+            raise InvalidContentError(f"it ends within rows {first} to {last - 1}: it was cut off")
         yield Block({"data": np.frombuffer(content, found.dtype).reshape(last - first, *found.shape[1:])})

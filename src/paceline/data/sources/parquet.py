@@ -1,4 +1,4 @@
-"""Parquet: which row groups and columns are read, and what the rows will look like, by the footers of the files."""
+"""Parquet files: which row groups and columns are read, and the schema of the rows, decided from the footers."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from typing import Any
 
 import pyarrow as pa
 
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File
-from paceline.data.sources.footers import Contents, group_bounds
+from paceline.data.files import InputFile
+from paceline.data.sources.footers import ParquetContents, group_bounds
 from paceline.data.sources.pruning import can_hold
-from paceline.data.sources.row_groups import RowGroups, Scan, filtered, runs
-from paceline.data.sources.schemas import PATH, as_schema, partition_fields, unified
+from paceline.data.sources.row_groups import ParquetScan, RowGroupUnit, filter_table, group_by_size
+from paceline.data.sources.schemas import PATH, partition_fields, to_schema, unify_schemas
 
 UNIT_BYTES = 32 << 20
-"""Row groups go into one unit up to here. A larger one is a unit by itself: it can only be read from its beginning."""
+"""The target size of a unit. A larger row group is its own unit: it can only be read from its beginning."""
 
-_UNFOLDS = 8
-"""So often bytes of a binary column count when units are cut: pictures and sound unfold when they are decoded, and take
-longer than numbers do. Units of a second each would leave processes idle at the end of an epoch."""
+_BINARY_WEIGHT = 8
+"""The weight of binary columns when units are cut: images and audio grow when decoded, and take longer than numbers.
+Units of a second each would leave processes idle at the end of an epoch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Parquet:
+class ParquetSource:
     """The source of `read_parquet`."""
 
     name: str
-    contents: Contents
+    contents: ParquetContents
     columns: tuple[str, ...] | None = None
     filter: Any = None
     include_paths: bool = False
     projection: tuple[str, ...] | None = None
-    """Which of the columns are handed on; None: all. Units are cut as if all were, so their order stays the same."""
+    """The columns to output; None: all. Units are cut as if all were, so their order stays the same."""
     predicates: tuple[Expr, ...] = ()
-    """Row groups in which one of these holds for no row are left out."""
+    """Row groups in which one of these holds for no row are skipped."""
     num_units: int | None = None
-    """About how many units there should be; None: what suits their size."""
+    """The approximate number of units; None: chosen by size."""
 
     @property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[InputFile, ...]:
         return self.contents.files
 
-    def units(self) -> Sequence[RowGroups]:
-        return self._units
+    def units(self) -> Sequence[RowGroupUnit]:
+        return self._planned_units
 
     def schema(self) -> Schema:
-        return as_schema(pa.schema([self._full.field(name) for name in self._names]))
+        return to_schema(pa.schema([self._full_schema.field(name) for name in self._output_columns]))
 
-    def projected(self, columns: Sequence[str]) -> Parquet | None:
-        if tuple(columns) == self._names or not set(columns) <= set(self._names):
+    def project_columns(self, columns: Sequence[str]) -> ParquetSource | None:
+        if tuple(columns) == self._output_columns or not set(columns) <= set(self._output_columns):
             return None
         return replace(self, projection=tuple(columns))
 
-    def pruned(self, predicate: Expr) -> Parquet | None:
+    def prune_units(self, predicate: Expr) -> ParquetSource | None:
         found = replace(self, predicates=(*self.predicates, predicate))
         before, after = self.units(), found.units()
         return found if sum(len(unit.groups) for unit in after) < sum(len(unit.groups) for unit in before) else None
 
-    def checked(self) -> Parquet:
-        """Itself, once all footers are read and the arguments are known to fit them."""
-        known = self._known
+    def validate(self) -> ParquetSource:
+        """Read all footers and check the arguments against them; return self."""
+        known = self._all_columns
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns={list(self.columns)!r} names a column twice")
         needed = [("columns", name) for name in self.columns or ()]
@@ -77,125 +77,125 @@ class Parquet:
         self.schema()
         if self.filter is not None:
             try:
-                filtered(self._full.empty_table(), self.filter)
+                filter_table(self._full_schema.empty_table(), self.filter)
             except (pa.ArrowException, TypeError) as error:
-                raise ValueError(f"filter={self.filter!r} does not fit the columns: {in_short(error)}") from error
+                raise ValueError(
+                    f"filter={self.filter!r} does not fit the columns: {summarize_error(error)}"
+                ) from error
         return self
 
     @cached_property
-    def _partition(self) -> list[Any]:
+    def _partition_fields(self) -> list[Any]:
         return partition_fields(self.files)
 
     @cached_property
-    def _beside(self) -> list[Any]:
-        """The columns that come from where a file is."""
-        return [*self._partition, *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+    def _file_columns(self) -> list[Any]:
+        """The columns derived from a file's path."""
+        return [*self._partition_fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]
 
     @cached_property
-    def _known(self) -> list[str]:
-        """All columns that there are."""
+    def _all_columns(self) -> list[str]:
         names = dict.fromkeys(name for schema in self.contents.schemas for name in schema.names)
-        return list(names | dict.fromkeys(field.name for field in self._beside))
+        return list(names | dict.fromkeys(field.name for field in self._file_columns))
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
-        """The columns that come out."""
+    def _output_columns(self) -> tuple[str, ...]:
         for names in (self.projection, self.columns):
             if names is not None:
                 return names
-        return tuple(self._known)
+        return tuple(self._all_columns)
 
     @cached_property
-    def _needed(self) -> list[str]:
-        """The columns that are looked at on the way, in the order in which files have them."""
-        return self._with_filtered(self._names)
+    def _scanned_columns(self) -> list[str]:
+        """The columns that are read or filtered by, in file order."""
+        return self._with_filter_columns(self._output_columns)
 
-    def _with_filtered(self, names: Sequence[str]) -> list[str]:
+    def _with_filter_columns(self, names: Sequence[str]) -> list[str]:
         if self.filter is not None and not isinstance(self.filter, Expr):
-            return self._known  # what an expression of pyarrow looks at cannot be told
+            return self._all_columns  # the columns of a pyarrow expression are unknown
         wanted = {*names, *(self.filter.columns() if self.filter is not None else ())}
-        return [name for name in self._known if name in wanted]
+        return [name for name in self._all_columns if name in wanted]
 
     @cached_property
-    def _stored(self) -> Any:
-        """The schema that the rows of every file are brought to, before the columns beside are added."""
-        beside = {field.name for field in self._beside}
-        wanted = [name for name in self._needed if name not in beside]
-        found = self._unified(set(wanted))
+    def _file_schema(self) -> Any:
+        """The schema that the rows of every file are converted to, before the columns from its path are added."""
+        beside = {field.name for field in self._file_columns}
+        wanted = [name for name in self._scanned_columns if name not in beside]
+        found = self._unify_types(set(wanted))
         return pa.schema([found.field(name) for name in wanted])
 
-    def _unified(self, names: set[str]) -> Any:
-        """The types of some columns, over all files."""
+    def _unify_types(self, names: set[str]) -> Any:
+        """The types of some columns, unified over all files."""
         distinct = {id(schema): number for number, schema in reversed(list(enumerate(self.contents.schemas)))}
         numbers = sorted(distinct.values())
         parts = [[field for field in self.contents.schemas[number] if field.name in names] for number in numbers]
-        return unified([self.files[number] for number in numbers], [pa.schema(part) for part in parts])
+        return unify_schemas([self.files[number] for number in numbers], [pa.schema(part) for part in parts])
 
     @cached_property
-    def _full(self) -> Any:
-        return pa.schema([*self._stored, *self._beside])
+    def _full_schema(self) -> Any:
+        return pa.schema([*self._file_schema, *self._file_columns])
 
     @cached_property
-    def _units(self) -> tuple[RowGroups, ...]:
-        counted = self._with_filtered(self.columns if self.columns is not None else self._known)
-        packed = {name for name in counted if self._is_packed(name)}
+    def _planned_units(self) -> tuple[RowGroupUnit, ...]:
+        counted = self._with_filter_columns(self.columns if self.columns is not None else self._all_columns)
+        packed = {name for name in counted if self._is_binary(name)}
         sizes = [
-            [_sum(group, counted) + (_UNFOLDS - 1) * _sum(group, packed) for group in groups]
+            [_sum_columns(group, counted) + (_BINARY_WEIGHT - 1) * _sum_columns(group, packed) for group in groups]
             for groups in self.contents.sizes
         ]
         limit = UNIT_BYTES
         if self.num_units is not None:
             limit = max(1, -(-sum(map(sum, sizes)) // self.num_units))
-        scans = {id(schema): self._scan(schema) for schema in self.contents.schemas}
+        scans = {id(schema): self._make_scan(schema) for schema in self.contents.schemas}
         return tuple(
             unit
             for index, schema in enumerate(self.contents.schemas)
-            for unit in self._units_of(index, sizes[index], limit, scans[id(schema)])
+            for unit in self._make_units(index, sizes[index], limit, scans[id(schema)])
         )
 
-    def _is_packed(self, name: str) -> bool:
+    def _is_binary(self, name: str) -> bool:
         return any(
             name in schema.names
             and (pa.types.is_binary(kind := schema.field(name).type) or pa.types.is_large_binary(kind))
             for schema in {id(schema): schema for schema in self.contents.schemas}.values()
         )
 
-    def _units_of(self, index: int, sizes: Sequence[int], limit: int, scan: Scan) -> Iterator[RowGroups]:
+    def _make_units(self, index: int, sizes: Sequence[int], limit: int, scan: ParquetScan) -> Iterator[RowGroupUnit]:
         """The units of one file."""
         file, metadata, by_column = self.files[index], self.contents.footers[index], self.contents.sizes[index]
-        for run, _ in runs(range(metadata.num_row_groups), sizes, limit):
+        for run, _ in group_by_size(range(metadata.num_row_groups), sizes, limit):
             groups = tuple(group for group in run if self._may_match(index, group))
             if groups:
-                yield RowGroups(
+                yield RowGroupUnit(
                     file=file,
-                    name=_called(file, run, metadata.num_row_groups),
+                    name=_unit_name(file, run, metadata.num_row_groups),
                     groups=groups,
-                    sizes=tuple(_sum(by_column[group], scan.read) for group in groups),
+                    sizes=tuple(_sum_columns(by_column[group], scan.stored_columns) for group in groups),
                     num_stored=sum(metadata.row_group(group).num_rows for group in groups),
                     scan=scan,
                 )
 
-    def _scan(self, schema: Any) -> Scan:
+    def _make_scan(self, schema: Any) -> ParquetScan:
         there = set(schema.names)
-        read = tuple(name for name in self._stored.names if name in there)
+        read = tuple(name for name in self._file_schema.names if name in there)
         own = pa.schema([schema.field(name) for name in read])
-        return Scan(
-            columns=self._names,
-            read=read,
-            target=None if own.equals(self._stored, check_metadata=True) else self._stored,
-            partition=tuple(field for field in self._partition if field.name in self._needed),
-            include_paths=self.include_paths and PATH in self._needed,
+        return ParquetScan(
+            columns=self._output_columns,
+            stored_columns=read,
+            target=None if own.equals(self._file_schema, check_metadata=True) else self._file_schema,
+            partition=tuple(field for field in self._partition_fields if field.name in self._scanned_columns),
+            include_paths=self.include_paths and PATH in self._scanned_columns,
             filter=self.filter,
         )
 
     def _may_match(self, index: int, group: int) -> bool:
-        """Whether a row group of a file can have a row that is wanted."""
+        """Whether a row group of a file can contain a wanted row."""
         metadata = self.contents.footers[index]
         if not metadata.row_group(group).num_rows:
             return False
         if not self._conditions:
             return True
-        bounds = group_bounds(self.files[index], metadata, group, self.contents.schemas[index], self._promoted)
+        bounds = group_bounds(self.files[index], metadata, group, self.contents.schemas[index], self._condition_schema)
         return all(can_hold(condition, bounds) for condition in self._conditions)
 
     @cached_property
@@ -203,20 +203,20 @@ class Parquet:
         return [*self.predicates, *([self.filter] if isinstance(self.filter, Expr) else [])]
 
     @cached_property
-    def _promoted(self) -> Any:
-        """The types of the columns that conditions look at, which need not be among those that are handed on."""
+    def _condition_schema(self) -> Any:
+        """The types of the columns used by conditions, which need not be among the output columns."""
         wanted = {name for condition in self._conditions for name in condition.columns()}
-        return self._unified(wanted)
+        return self._unify_types(wanted)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def _sum(sizes: dict[str, int], names: Iterable[str]) -> int:
+def _sum_columns(sizes: dict[str, int], names: Iterable[str]) -> int:
     return sum(sizes.get(name, 0) for name in names)
 
 
-def _called(file: File, run: Sequence[int], num_groups: int) -> str:
+def _unit_name(file: InputFile, run: Sequence[int], num_groups: int) -> str:
     if len(run) == num_groups:
         return file.name
     if len(run) == 1:

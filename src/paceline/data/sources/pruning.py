@@ -1,8 +1,8 @@
-"""Whether a predicate can hold for any of some rows, by what is known of their columns. Pure.
+"""Whether a predicate can hold for any of some rows, given what is known about their columns. Pure functions.
 
-A predicate gives true, false or null for a row. Here it gives which of the three are possible, and errs only towards
-"possible": where bounds are missing, where a NaN may hide beside them, where Arrow would convert one side of a
-comparison to a type that rounds.
+For one row, a predicate is true, false or null. Here the result says which of the three are possible, and errs only
+towards "possible": where bounds are missing, where NaNs may exist outside them, or where Arrow would convert one side
+of a comparison to a type that rounds.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.expressions import Binary, Col, Expr, IsIn, Lit, Unary
+from paceline.data.expressions import BinaryExpr, ColumnExpr, Expr, IsInExpr, LiteralExpr, UnaryExpr
 
 Family = Literal["whole", "float32", "float64", "text", "bool", "date", "time"]
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
-"""Up to here, every whole number is one of these."""
+"""Up to here, the type represents every integer exactly."""
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What is known of the values of a column in some rows."""
+class ColumnBounds:
+    """What is known about the values of a column in some rows."""
 
     nulls: bool = True
     """Some may be null."""
     values: bool = True
-    """Some may be not null."""
+    """Some may be non-null."""
     family: Family | None = None
-    """None: nothing is known of the values."""
+    """None: nothing is known about the values."""
     low: Any = None
     high: Any = None
-    """No value is below or above these; a NaN may be there all the same."""
+    """No value is below `low` or above `high`, except NaN."""
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What a predicate may be for some of the rows."""
+    """The possible results of a predicate over some rows."""
 
     true: bool = True
     false: bool = True
     null: bool = True
 
 
-def can_hold(predicate: Expr, bounds: Callable[[str], Bounds]) -> bool:
-    """Whether the predicate may be true for a row, where the columns are within `bounds`."""
-    return outcomes(predicate, bounds).true
+def can_hold(predicate: Expr, bounds: Callable[[str], ColumnBounds]) -> bool:
+    """Whether the predicate may be true for a row whose columns are within `bounds`."""
+    return possible_outcomes(predicate, bounds).true
 
 
-def outcomes(predicate: Expr, bounds: Callable[[str], Bounds]) -> Outcomes:
+def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) -> Outcomes:
     match predicate:
-        case Lit(value=bool() as value):
+        case LiteralExpr(value=bool() as value):
             return Outcomes(true=value, false=not value, null=False)
-        case Col(name=name):
+        case ColumnExpr(name=name):
             known = bounds(name)
-            return _compared("==", known, True) if known.family == "bool" else Outcomes()
-        case Unary(operation="not", operand=operand):
-            inner = outcomes(operand, bounds)
+            return _compare("==", known, True) if known.family == "bool" else Outcomes()
+        case UnaryExpr(operation="not", operand=operand):
+            inner = possible_outcomes(operand, bounds)
             return Outcomes(true=inner.false, false=inner.true, null=inner.null)
-        case Unary(operation="is null", operand=Col(name=name)):
+        case UnaryExpr(operation="is null", operand=ColumnExpr(name=name)):
             return Outcomes(true=bounds(name).nulls, false=bounds(name).values, null=False)
-        case Unary(operation="is not null", operand=Col(name=name)):
+        case UnaryExpr(operation="is not null", operand=ColumnExpr(name=name)):
             return Outcomes(true=bounds(name).values, false=bounds(name).nulls, null=False)
-        case Binary(operation="&", left=left, right=right):
-            return _both(outcomes(left, bounds), outcomes(right, bounds))
-        case Binary(operation="|", left=left, right=right):
-            return _either(outcomes(left, bounds), outcomes(right, bounds))
-        case Binary(operation=sign, left=Col(name=name), right=Lit(value=value)) if sign in _FLIPPED:
-            return _compared(sign, bounds(name), value)
-        case Binary(operation=sign, left=Lit(value=value), right=Col(name=name)) if sign in _FLIPPED:
-            return _compared(_FLIPPED[sign], bounds(name), value)
-        case IsIn(operand=Col(name=name), values=values):
-            return _among(bounds(name), values)
+        case BinaryExpr(operation="&", left=left, right=right):
+            return _and_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
+        case BinaryExpr(operation="|", left=left, right=right):
+            return _or_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
+        case BinaryExpr(operation=sign, left=ColumnExpr(name=name), right=LiteralExpr(value=value)) if sign in _FLIPPED:
+            return _compare(sign, bounds(name), value)
+        case BinaryExpr(operation=sign, left=LiteralExpr(value=value), right=ColumnExpr(name=name)) if sign in _FLIPPED:
+            return _compare(_FLIPPED[sign], bounds(name), value)
+        case IsInExpr(operand=ColumnExpr(name=name), values=values):
+            return _is_in_outcomes(bounds(name), values)
     return Outcomes()
 
 
-def family_of(kind: Any) -> Family | None:
-    """How values of an Arrow type compare; None where that is better not relied on."""
+def comparison_family(kind: Any) -> Family | None:
+    """How values of an Arrow type compare; None if that cannot be relied on."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_integer(kind):
@@ -97,13 +97,13 @@ def family_of(kind: Any) -> Family | None:
         return "bool"
     if pa.types.is_date32(kind):
         return "date"
-    # Python's own datetime has no nanoseconds, and none without a zone compares with one that has.
+    # Python's datetime has no nanoseconds, and naive and aware datetimes do not compare.
     if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit != "ns":
         return "time"
     return None
 
 
-def _both(left: Outcomes, right: Outcomes) -> Outcomes:
+def _and_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
     return Outcomes(
         true=left.true and right.true,
         false=left.false or right.false,
@@ -111,7 +111,7 @@ def _both(left: Outcomes, right: Outcomes) -> Outcomes:
     )
 
 
-def _either(left: Outcomes, right: Outcomes) -> Outcomes:
+def _or_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
     return Outcomes(
         true=left.true or right.true,
         false=left.false and right.false,
@@ -119,11 +119,11 @@ def _either(left: Outcomes, right: Outcomes) -> Outcomes:
     )
 
 
-def _compared(sign: str, known: Bounds, given: Any) -> Outcomes:
-    """What `column sign value` may be."""
+def _compare(sign: str, known: ColumnBounds, given: Any) -> Outcomes:
+    """The possible results of `column sign value`."""
     if not known.values:
         return Outcomes(true=False, false=False, null=True)
-    if not _comparable(known, given):
+    if not _is_comparable(known, given):
         return Outcomes()
     value: Any = given
     low, high = known.low, known.high
@@ -138,22 +138,22 @@ def _compared(sign: str, known: Bounds, given: Any) -> Outcomes:
             true, false = high > value, low <= value
         case _:
             true, false = high >= value, low < value
-    # A NaN is not within the bounds: it compares as false with everything.
+    # NaN is not covered by the bounds: it compares as false with everything.
     false = false or known.family in _EXACT
     return Outcomes(false, true, known.nulls) if sign == "!=" else Outcomes(true, false, known.nulls)
 
 
-def _among(known: Bounds, values: tuple[Any, ...]) -> Outcomes:
-    """What `column in values` may be: it is never null, and a null is in `values` if None is."""
+def _is_in_outcomes(known: ColumnBounds, values: tuple[Any, ...]) -> Outcomes:
+    """The possible results of `column in values`: never null, and a null is in `values` if None is."""
     for_null = None in values
     true = known.nulls and for_null
     false = known.nulls and not for_null
     if not known.values:
         return Outcomes(true, false, null=False)
     others = [value for value in values if value is not None]
-    # Arrow converts the values to the type of the column here, which may round them.
+    # Arrow converts the values to the column type here, which may round them.
     same = known.family not in _EXACT and all(
-        _comparable(known, value) and not isinstance(value, float) for value in others
+        _is_comparable(known, value) and not isinstance(value, float) for value in others
     )
     if not same:
         return Outcomes(null=False)
@@ -162,8 +162,8 @@ def _among(known: Bounds, values: tuple[Any, ...]) -> Outcomes:
     return Outcomes(true or inside, false or not whole, null=False)
 
 
-def _comparable(known: Bounds, value: Any) -> bool:
-    """Whether Python compares them as Arrow does, without either being rounded."""
+def _is_comparable(known: ColumnBounds, value: Any) -> bool:
+    """Whether Python compares them as Arrow does, without rounding either."""
     low, high = known.low, known.high
     match known.family:
         case "whole":
@@ -171,7 +171,7 @@ def _comparable(known: Bounds, value: Any) -> bool:
                 return False
             if isinstance(value, int | np.integer):
                 return all(abs(int(number)) < 1 << 63 for number in (low, high, value))
-            if isinstance(value, float):  # also NumPy's of 64 bits, but no narrower one
+            if isinstance(value, float):  # includes np.float64, but no narrower NumPy float
                 return math.isfinite(value) and all(abs(int(number)) <= _EXACT["float64"] for number in (low, high))
             return False
         case "float32" | "float64" as family:

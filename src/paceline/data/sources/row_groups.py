@@ -1,4 +1,4 @@
-"""The units of Parquet files: row groups, and how what is stored in them becomes rows of the dataset."""
+"""The units of Parquet files: row groups, and their conversion to rows of the dataset."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paceline.data.block import Block
-from paceline.data.expressions import Expr, values_of
-from paceline.data.files import File, reading
-from paceline.data.sources.footers import PARQUET, footer
-from paceline.data.sources.schemas import block_of, conformed, with_file_columns
+from paceline.data.expressions import Expr, evaluate_column
+from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.footers import PARQUET, read_footer
+from paceline.data.sources.schemas import conform_table, table_to_block, with_file_columns
 
 PIECE_BYTES = 16 << 20
-"""How much is read, and handed on, at a time."""
+"""How much is read and passed on at a time."""
 WHOLE_BYTES = 64 << 20
-"""A row group up to here is read in one go, which is faster; a larger one as a stream."""
+"""Row groups up to this size are read at once, which is faster; larger ones as a stream."""
 
 
-@dataclass(frozen=True, eq=False)  # an expression has no truth value, so it cannot be compared
-class Scan:
-    """How the rows of a file become the rows of the dataset."""
+@dataclass(frozen=True, eq=False)  # expressions have no truth value, so they cannot be compared
+class ParquetScan:
+    """How the rows of a file become rows of the dataset."""
 
     columns: tuple[str, ...]
-    """What comes out, in this order."""
-    read: tuple[str, ...]
-    """What is read of the file."""
+    """The output columns, in order."""
+    stored_columns: tuple[str, ...]
+    """The columns read from the file."""
     target: Any = None
-    """The schema that its rows are brought to; None where they are as they should be."""
+    """The schema that rows are converted to; None if no conversion is needed."""
     partition: tuple[Any, ...] = ()
     include_paths: bool = False
     filter: Any = None
     """An `Expr` or a `pyarrow.compute.Expression`."""
 
-    def blocks(self, table: Any, file: File) -> Iterator[Block]:
+    def to_blocks(self, table: Any, file: InputFile) -> Iterator[Block]:
         if self.target is not None:
-            with reading(file, PARQUET):
-                table = conformed(table, self.target)
+            with explain_read_errors(file, PARQUET):
+                table = conform_table(table, self.target)
         if self.partition or self.include_paths:
             table = with_file_columns(table, file, self.partition, self.include_paths)
         if self.filter is not None:
-            table = filtered(table, self.filter)
+            table = filter_table(table, self.filter)
         if tuple(table.schema.names) != self.columns:
             table = table.select(list(self.columns))
         if not table.num_rows:
             return
-        block = block_of(table)
+        block = table_to_block(table)
         rows = max(1, block.num_rows * PIECE_BYTES // max(PIECE_BYTES, block.nbytes))
         for start in range(0, block.num_rows, rows):
             yield block.slice(start, start + rows)
 
 
-def filtered(table: Any, condition: Any) -> Any:
+def filter_table(table: Any, condition: Any) -> Any:
     if isinstance(condition, Expr):
-        return table.filter(values_of(condition, block_of(table.select(sorted(condition.columns())))))
-    # Not `table.filter`, which hands the rows to threads, and takes them back in the order in which those are done.
+        return table.filter(evaluate_column(condition, table_to_block(table.select(sorted(condition.columns())))))
+    # Not `table.filter`: it uses threads and returns rows in the order in which those finish.
     from pyarrow.acero import Declaration, FilterNodeOptions, TableSourceNodeOptions
 
     rows = Declaration("table_source", TableSourceNodeOptions(table))
@@ -65,17 +65,17 @@ def filtered(table: Any, condition: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class RowGroups:
-    """A unit: neighbouring row groups of one file, less those in which no row can be wanted."""
+class RowGroupUnit:
+    """Neighbouring row groups of one file, without those in which no row can match."""
 
-    file: File
+    file: InputFile
     name: str
     groups: tuple[int, ...]
     sizes: tuple[int, ...]
-    """About how many bytes each of them takes, once read."""
+    """The approximate bytes of each row group, once read."""
     num_stored: int
-    """Rows in them, before any is filtered out."""
-    scan: Scan
+    """The rows in them, before filtering."""
+    scan: ParquetScan
 
     @property
     def num_rows(self) -> int | None:
@@ -86,39 +86,39 @@ class RowGroups:
         return sum(self.sizes)
 
     def read(self) -> Iterator[Block]:
-        metadata = footer(self.file)
-        self._check(metadata)
-        local = self.file.local
-        with reading(self.file, PARQUET):
+        metadata = read_footer(self.file)
+        self._check_unchanged(metadata)
+        local = self.file.local_path
+        with explain_read_errors(self.file, PARQUET):
             source = pa.memory_map(local) if local is not None else self.file.open()
         with source:
-            with reading(self.file, PARQUET):
-                # From a store, what lies near to each other is asked for at once and ahead.
+            with explain_read_errors(self.file, PARQUET):
+                # From an object store, merge nearby ranges into one request, and read ahead.
                 opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=local is None)
-            for groups, size in runs(self.groups, self.sizes, PIECE_BYTES):
-                for table in self._tables(opened, groups, size):
-                    yield from self.scan.blocks(table, self.file)
+            for groups, size in group_by_size(self.groups, self.sizes, PIECE_BYTES):
+                for table in self._read_tables(opened, groups, size):
+                    yield from self.scan.to_blocks(table, self.file)
 
-    def _tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
-        columns = list(self.scan.read)
+    def _read_tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
+        columns = list(self.scan.stored_columns)
         if size <= WHOLE_BYTES:
-            with reading(self.file, PARQUET):
+            with explain_read_errors(self.file, PARQUET):
                 table = opened.read_row_groups(list(groups), columns=columns, use_threads=False)
             yield table
             return
         num_rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
         rows = max(1, num_rows * PIECE_BYTES // size)
-        with reading(self.file, PARQUET):
+        with explain_read_errors(self.file, PARQUET):
             batches = opened.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
         while True:
-            with reading(self.file, PARQUET):
+            with explain_read_errors(self.file, PARQUET):
                 batch = next(batches, None)
             if batch is None:
                 return
             yield pa.Table.from_batches([batch])
 
-    def _check(self, metadata: Any) -> None:
-        """The file must be the one that the plan was made of, or rows would be lost or doubled."""
+    def _check_unchanged(self, metadata: Any) -> None:
+        """The file must be the one that was planned, or rows would be lost or duplicated."""
         last = self.groups[-1]
         known = metadata.num_row_groups > last
         rows = sum(metadata.row_group(group).num_rows for group in self.groups) if known else -1
@@ -130,8 +130,8 @@ class RowGroups:
             )
 
 
-def runs(groups: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
-    """Row groups one after the other, up to a size, and what they come to."""
+def group_by_size(groups: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
+    """Group consecutive row groups up to a size; yield each group with its total size."""
     found: list[int] = []
     total = 0
     for group, size in zip(groups, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""The rows of a query, over any connection of Python's DB-API 2."""
+"""The rows of an SQL query, over any DB-API 2 connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema, column_of
 from paceline.data.expressions import Expr
 from paceline.data.source import Unit
@@ -16,8 +16,8 @@ _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Query:
-    """A source: one unit, or several that share the rows by the hash of some columns."""
+class SqlSource:
+    """A query as one unit, or as several that split the rows by a hash of some columns."""
 
     sql: str
     connect: Callable[[], Any]
@@ -28,19 +28,19 @@ class Query:
 
     @property
     def name(self) -> str:
-        return f"read_sql({_short(self.sql)!r})"
+        return f"read_sql({_shorten(self.sql)!r})"
 
     def units(self) -> Sequence[Unit]:
         if self.num_shards == 1:
-            return [Shard(self.sql, self.connect, self.params, _short(self.sql))]
+            return [SqlUnit(self.sql, self.connect, self.params, _shorten(self.sql))]
         key = self.shard_keys[0] if len(self.shard_keys) == 1 else f"CONCAT({', '.join(self.shard_keys)})"
         hashed = f"MOD(ABS({self.shard_hash_fn}({key})), {self.num_shards})"
         return [
-            Shard(
+            SqlUnit(
                 f"SELECT * FROM ({self.sql}) AS T WHERE {hashed} = {index}",
                 self.connect,
                 self.params,
-                f"{_short(self.sql)} (shard {index} of {self.num_shards})",
+                f"{_shorten(self.sql)} (shard {index} of {self.num_shards})",
             )
             for index in range(self.num_shards)
         ]
@@ -48,15 +48,15 @@ class Query:
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class Shard:
+class SqlUnit:
     sql: str
     connect: Callable[[], Any]
     params: Any
@@ -69,8 +69,8 @@ class Shard:
             try:
                 cursor.execute(self.sql) if self.params is None else cursor.execute(self.sql, self.params)
             except Exception as error:
-                # Each driver has errors of its own, which need not pickle.
-                raise ValueError(f"the query failed: {in_short(error)}\n\nquery: {self.sql}") from error
+                # Each driver has its own exceptions, which may not pickle.
+                raise ValueError(f"the query failed: {summarize_error(error)}\n\nquery: {self.sql}") from error
             if cursor.description is None:
                 raise ValueError(f"the query gives no rows: {self.sql}")
             names = [column[0] for column in cursor.description]
@@ -85,6 +85,6 @@ class Shard:
                 yield Block({name: column_of(values) for name, values in zip(names, columns, strict=True)})
 
 
-def _short(sql: str) -> str:
+def _shorten(sql: str) -> str:
     line = " ".join(sql.split())
     return line if len(line) <= 60 else f"{line[:57]}..."

@@ -1,4 +1,4 @@
-"""A `tf.data.Dataset`: one unit, whose elements are rows, computed as they are asked for."""
+"""A `tf.data.Dataset` as one unit: its elements are rows, computed on demand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
 from paceline.data.source import Unit
-from paceline.data.sources.held import Held
-from paceline.data.sources.torch import block_of_items
+from paceline.data.sources.shared_object import SharedObject
+from paceline.data.sources.torch import items_to_block
 
 _BLOCK_ITEMS = 64
 
 
-class Portable:
-    """Goes to other processes as the graph that computes it, which is how TensorFlow's own data service sends it."""
+class PortableTFDataset:
+    """Pickled as the graph that computes it, as TensorFlow's own data service does."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -26,22 +26,22 @@ class Portable:
         import tensorflow as tf
 
         graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(self.dataset))
-        return _rebuilt, (graph.numpy(), self.dataset.element_spec)
+        return _rebuild_portable, (graph.numpy(), self.dataset.element_spec)
 
 
-def _rebuilt(graph: bytes, element_spec: Any) -> Portable:
+def _rebuild_portable(graph: bytes, element_spec: Any) -> PortableTFDataset:
     import tensorflow as tf
 
     variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-    return Portable(tf.data.experimental.from_variant(variant, element_spec))
+    return PortableTFDataset(tf.data.experimental.from_variant(variant, element_spec))
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
-    """The source of `from_tf`, and its one unit."""
+class TensorFlowSource:
+    """The source of `from_tf`, and its only unit."""
 
     name: str
-    dataset: Held
+    dataset: SharedObject
     spread: bool = False
     num_rows: int | None = None
     num_bytes: int | None = None
@@ -52,14 +52,14 @@ class Elements:
     def read(self) -> Iterator[Block]:
         elements = self.dataset.get().dataset.as_numpy_iterator()
         while part := list(islice(elements, _BLOCK_ITEMS)):
-            # A dict is always a row with its keys for columns.
-            yield block_of_items(part, self.spread or isinstance(part[0], Mapping))
+            # A dict is always a row, with its keys as columns.
+            yield items_to_block(part, self.spread or isinstance(part[0], Mapping))
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None

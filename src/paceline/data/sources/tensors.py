@@ -1,6 +1,6 @@
-"""Columns of tensors in Arrow data: Arrow's own fixed-shape ones, and those that Ray Data writes, read without Ray.
+"""Tensor columns in Arrow data: Arrow's own fixed-shape tensors, and those that Ray Data writes, read without Ray.
 
-Ray's are lists with the shape in the field's metadata; ones whose shapes differ are lists of (data, shape).
+Ray's are lists with the shape in the field's metadata; tensors of varying shape are lists of (data, shape).
 """
 
 from __future__ import annotations
@@ -21,57 +21,61 @@ _VARIABLE = "ray.data.arrow_variable_shaped_tensor"
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a field says of its tensors."""
+class TensorField:
+    """What a field says about its tensors."""
 
     dtype: Any
     shape: tuple[int, ...] | None
-    """Of each row; None where rows differ."""
+    """The shape of each row; None if rows differ."""
 
 
-def told_in(field: Any) -> Told | None:
-    """None where the column holds no tensors."""
+def parse_tensor_field(field: Any) -> TensorField | None:
+    """None if the column has no tensors."""
     kind = field.type
     if isinstance(kind, pa.FixedShapeTensorType):
-        return Told(kind.value_type, tuple(kind.shape)) if kind.permutation in (None, _straight(kind)) else None
+        return (
+            TensorField(kind.value_type, tuple(kind.shape))
+            if kind.permutation in (None, _identity_permutation(kind))
+            else None
+        )
     if isinstance(kind, pa.BaseExtensionType):
         name, details, storage = kind.extension_name, kind.__arrow_ext_serialize__(), kind.storage_type
     else:
         metadata = field.metadata or {}
         name, details, storage = metadata.get(_NAME, b"").decode(), metadata.get(_DETAILS, b""), kind
-    if name in _FIXED and _is_list(storage) and (shape := _shape(details)) is not None:
-        return Told(storage.value_type, shape)
+    if name in _FIXED and _is_list(storage) and (shape := _parse_shape(details)) is not None:
+        return TensorField(storage.value_type, shape)
     if name == _VARIABLE and pa.types.is_struct(storage) and {"data", "shape"} <= {part.name for part in storage}:
-        return Told(storage.field("data").type.value_type, None)
+        return TensorField(storage.field("data").type.value_type, None)
     return None
 
 
-def plain(field: Any) -> Any:
-    """The field without its word on tensors: lists."""
+def without_tensor_metadata(field: Any) -> Any:
+    """The field as plain lists, without tensor metadata."""
     kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (_NAME, _DETAILS)}
     return pa.field(field.name, kind, field.nullable, metadata or None)
 
 
-def array_of(field: Any, column: Any) -> Column:
-    """A column of tensors as one array; as an array of arrays where their shapes differ, or some are null."""
-    told = told_in(field)
+def to_tensor_array(field: Any, column: Any) -> Column:
+    """Convert a tensor column to one array; to an array of arrays if shapes differ or some are null."""
+    told = parse_tensor_field(field)
     assert told is not None
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
     if told.shape is None:
-        return _one_by_one(zip(column, column, strict=True), len(column))
+        return _to_object_array(zip(column, column, strict=True), len(column))
     if column.null_count:
         shape = pa.scalar(list(told.shape))
-        return _one_by_one(((row, {"data": row, "shape": shape}) for row in column), len(column))
+        return _to_object_array(((row, {"data": row, "shape": shape}) for row in column), len(column))
     arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks if len(chunk)]
     dtype = told.dtype.to_pandas_dtype()
     joined = np.empty(0, dtype) if not arrays else arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return joined.reshape(len(column), *told.shape)
 
 
-def _one_by_one(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
-    """From (a value that may be null, its data and shape) of each row."""
+def _to_object_array(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
+    """Each row is (a value that may be null, its data and shape)."""
     made = np.empty(number, dtype=object)
     for index, (row, parts) in enumerate(rows):
         if row.is_valid:
@@ -79,7 +83,7 @@ def _one_by_one(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
     return made
 
 
-def _straight(kind: Any) -> list[int]:
+def _identity_permutation(kind: Any) -> list[int]:
     return list(range(len(kind.shape)))
 
 
@@ -87,8 +91,8 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _shape(details: bytes) -> tuple[int, ...] | None:
-    """From JSON; whatever else it may be is left alone, and the column stays one of lists."""
+def _parse_shape(details: bytes) -> tuple[int, ...] | None:
+    """Parse from JSON; anything else is ignored, and the column stays a list column."""
     try:
         found = json.loads(details)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Lines of text files: a unit is a file, and a row is a line without its end."""
+"""Lines of text files: a unit is a file, and a row is a line without its newline."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import File, reading
-from paceline.data.sources.schemas import PATH, as_schema, block_of, partition_fields, with_file_columns
+from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
 
 TEXT = "text"
 _PIECE = 4 << 20
-"""About how many characters a block has."""
+"""The approximate number of characters per block."""
 
 
 @dataclass(frozen=True)
-class Lines:
-    """A unit."""
+class TextUnit:
+    """One text file."""
 
-    file: File
+    file: InputFile
     encoding: str
     drop_empty_lines: bool
     partition: tuple[Any, ...]
@@ -43,11 +43,11 @@ class Lines:
 
     def read(self) -> Iterator[Block]:
         kind = f"{self.encoding} text"
-        with reading(self.file, kind):
+        with explain_read_errors(self.file, kind):
             stream = io.TextIOWrapper(self.file.stream(), encoding=self.encoding, newline="\n")
         with stream:
             while True:
-                with reading(self.file, kind):
+                with explain_read_errors(self.file, kind):
                     lines = stream.readlines(_PIECE)
                 if not lines:
                     return
@@ -56,29 +56,31 @@ class Lines:
                     rows = [line for line in rows if line and not line.isspace()]
                 if rows:
                     table = pa.table({TEXT: pa.array(rows, pa.string())})
-                    yield block_of(with_file_columns(table, self.file, self.partition, self.include_paths))
+                    yield table_to_block(with_file_columns(table, self.file, self.partition, self.include_paths))
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSource:
     """The source of `read_text`."""
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[InputFile, ...]
     encoding: str = "utf-8"
     drop_empty_lines: bool = True
     include_paths: bool = False
 
-    def units(self) -> Sequence[Lines]:
+    def units(self) -> Sequence[TextUnit]:
         partition = tuple(partition_fields(self.files))
-        return [Lines(file, self.encoding, self.drop_empty_lines, partition, self.include_paths) for file in self.files]
+        return [
+            TextUnit(file, self.encoding, self.drop_empty_lines, partition, self.include_paths) for file in self.files
+        ]
 
     def schema(self) -> Schema:
         fields = [pa.field(TEXT, pa.string()), *partition_fields(self.files)]
-        return as_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
+        return to_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None

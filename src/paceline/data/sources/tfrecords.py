@@ -1,7 +1,7 @@
-"""TFRecord files of `tf.train.Example`: a row for each record, a column for each feature.
+"""TFRecord files of `tf.train.Example`: one row per record, one column per feature.
 
-A feature that has one value in every record of a file is a column of such values; one that has several somewhere is a
-column of lists. A record without a feature is null there.
+A feature with one value in every record of a file is a column of values; otherwise it is a column of lists. A missing
+feature is null.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column, Schema
-from paceline.data.files import File
-from paceline.data.sources.examples import Decoded, Decoder
-from paceline.data.sources.media import UnfitError, decoding
+from paceline.data.files import InputFile
+from paceline.data.sources.media import InvalidContentError, explain_decoding
+from paceline.data.sources.tf_examples import DecodedFeature, ExampleDecoder
 from paceline.data.tfexample import Kind, MalformedExampleError
-from paceline.data.tfrecord import CorruptRecordError, Inflated, records
+from paceline.data.tfrecord import CorruptRecordError, InflatingReader, read_records
 
 Compression = Literal["GZIP", "ZLIB"]
 
@@ -29,56 +29,58 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class TFRecords:
+class TFRecordReader:
     types: tuple[tuple[str, Any], ...] = ()
-    """What the caller says of some features."""
+    """The types the caller declared."""
     compression: Compression | None = None
     columns: tuple[str, ...] | None = None
     unit_bytes: int = 0
 
-    def blocks(self, file: File) -> Iterator[Block]:
-        shapes = Shapes(dict(self.types))
-        decoder = Decoder()
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        shapes = FeatureShapes(dict(self.types))
+        decoder = ExampleDecoder()
         done = 0
         with (
-            decoding(file, "TFRecords of tf.train.Example"),
+            explain_decoding(file, "TFRecords of tf.train.Example"),
             file.open() if self.compression else file.stream() as opened,
         ):
-            found = records(Inflated(opened) if self.compression else opened)
+            found = read_records(InflatingReader(opened) if self.compression else opened)
             while True:
                 try:
-                    batch = _some(found)
-                    columns = self._columns(decoder.decode(batch), shapes, len(batch))
+                    batch = _take_batch(found)
+                    columns = self._make_columns(decoder.decode(batch), shapes, len(batch))
                 except MalformedExampleError as error:
-                    raise UnfitError(f"record {done + error.record}: {error.what}") from None
+                    raise InvalidContentError(f"record {done + error.record}: {error.what}") from None
                 except CorruptRecordError as error:
-                    raise UnfitError(str(error)) from None
+                    raise InvalidContentError(str(error)) from None
                 if not batch:
                     return
                 yield Block(columns, num_rows=len(batch))
                 done += len(batch)
 
-    def _columns(self, features: Mapping[str, Decoded], shapes: Shapes, num_rows: int) -> dict[str, Column]:
-        known = shapes.known(features)
+    def _make_columns(
+        self, features: Mapping[str, DecodedFeature], shapes: FeatureShapes, num_rows: int
+    ) -> dict[str, Column]:
+        known = shapes.feature_names(features)
         if self.columns is not None and {*self.columns} <= {*known}:
             known = [name for name in known if name in self.columns]
-        return {name: shapes.column(name, features.get(name), num_rows) for name in known}
+        return {name: shapes.make_column(name, features.get(name), num_rows) for name in known}
 
-    def num_rows(self, file: File) -> int | None:
+    def num_rows(self, file: InputFile) -> int | None:
         return None
 
-    def num_bytes(self, file: File) -> int | None:
+    def num_bytes(self, file: InputFile) -> int | None:
         return file.size
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> TFRecords | None:
+    def project_columns(self, columns: Sequence[str]) -> TFRecordReader | None:
         return replace(self, columns=tuple(columns))
 
 
-def _some(found: Iterator[bytes]) -> list[bytes]:
-    """The next records, until there are enough of them, or of their bytes."""
+def _take_batch(found: Iterator[bytes]) -> list[bytes]:
+    """The next records, up to a number of records or bytes."""
     batch: list[bytes] = []
     size = 0
     for data in islice(found, _RECORDS):
@@ -90,29 +92,29 @@ def _some(found: Iterator[bytes]) -> list[bytes]:
 
 
 @dataclass
-class Shapes:
-    """Which features are single values and which are lists: what was said, or what was seen first."""
+class FeatureShapes:
+    """Which features are single values and which are lists: as declared, or as first seen."""
 
     types: dict[str, Any]
     lists: dict[str, bool] = field(default_factory=dict)
 
-    def known(self, features: Mapping[str, Decoded]) -> list[str]:
+    def feature_names(self, features: Mapping[str, DecodedFeature]) -> list[str]:
         return sorted({*features, *self.types})
 
-    def column(self, name: str, feature: Decoded | None, num_rows: int) -> Column:
+    def make_column(self, name: str, feature: DecodedFeature | None, num_rows: int) -> Column:
         if feature is None:
             return pa.chunked_array([pa.nulls(num_rows, self.types[name])])
         listed = self._is_list(name, feature)
-        made = _lists(feature) if listed else _singles(feature)
+        made = _list_column(feature) if listed else _single_value_column(feature)
         kind = self.types.get(name)
         if kind is None:
             return made
         try:
             return pa.chunked_array([made if isinstance(made, pa.Array) else pa.array(made)]).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UnfitError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
+            raise InvalidContentError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
 
-    def _is_list(self, name: str, feature: Decoded) -> bool:
+    def _is_list(self, name: str, feature: DecodedFeature) -> bool:
         several = feature.counts > 1
         if name in self.types:
             listed = bool(pa.types.is_list(self.types[name]) or pa.types.is_large_list(self.types[name]))
@@ -128,7 +130,7 @@ class Shapes:
         return listed
 
 
-def _singles(feature: Decoded) -> Column:
+def _single_value_column(feature: DecodedFeature) -> Column:
     there = feature.counts == 1
     if feature.kind == "bytes":
         values: list[bytes | None] = [None] * len(there)
@@ -142,7 +144,7 @@ def _singles(feature: Decoded) -> Column:
     return pa.array(spread, _TYPES[feature.kind], mask=~there)
 
 
-def _lists(feature: Decoded) -> Column:
+def _list_column(feature: DecodedFeature) -> Column:
     ends = np.cumsum(np.maximum(feature.counts, 0))
     offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
     mask = pa.array(feature.counts < 0) if (feature.counts < 0).any() else None

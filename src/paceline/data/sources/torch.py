@@ -1,4 +1,4 @@
-"""Datasets of torch: those with an index a range of items at a time, those that are iterated as a whole."""
+"""Torch datasets: indexed ones a range of items at a time, iterable ones as a whole."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from typing import Any
 from paceline.data.block import ITEM, Block, Schema, column_of
 from paceline.data.expressions import Expr
 from paceline.data.source import Unit
-from paceline.data.sources.held import Held
+from paceline.data.sources.shared_object import SharedObject
 
 _UNIT_ITEMS = 256
-_MOST_UNITS = 10_000
-_FEWEST_UNITS = 16
+_MAX_UNITS = 10_000
+_MIN_UNITS = 16
 _BLOCK_ITEMS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class TorchItems:
+class TorchSource:
     """The source of `from_torch`."""
 
     name: str
-    dataset: Held
+    dataset: SharedObject
     num_items: int | None
-    """None: it can only be iterated."""
+    """None: iterable only."""
     spread: bool = False
-    """What an item is made of becomes columns; else the item is the column."""
+    """The parts of an item become columns; otherwise the item is one column."""
     num_units: int | None = None
 
     def units(self) -> Sequence[Unit]:
         if self.num_items is None:
-            return [Stream(self.name, self.dataset, self.spread)]
+            return [TorchStreamUnit(self.name, self.dataset, self.spread)]
         if self.num_units is not None:
             number = self.num_units
         else:
-            number = min(max(-(-self.num_items // _UNIT_ITEMS), _FEWEST_UNITS), _MOST_UNITS)
+            number = min(max(-(-self.num_items // _UNIT_ITEMS), _MIN_UNITS), _MAX_UNITS)
         number = min(number, self.num_items)
         edges = [self.num_items * index // number for index in range(number + 1)] if number else []
-        return [Items(self.name, self.dataset, begin, end, self.spread) for begin, end in pairwise(edges)]
+        return [TorchRangeUnit(self.name, self.dataset, begin, end, self.spread) for begin, end in pairwise(edges)]
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
-    def pruned(self, predicate: Expr) -> None:
+    def prune_units(self, predicate: Expr) -> None:
         return None
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
-    """A unit: the items from `begin` to `end`."""
+class TorchRangeUnit:
+    """The items from `begin` to `end`."""
 
     source: str
-    dataset: Held
+    dataset: SharedObject
     begin: int
     end: int
     spread: bool
@@ -74,10 +74,10 @@ class Items:
         dataset = self.dataset.get()
         for first in range(self.begin, self.end, _BLOCK_ITEMS):
             indices = [*range(first, min(first + _BLOCK_ITEMS, self.end))]
-            yield block_of_items(_fetched(dataset, indices, self.dataset.name), self.spread)
+            yield items_to_block(_fetch_items(dataset, indices, self.dataset.name), self.spread)
 
 
-def _fetched(dataset: Any, indices: list[int], name: str) -> list[Any]:
+def _fetch_items(dataset: Any, indices: list[int], name: str) -> list[Any]:
     many = getattr(dataset, "__getitems__", None)
     index = indices[0]
     try:
@@ -97,11 +97,11 @@ def _fetched(dataset: Any, indices: list[int], name: str) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
-    """A unit: all that an iterable gives."""
+class TorchStreamUnit:
+    """All items of an iterable."""
 
     name: str
-    dataset: Held
+    dataset: SharedObject
     spread: bool
     num_rows: int | None = None
     num_bytes: int | None = None
@@ -109,11 +109,11 @@ class Stream:
     def read(self) -> Iterator[Block]:
         items = iter(self.dataset.get())
         while part := list(islice(items, _BLOCK_ITEMS)):
-            yield block_of_items(part, self.spread)
+            yield items_to_block(part, self.spread)
 
 
-def block_of_items(items: Sequence[Any], spread: bool) -> Block:
-    """Rows of items. Spread, a dict gives columns by its keys, a named tuple by its fields, a tuple by its places."""
+def items_to_block(items: Sequence[Any], spread: bool) -> Block:
+    """Make rows of items. With `spread`, columns are dict keys, named tuple fields, or tuple positions."""
     first = items[0]
     if spread and isinstance(first, Mapping):
         return Block.from_rows(items)

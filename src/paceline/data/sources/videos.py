@@ -1,6 +1,6 @@
-"""Video files: one row for each frame, decoded by PyAV as it is asked for.
+"""Video files: one row per frame, decoded by PyAV on demand.
 
-Of a file that was cut off the frames up to there come, where its format can be played without its end.
+A truncated file yields the frames up to the cut, if its format can be played without its end.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ from typing import Any
 
 import numpy as np
 
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema
-from paceline.data.files import File
-from paceline.data.sources.media import UnfitError, decoding, needed
+from paceline.data.files import InputFile
+from paceline.data.sources.media import InvalidContentError, explain_decoding, import_required
 
 EXTENSIONS = ("mp4", "mkv", "mov", "avi", "wmv", "flv", "webm", "m4v", "3gp", "mpeg", "mpg")
 
 
 @dataclass(frozen=True)
-class Videos:
+class VideoReader:
     include_timestamps: bool
     unit_bytes: int = 0
 
-    def blocks(self, file: File) -> Iterator[Block]:
-        av = needed("av", "read_videos", "video")
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        av = import_required("av", "read_videos", "video")
         index = 0
-        with decoding(file, "video"), file.open() as opened:
+        with explain_decoding(file, "video"), file.open() as opened:
             try:
-                with av.open(_Seekable(opened), mode="r") as container:
+                with av.open(_FFmpegFile(opened), mode="r") as container:
                     if not container.streams.video:
-                        raise UnfitError("there is no video in it")
+                        raise InvalidContentError("there is no video in it")
                     stream = container.streams.video[0]
                     for frame in container.decode(stream):
-                        yield self._row(frame, index)
+                        yield self._frame_block(frame, index)
                         index += 1
             except av.FFmpegError as error:
-                raise UnfitError(f"after {index} frames: {error.strerror or in_short(error)}") from error
+                raise InvalidContentError(
+                    f"after {index} frames: {error.strerror or summarize_error(error)}"
+                ) from error
 
-    def _row(self, frame: Any, index: int) -> Block:
+    def _frame_block(self, frame: Any, index: int) -> Block:
         columns = {"frame": frame.to_ndarray(format="rgb24")[None], "frame_index": np.array([index])}
         if self.include_timestamps:
             begin = float(frame.time) if frame.time is not None else np.nan
@@ -47,21 +49,21 @@ class Videos:
             columns["frame_timestamp"] = np.array([[begin, begin + lasts]])
         return Block(columns)
 
-    def num_rows(self, file: File) -> int | None:
+    def num_rows(self, file: InputFile) -> int | None:
         return None
 
-    def num_bytes(self, file: File) -> int | None:
+    def num_bytes(self, file: InputFile) -> int | None:
         return None
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> None:
+    def project_columns(self, columns: Sequence[str]) -> None:
         return None
 
 
-class _Seekable:
-    """What FFmpeg asks of a file, answered by Arrow's: it wants `seek` to tell the place."""
+class _FFmpegFile:
+    """Adapts Arrow's file to FFmpeg, which needs `seek` to return the position."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.tell = file.read, file.tell

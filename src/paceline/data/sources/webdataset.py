@@ -1,7 +1,7 @@
-"""Tar files of WebDataset: the files of one sample stand one after the other and differ in what follows the first dot.
+"""WebDataset tar files: the files of a sample are consecutive and differ only after the first dot.
 
-`000123.jpg`, `000123.cls` are a row with the key `000123` and the columns `jpg` and `cls`. What is pickled in such
-files (`pyd`, `pkl`, `pickle`, `pt`, `pth`) stays bytes: to unpickle is to run what whoever made the file wrote.
+`000123.jpg`, `000123.cls` are a row with the key `000123` and the columns `jpg` and `cls`. Pickled members (`pyd`,
+`pkl`, `pickle`, `pt`, `pth`) stay bytes: unpickling would run code chosen by whoever made the file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from paceline._storage.trouble import in_short
+from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema
-from paceline.data.files import File
+from paceline.data.files import InputFile
 from paceline.data.sources import images
-from paceline.data.sources.media import UnfitError, decoding, needed
+from paceline.data.sources.media import InvalidContentError, explain_decoding, import_required
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
 Sample = dict[str, Any]
 Matches = Sequence[str] | Callable[[str], bool] | None
-"""Patterns, or a function that says yes or no; None: all."""
+"""Patterns, or a predicate; None: all."""
 
 _PARTS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _ROWS = 64
@@ -41,7 +41,7 @@ NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 
 
 @dataclass(frozen=True)
-class TarSamples:
+class WebDatasetReader:
     decoder: bool | str | Callable[[Sample], Sample] | Sequence[Any] | None = True
     suffixes: Matches = None
     fileselect: Matches = None
@@ -50,69 +50,71 @@ class TarSamples:
     columns: tuple[str, ...] | None = None
     unit_bytes: int = 0
 
-    def blocks(self, file: File) -> Iterator[Block]:
-        with decoding(file, "a tar file of samples"), file.stream() as stream:
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        with explain_decoding(file, "a tar file of samples"), file.stream() as stream:
             held: list[Sample] = []
             size = 0
-            for sample in samples(self._named(members(stream)), self.suffixes):
+            for sample in group_samples(self._select_members(read_members(stream)), self.suffixes):
                 held.append(sample)
                 size += sum(len(value) for value in sample.values())
                 if len(held) == _ROWS or size >= _BLOCK_BYTES:
-                    yield self._block(file, held)
+                    yield self._make_block(file, held)
                     held, size = [], 0
             if held:
-                yield self._block(file, held)
+                yield self._make_block(file, held)
 
-    def _block(self, file: File, held: Sequence[Sample]) -> Block:
+    def _make_block(self, file: InputFile, held: Sequence[Sample]) -> Block:
         there = {"__url__", *(suffix for sample in held for suffix in sample)}
         if self.columns is not None and {*self.columns} <= there:
             wanted = {"__key__", *self.columns}
             held = [{name: sample[name] for name in sample if name in wanted} for sample in held]
-        return Block.from_rows([self._decoded({"__url__": str(file), **sample}) for sample in held])
+        return Block.from_rows([self._decode_sample({"__url__": str(file), **sample}) for sample in held])
 
-    def _named(self, found: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    def _select_members(self, found: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
         renames = [] if self.filerename is None else self.filerename
         for name, content in found:
             for rename in [renames] if callable(renames) else renames:
                 name = rename(name)
-            if _wanted(name, self.fileselect):
+            if _is_wanted(name, self.fileselect):
                 yield name, content
 
-    def _decoded(self, sample: Sample) -> Sample:
+    def _decode_sample(self, sample: Sample) -> Sample:
         steps: Sequence[Any] = self.decoder if isinstance(self.decoder, list | tuple) else [self.decoder]
         for step in steps:
             if step is None or step is False:
                 continue
-            sample = step(sample) if callable(step) else decoded(sample, step)
+            sample = step(sample) if callable(step) else decode_sample(sample, step)
             if not isinstance(sample, dict):
                 raise TypeError(f"decoder gave a {type(sample).__name__} for a sample: it must give a dict")
         if self.expand_json and "json" in sample:
             fields = sample["json"]
             fields = json.loads(fields) if isinstance(fields, bytes) else fields
             if not isinstance(fields, dict):
-                raise UnfitError(f"sample {sample['__key__']!r}: its json is no object, so it has no fields to expand")
+                raise InvalidContentError(
+                    f"sample {sample['__key__']!r}: its json is no object, so it has no fields to expand"
+                )
             sample = {**sample, **fields}
         return sample
 
-    def num_rows(self, file: File) -> int | None:
+    def num_rows(self, file: InputFile) -> int | None:
         return None
 
-    def num_bytes(self, file: File) -> int | None:
+    def num_bytes(self, file: InputFile) -> int | None:
         return file.size
 
     def schema(self) -> Schema | None:
         return None
 
-    def projected(self, columns: Sequence[str]) -> TarSamples | None:
-        known = self.decoder is None or isinstance(self.decoder, bool | str)  # one of the user's may look at anything
+    def project_columns(self, columns: Sequence[str]) -> WebDatasetReader | None:
+        known = self.decoder is None or isinstance(self.decoder, bool | str)  # a user's decoder may use any column
         return replace(self, columns=tuple(columns)) if known and not self.expand_json else None
 
 
 # Samples
 
 
-def samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Iterator[Sample]:
-    """Files with one key, one after the other, are a sample. Files without a dot in their name are passed over."""
+def group_samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Iterator[Sample]:
+    """Group consecutive files with the same key into samples. Files without a dot in their name are ignored."""
     sample: Sample = {}
     for name, content in found:
         parts = _PARTS.match(name)
@@ -125,14 +127,14 @@ def samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Ite
         if not sample:
             sample = {"__key__": key}
         if suffix in sample:
-            raise UnfitError(f"sample {key!r} has two files that end in .{suffix}")
-        if _wanted(suffix, suffixes):
+            raise InvalidContentError(f"sample {key!r} has two files that end in .{suffix}")
+        if _is_wanted(suffix, suffixes):
             sample[suffix] = content
     if sample:
         yield sample
 
 
-def _wanted(name: str, matches: Matches) -> bool:
+def _is_wanted(name: str, matches: Matches) -> bool:
     if matches is None:
         return True
     if callable(matches):
@@ -140,31 +142,31 @@ def _wanted(name: str, matches: Matches) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern) for pattern in matches)
 
 
-def decoded(sample: Sample, how: bool | str = True) -> Sample:
-    """Each file of a sample by the end of its name. `how="PIL"` leaves images as Pillow's."""
+def decode_sample(sample: Sample, how: bool | str = True) -> Sample:
+    """Decode each file of a sample by its extension. `how="PIL"` keeps images as Pillow images."""
     made = {}
     for suffix, content in sample.items():
         if suffix.startswith("__") or not isinstance(content, bytes):
             made[suffix] = content
             continue
         try:
-            made[suffix] = _value(suffix.rpartition(".")[2].lower(), content, how)
+            made[suffix] = _decode_value(suffix.rpartition(".")[2].lower(), content, how)
         except ImportError:
             raise
         except (ValueError, TypeError, OSError, EOFError, UnicodeDecodeError) as error:
-            raise UnfitError(
-                f"sample {sample.get('__key__')!r}: its .{suffix} cannot be decoded: {in_short(error)}"
+            raise InvalidContentError(
+                f"sample {sample.get('__key__')!r}: its .{suffix} cannot be decoded: {summarize_error(error)}"
             ) from error
     return made
 
 
-def _value(kind: str, content: bytes, how: bool | str) -> Any:
+def _decode_value(kind: str, content: bytes, how: bool | str) -> Any:
     if kind in IMAGES:
         if how == "PIL":
-            image = needed("PIL.Image", "decoding images", "images").open(io.BytesIO(content))
+            image = import_required("PIL.Image", "decoding images", "images").open(io.BytesIO(content))
             image.load()
             return image
-        return images.decoded(content)
+        return images.decode_image(content)
     if kind in TEXTS:
         return content.decode()
     if kind in NUMBERS:
@@ -179,16 +181,16 @@ def _value(kind: str, content: bytes, how: bool | str) -> Any:
 # Tar files
 
 
-class _Header(tarfile.TarInfo):
-    """Python's reader takes a damaged or missing header for the end of the file: here it is an error."""
+class _StrictTarInfo(tarfile.TarInfo):
+    """Raises on a damaged or missing header, which Python's reader takes for the end of the file."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
         if not buf:
             raise tarfile.ReadError("it ends without the mark of its end: it is empty, was cut off or is not finished")
         if len(buf) < tarfile.BLOCKSIZE:
             raise tarfile.ReadError("it ends within the header of a file: it was cut off")
-        if not any(buf):  # the mark of its end
+        if not any(buf):  # the end-of-archive marker
             return super().frombuf(buf, encoding, errors)
         try:
             return super().frombuf(buf, encoding, errors)
@@ -196,19 +198,19 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(f"the header of a file is damaged: {error}") from None
 
 
-def members(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files in a tar file, packed or not, in their order."""
+def read_members(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of the files in a tar file, compressed or not, in order."""
     name = ""
     try:
-        with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Header) as archive:
+        with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictTarInfo) as archive:
             for info in archive:
                 if info.isreg():
                     name = info.name
                     opened = archive.extractfile(info)
-                    assert opened is not None  # a regular file has content
+                    assert opened is not None  # regular files have content
                     content = opened.read()
                     if len(content) < info.size:
                         raise tarfile.ReadError(f"it ends within {name!r}: it was cut off")
                     yield name, content
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UnfitError(f"{in_short(error)}{f' (after {name!r})' * bool(name)}") from error
+        raise InvalidContentError(f"{summarize_error(error)}{f' (after {name!r})' * bool(name)}") from error

@@ -1,1 +1,1 @@
-"""One module for each kind of transform: over batches, over rows, over columns, and by the number of a row."""
+"""One module per kind of transform: on batches, on rows, on columns, and by row number."""

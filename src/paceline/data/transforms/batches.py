@@ -1,4 +1,4 @@
-"""Over batches: `map_batches` and `add_column`."""
+"""Transforms of batches: `map_batches` and `add_column`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from paceline.data.block import BatchFormat, Block
-from paceline.data.transforms.calls import Calls, UserTransform, defined_at
+from paceline.data.transforms.user_calls import UnitCalls, UserTransform, definition_note
 
-_AT_HAND = 1 << 20
-"""So many bytes stay close to the processor while a function goes over them again and again."""
-_LEAST_ROWS = 4096
+_CACHE_BYTES = 1 << 20
+"""Data of this size stays in the processor's cache while a function passes over it repeatedly."""
+_MIN_ROWS = 4096
 """Fewer rows at a time would not be worth the call."""
 
 AnyFormat = Literal["default", "numpy", "pandas", "pyarrow"] | None
 
 
-def format_named(name: AnyFormat) -> BatchFormat:
-    """The format that a `batch_format` asks for; None is that of the blocks, Arrow's."""
+def parse_batch_format(name: AnyFormat) -> BatchFormat:
+    """Parse a `batch_format` argument; None is the format of the blocks, Arrow."""
     if name is None:
         return "pyarrow"
     if name == "default":
@@ -30,8 +30,8 @@ def format_named(name: AnyFormat) -> BatchFormat:
     return name
 
 
-def batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[tuple[int, Block]]:
-    """Rows in batches of that size, each with the number of its first row; None: as the blocks are."""
+def split_batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[tuple[int, Block]]:
+    """Yield batches of `batch_size` rows, each with the number of its first row; None: the blocks as they are."""
     held: list[Block] = []
     num_held = first = 0
     for block in blocks:
@@ -53,18 +53,18 @@ def batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[tuple[i
         yield first, Block.concat(held)
 
 
-def pieces(block: Block) -> Iterator[tuple[int, Block]]:
-    """The rows of a block that may be cut anywhere, in pieces that fit a processor's cache, with their first rows.
+def split_for_cache(block: Block) -> Iterator[tuple[int, Block]]:
+    """Split a block into pieces that fit the processor's cache, each with its first row. Any cut must be allowed.
 
-    To stack 32 columns of 62,500 numbers takes two and a half times as long in one piece as in eight.
+    Stacking 32 columns of 62,500 numbers takes 2.5 times as long in one piece as in eight.
     """
-    each = max(_LEAST_ROWS, _AT_HAND * block.num_rows // max(block.nbytes, 1))
+    each = max(_MIN_ROWS, _CACHE_BYTES * block.num_rows // max(block.nbytes, 1))
     for first in range(0, block.num_rows, each):
         yield first, block.slice(first, first + each)
 
 
-def batch_of(block: Block, batch_format: BatchFormat, *, writable: bool) -> Any:
-    """The rows as the user's function sees them; what it may write to is nobody else's."""
+def make_batch(block: Block, batch_format: BatchFormat, *, writable: bool) -> Any:
+    """The rows as the user's function sees them; a writable batch is not shared with anybody."""
     if batch_format != "numpy":
         return block.to_batch(batch_format)
     seen = block.to_numpy()
@@ -85,46 +85,48 @@ class MapBatches(UserTransform):
 
     METHOD = "map_batches"
 
-    def run(self, blocks: Iterator[Block], calls: Calls) -> Iterator[Block]:
+    def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         writes = not self.zero_copy
 
         def results(block: Block) -> Iterator[Any]:
             nonlocal writes
             try:
-                given = calls.fn(batch_of(block, self.batch_format, writable=writes))
+                given = calls.fn(make_batch(block, self.batch_format, writable=writes))
             except ValueError as error:
                 if writes or "read-only" not in str(error):
                     raise
-                writes = True  # Nothing was changed, so it can be called again, with a batch of its own.
-                given = calls.fn(batch_of(block, self.batch_format, writable=True))
+                writes = True  # Nothing was changed, so it can be called again, with its own batch.
+                given = calls.fn(make_batch(block, self.batch_format, writable=True))
             if isinstance(given, Iterator):
                 yield from given
             else:
                 yield given
 
-        for first, block in batches(blocks, self.batch_size):
+        for first, block in split_batches(blocks, self.batch_size):
             if self.batch_size is not None or self.call.on_error == "skip":
-                for given in calls.over_batch(block, first, results):
-                    yield self._block(given)
+                for given in calls.call_batch(block, first, results):
+                    yield self._to_block(given)
                 continue
             made = [
-                self._block(given)
-                for offset, piece in pieces(block)
-                for given in calls.over_batch(piece, first + offset, results)
+                self._to_block(given)
+                for offset, piece in split_for_cache(block)
+                for given in calls.call_batch(piece, first + offset, results)
             ]
             yield from made if len(made) < 2 else [Block.concat(made)]
 
-    def _block(self, given: Any) -> Block:
+    def _to_block(self, given: Any) -> Block:
         try:
             return Block.from_batch(given)
         except (TypeError, ValueError) as error:
             forgot = "\n\nhint: does the function return its batch?" if given is None else ""
-            raise type(error)(f"{self.name} gave what is no batch: {error}{forgot}{defined_at(self.call.fn)}") from None
+            raise type(error)(
+                f"{self.name} gave what is no batch: {error}{forgot}{definition_note(self.call.fn)}"
+            ) from None
 
 
 @dataclass(frozen=True)
 class AddColumn(UserTransform):
-    """One more column, which a function makes of a batch."""
+    """Adds a column that a function computes from a batch."""
 
     column: str
     batch_format: BatchFormat = "pandas"
@@ -139,23 +141,23 @@ class AddColumn(UserTransform):
     def keeps_rows(self) -> bool:
         return self.call.on_error == "raise"
 
-    def run(self, blocks: Iterator[Block], calls: Calls) -> Iterator[Block]:
+    def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         def results(block: Block) -> Iterator[tuple[Block, Any]]:
-            yield block, calls.fn(batch_of(block, self.batch_format, writable=True))
+            yield block, calls.fn(make_batch(block, self.batch_format, writable=True))
 
-        for first, block in batches(blocks, None):
-            for part, values in calls.over_batch(block, first, results):
-                yield self._with(part, values)
+        for first, block in split_batches(blocks, None):
+            for part, values in calls.call_batch(block, first, results):
+                yield self._with_values(part, values)
 
-    def _with(self, block: Block, values: Any) -> Block:
+    def _with_values(self, block: Block, values: Any) -> Block:
         if values is None or isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             raise TypeError(
                 f"{self.name} must give a value for each row, as an array, a series or a list; "
-                f"it gave {type(values).__name__}{defined_at(self.call.fn)}"
+                f"it gave {type(values).__name__}{definition_note(self.call.fn)}"
             )
         if len(values) != block.num_rows:
             raise ValueError(
                 f"{self.name} must give a value for each row: it gave {len(values)} for {block.num_rows} rows"
-                f"{defined_at(self.call.fn)}"
+                f"{definition_note(self.call.fn)}"
             )
         return block.with_column(self.column, values)

@@ -1,4 +1,4 @@
-"""Over columns: what needs no function of the user, and can be looked into."""
+"""Transforms of columns: they need no user function, so the planner can inspect them."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block
-from paceline.data.expressions import Expr, values_of
-from paceline.data.transform import Scope, Transform
+from paceline.data.expressions import Expr, evaluate_column
+from paceline.data.transform import Transform, TransformScope
 
 
 @dataclass(frozen=True)
-class _OverColumns(Transform):
-    """A block at a time, and rows stay what they are."""
+class _ColumnTransform(Transform):
+    """Transforms one block at a time, and keeps all rows."""
 
     @property
     def keeps_rows(self) -> bool:
         return True
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        # A block without rows may be without columns too, and there is nothing to select from.
-        return (self.changed(block) if block.columns or block.num_rows else block for block in blocks)
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        # A block without rows may have no columns to select from.
+        return (self.transform_block(block) if block.columns or block.num_rows else block for block in blocks)
 
-    def changed(self, block: Block) -> Block:
+    def transform_block(self, block: Block) -> Block:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Select(_OverColumns):
+class SelectColumns(_ColumnTransform):
     columns: tuple[str, ...]
 
     @property
     def name(self) -> str:
         return f"select_columns({list(self.columns)!r})"
 
-    def changed(self, block: Block) -> Block:
+    def transform_block(self, block: Block) -> Block:
         return block.select(self.columns)
 
 
 @dataclass(frozen=True)
-class Drop(_OverColumns):
+class DropColumns(_ColumnTransform):
     columns: tuple[str, ...]
 
     @property
     def name(self) -> str:
         return f"drop_columns({list(self.columns)!r})"
 
-    def changed(self, block: Block) -> Block:
+    def transform_block(self, block: Block) -> Block:
         return block.drop(self.columns)
 
 
 @dataclass(frozen=True)
-class Rename(_OverColumns):
+class RenameColumns(_ColumnTransform):
     pairs: tuple[tuple[str, str], ...]
     """Old name, new name."""
 
@@ -66,13 +66,13 @@ class Rename(_OverColumns):
     def names(self) -> Mapping[str, str]:
         return dict(self.pairs)
 
-    def changed(self, block: Block) -> Block:
+    def transform_block(self, block: Block) -> Block:
         return block.rename(self.names)
 
 
 @dataclass(frozen=True)
-class RenameAll(_OverColumns):
-    """New names for all columns, in their order."""
+class RenameAllColumns(_ColumnTransform):
+    """New names for all columns, in order."""
 
     columns: tuple[str, ...]
 
@@ -80,7 +80,7 @@ class RenameAll(_OverColumns):
     def name(self) -> str:
         return f"rename_columns({list(self.columns)!r})"
 
-    def changed(self, block: Block) -> Block:
+    def transform_block(self, block: Block) -> Block:
         if len(self.columns) != len(block.columns):
             raise ValueError(
                 f"{self.name} has {len(self.columns)} names for {len(block.columns)} columns: "
@@ -90,7 +90,7 @@ class RenameAll(_OverColumns):
 
 
 @dataclass(frozen=True)
-class WithColumn(_OverColumns):
+class WithColumn(_ColumnTransform):
     column: str
     expr: Expr
 
@@ -98,12 +98,12 @@ class WithColumn(_OverColumns):
     def name(self) -> str:
         return f"with_column({self.column!r}, {self.expr!r})"
 
-    def changed(self, block: Block) -> Block:
-        return block.with_column(self.column, values_of(self.expr, block))
+    def transform_block(self, block: Block) -> Block:
+        return block.with_column(self.column, evaluate_column(self.expr, block))
 
 
 @dataclass(frozen=True)
-class Where(Transform):
+class FilterExpression(Transform):
     """`filter` with an expression."""
 
     expr: Expr
@@ -112,12 +112,12 @@ class Where(Transform):
     def name(self) -> str:
         return f"filter({self.expr!r})"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:
-            yield self._kept(block) if block.num_rows else block
+            yield self._filter_block(block) if block.num_rows else block
 
-    def _kept(self, block: Block) -> Block:
-        holds = values_of(self.expr, block)
+    def _filter_block(self, block: Block) -> Block:
+        holds = evaluate_column(self.expr, block)
         if not pa.types.is_boolean(holds.type):
             raise TypeError(f"{self.name} gives {holds.type} for a row: a filter needs true or false")
         mask = pc.fill_null(holds, False).to_numpy()

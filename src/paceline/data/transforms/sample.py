@@ -1,4 +1,4 @@
-"""Rows by their number: a sample of them, and the first ones of each unit."""
+"""Transforms by row number: a random sample, and the first rows of each unit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import xxhash
 
 from paceline.data.block import Block
-from paceline.data.order import hashed
-from paceline.data.transform import Scope, Transform
+from paceline.data.shuffle_order import hash_indices
+from paceline.data.transform import Transform, TransformScope
 
 
 @dataclass(frozen=True)
 class RandomSample(Transform):
-    """Each row with the same chance, by a hash of its number in its unit: the same rows every time."""
+    """Keeps each row with the same probability, by a hash of its number in its unit: the same rows every time."""
 
     fraction: float
     seed: int
@@ -24,20 +24,20 @@ class RandomSample(Transform):
     def name(self) -> str:
         return f"random_sample({self.fraction}, seed={self.seed})"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
-        return self._sampled(blocks, self.seed ^ xxhash.xxh3_64_intdigest(scope.unit.encode()))
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        return self._sample_blocks(blocks, self.seed ^ xxhash.xxh3_64_intdigest(scope.unit.encode()))
 
-    def _sampled(self, blocks: Iterator[Block], seed: int) -> Iterator[Block]:
+    def _sample_blocks(self, blocks: Iterator[Block], seed: int) -> Iterator[Block]:
         first = 0
         for block in blocks:
-            keys = hashed(np.arange(first, first + block.num_rows), seed)
+            keys = hash_indices(np.arange(first, first + block.num_rows), seed)
             first += block.num_rows
             yield block.take((keys / 2.0**64 < self.fraction).nonzero()[0])
 
 
 @dataclass(frozen=True)
 class LimitRows(Transform):
-    """Of each unit the first rows only: no unit is read further than a limit above all of them can ask for."""
+    """Keeps the first rows of each unit, so that no unit is read further than a global limit can need."""
 
     limit: int
 
@@ -45,7 +45,7 @@ class LimitRows(Transform):
     def name(self) -> str:
         return f"limit({self.limit}) of each unit"
 
-    def apply(self, blocks: Iterator[Block], scope: Scope) -> Iterator[Block]:
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         left = self.limit
         for block in blocks:
             yield block.slice(0, left)

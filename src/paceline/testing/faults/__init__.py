@@ -1,9 +1,10 @@
 """Faults for tests of scripts and of Paceline itself: see `Faults`, and docs/guides/testing.md.
 
-values      what is to go wrong, and `Faults`            moments   when: phases, and their passing
-plant       the seams that faults are planted in         fired     what has struck, in a file
-engine      workers and messages                         files     the disk
-worker      inside a worker                              acts      what is done to a process
+values      faults as values, and `Faults`               moments         when faults strike: phases
+plant       plants faults in a run's environment         strike_log      which faults have struck, in a file
+engine      faults of workers and messages               files           faults of the disk
+worker      faults inside a worker                       process_faults  what a fault does to its process
+wire        faults of messages, in one direction
 """
 
 from paceline.testing.faults.moments import PHASES, At

@@ -1,4 +1,4 @@
-"""A whole script with faults: python -m paceline.testing.faults --kill 1@upload:3 train.py its own arguments"""
+"""Run a script with faults: python -m paceline.testing.faults --kill 1@upload:3 train.py its own arguments"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0, metavar="N", help="workers killed at moments of the seed")
     for name in ("kill", "hang", "oom"):
-        parser.add_argument(f"--{name}", action="append", default=[], type=_moment, metavar="RANK@PHASE[:NUMBER]")
+        parser.add_argument(f"--{name}", action="append", default=[], type=_parse_moment, metavar="RANK@PHASE[:NUMBER]")
     parser.add_argument("--lose-driver", action="append", default=[], metavar="LINE|EVENT", help="run again to go on")
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)
@@ -30,13 +30,13 @@ def main(arguments: list[str]) -> None:
     faults = faults.kills(given.kills)
     print(f"paceline: faults: {faults}", file=sys.stderr)
     sys.argv[:] = [given.script, *given.args]
-    # As when it is run by itself: its neighbours can be imported.
+    # As when it runs by itself: it can import modules from its own directory.
     sys.path.insert(0, str(Path(given.script).resolve().parent))
     with faults.applied():
         runpy.run_path(given.script, run_name="__main__")
 
 
-def _moment(text: str) -> tuple[int, Any]:
+def _parse_moment(text: str) -> tuple[int, Any]:
     rank, at, moment = text.partition("@")
     phase, _, number = moment.partition(":")
     if not at or not rank.isdigit() or phase not in PHASES or (number and not number.isdigit()):

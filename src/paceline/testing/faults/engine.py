@@ -1,7 +1,8 @@
-"""An engine around another one, which strikes its workers and its messages.
+"""An engine wrapper that strikes workers and messages.
 
-Around processes it sends real signals, for what only the driver can see: the rest strikes inside the workers. Around
-the fake engine, whose workers are no processes, it does all of it, at the messages that show where a worker is.
+Around processes it sends real signals, for phases that only the driver can see; the other faults strike inside the
+workers. Around the fake engine, whose workers are not processes, it applies all faults, at the messages that show where
+a worker is.
 """
 
 from __future__ import annotations
@@ -14,97 +15,99 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from paceline._core.clock import Clock
-from paceline._engine.base import Engine, Group, Needs
+from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import (
-    Begin,
     CheckpointCommitted,
     FromWorker,
-    PreemptionTold,
+    PreemptionNoticeReceived,
     Reported,
     ToWorker,
+    WorkerInit,
     WorkerReady,
     WorkerReturned,
     WorkersStopped,
 )
 from paceline.testing.engine import FakeEngine
-from paceline.testing.faults import acts
-from paceline.testing.faults.fired import Fired
-from paceline.testing.faults.moments import DRIVERS_PHASES, Watch
+from paceline.testing.faults import process_faults
+from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule
+from paceline.testing.faults.strike_log import StrikeLog
 from paceline.testing.faults.values import (
-    Capacity,
+    CapacityFault,
     Faults,
-    Hang,
-    Kill,
-    OutOfMemory,
-    Preempt,
-    Timed,
+    HangFault,
+    KillFault,
+    OutOfMemoryFault,
+    PreemptFault,
+    TimedFault,
 )
-from paceline.testing.faults.wire import Wire, rank_of
+from paceline.testing.faults.wire import FaultyWire, find_rank
 
-Moments = Iterator[tuple[str, int]]
+MomentIterator = Iterator[tuple[str, int]]
 
 
 class FaultyEngine:
-    def __init__(self, inner: Engine, faults: Faults, fired: Fired, clock: Clock, lose: Callable[[], None]) -> None:
+    def __init__(self, inner: Engine, faults: Faults, fired: StrikeLog, clock: Clock, lose: Callable[[], None]) -> None:
         """`lose` ends the driver."""
         self._inner = inner
         self._clock = clock
-        self._lose = lose
+        self._lose_driver = lose
         self._fake = inner if isinstance(inner, FakeEngine) else None
-        timed = {i: f for i, f in enumerate(faults.all) if isinstance(f, Timed)}
-        self._watch = Watch({i: f for i, f in timed.items() if self._fake or _is_drivers(f)}, fired)
-        self._in = Wire(faults, fired, "in")
-        self._out = Wire(faults, fired, "out")
-        self._begins: dict[int, Begin] = {}
-        self._unseen: set[int] = set()
+        timed = {i: f for i, f in enumerate(faults.all) if isinstance(f, TimedFault)}
+        self._schedule = FaultSchedule({i: f for i, f in timed.items() if self._fake or _is_driver_fault(f)}, fired)
+        self._inbound = FaultyWire(faults, fired, "in")
+        self._outbound = FaultyWire(faults, fired, "out")
+        self._begins: dict[int, WorkerInit] = {}
+        self._unseen_ranks: set[int] = set()
         """Workers whose process is not known yet."""
-        self._mute: set[int] = set()
+        self._muted_ranks: set[int] = set()
         self._stopped: list[WorkersStopped] = []
-        self._later: deque[Timed] = deque()
-        self._ends: list[tuple[float, int, int]] = []
-        """When, in which attempt, which of the fake engine's workers is taken away."""
+        self._deferred_faults: deque[TimedFault] = deque()
+        self._pending_kills: list[tuple[float, int, int]] = []
+        """Pending kills of the fake engine's workers: when, in which attempt, which rank."""
         self._timers: list[threading.Timer] = []
-        self._room: int | None = None
+        self._capacity_limit: int | None = None
 
-    def capacity(self, needs: Needs, least: int, most: int) -> int:
+    def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         room = self._inner.capacity(needs, least, most)
-        return room if self._room is None else min(room, self._room)
+        return room if self._capacity_limit is None else min(room, self._capacity_limit)
 
     @property
     def waits(self) -> bool:
         return self._inner.waits
 
-    def start(self, group: Group) -> None:
-        self._out.clear()
-        self._mute.clear()
+    def start(self, group: WorkerGroupSpec) -> None:
+        self._outbound.clear()
+        self._muted_ranks.clear()
         self._begins = {spec.begin.rank: spec.begin for spec in group.workers}
-        self._unseen = set(self._begins)
+        self._unseen_ranks = set(self._begins)
         self._inner.start(group)
-        self._see_spawned()
+        self._check_spawned()
 
     def send(self, rank: int, message: ToWorker) -> None:
-        self._out.put(rank, message, self._clock.now())
-        self._pass_on()
+        self._outbound.put(rank, message, self._clock.now())
+        self._deliver()
 
     def stop(self, *, kill: bool) -> None:
         self._inner.stop(kill=kill)
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        while self._later:
-            self._strike(self._later.popleft())
-        for due, attempt, rank in self._ends:
+        while self._deferred_faults:
+            self._strike(self._deferred_faults.popleft())
+        for due, attempt, rank in self._pending_kills:
             if self._fake is not None and due <= self._clock.now() and self._begins[rank].attempt == attempt:
                 self._fake.kill(rank)
-        for message in self._inner.wait(self._patience(timeout_s)):
+        for message in self._inner.wait(self._next_timeout_s(timeout_s)):
             if isinstance(message, WorkersStopped):
                 self._stopped.append(message)
-            elif rank_of(message) not in self._mute and not self._struck_before(message):
-                self._in.put(rank_of(message), message, self._clock.now())
-                self._pass_all(rank_of(message), self._after(message))
-        self._see_spawned()
-        self._pass_on()
-        heard: list[FromWorker | WorkersStopped] = [message for _, message in self._in.arrived(self._clock.now())]
-        if self._in.is_empty:
+            elif find_rank(message) not in self._muted_ranks and not self._is_struck_before(message):
+                self._inbound.put(find_rank(message), message, self._clock.now())
+                self._pass_moments(find_rank(message), self._moments_after(message))
+        self._check_spawned()
+        self._deliver()
+        heard: list[FromWorker | WorkersStopped] = [
+            message for _, message in self._inbound.take_arrived(self._clock.now())
+        ]
+        if self._inbound.is_empty:
             heard += self._stopped
             self._stopped = []
         return heard
@@ -120,44 +123,44 @@ class FaultyEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def passed(self, phase: str, number: int | None) -> None:
-        """The driver is in a phase that concerns all ranks. From any thread."""
-        for fault in self._watch.due(phase, number, None):
+    def enter_phase(self, phase: str, number: int | None) -> None:
+        """The driver enters a phase that concerns all ranks. Callable from any thread."""
+        for fault in self._schedule.take_due(phase, number, None):
             if self._fake is not None:
-                # Its workers are generators of the driver's own thread, which strikes them when it next waits.
-                self._later.append(fault)
+                # Its workers are generators of the driver's own thread, which strikes them at its next wait.
+                self._deferred_faults.append(fault)
                 self._inner.wake()
             else:
                 self._strike(fault)
 
-    def _pass_all(self, rank: int, moments: Moments) -> bool:
-        """Let one rank pass moments; whether it was struck in one of them."""
-        due = [fault for phase, number in moments for fault in self._watch.due(phase, number, rank)]
+    def _pass_moments(self, rank: int, moments: MomentIterator) -> bool:
+        """Let one rank pass moments; return whether it was struck in one of them."""
+        due = [fault for phase, number in moments for fault in self._schedule.take_due(phase, number, rank)]
         for fault in due:
             self._strike(fault)
         return any(fault.rank == rank for fault in due)
 
-    def _see_spawned(self) -> None:
+    def _check_spawned(self) -> None:
         pid: Any = getattr(self._inner, "pid", None)
-        for rank in sorted(self._unseen):
+        for rank in sorted(self._unseen_ranks):
             if self._fake is not None:
-                self._unseen.discard(rank)
-                self._pass_all(rank, _before_ready(self._begins[rank]))
+                self._unseen_ranks.discard(rank)
+                self._pass_moments(rank, _moments_before_ready(self._begins[rank]))
             elif pid is None or pid(rank):
-                self._unseen.discard(rank)
-                self._pass_all(rank, iter([("spawn", self._begins[rank].attempt)]))
+                self._unseen_ranks.discard(rank)
+                self._pass_moments(rank, iter([("spawn", self._begins[rank].attempt)]))
 
-    def _struck_before(self, message: FromWorker) -> bool:
-        """Whether a worker that is no process died before it could say this."""
+    def _is_struck_before(self, message: FromWorker) -> bool:
+        """Whether a worker of the fake engine died before it could send this."""
         moments: list[tuple[str, int]] = []
         if isinstance(message, Reported):
             moments = [("report", message.seq)]
         elif isinstance(message, WorkerReturned):
             moments = [("exit", message.attempt)]
-        return self._pass_all(rank_of(message), iter(moments)) and self._fake is not None
+        return self._pass_moments(find_rank(message), iter(moments)) and self._fake is not None
 
-    def _after(self, message: FromWorker) -> Moments:
-        """Where a worker is once it has said this."""
+    def _moments_after(self, message: FromWorker) -> MomentIterator:
+        """Yield the moments a worker passes after it has sent this."""
         if isinstance(message, WorkerReady) and message.rank in self._begins:
             yield "step", self._begins[message.rank].first_seq + 1
             yield "data", 1
@@ -169,18 +172,18 @@ class FaultyEngine:
                 yield "snapshot", message.seq
                 yield "upload", message.seq
 
-    def _pass_on(self) -> None:
-        for rank, message in self._out.arrived(self._clock.now()):
+    def _deliver(self) -> None:
+        for rank, message in self._outbound.take_arrived(self._clock.now()):
             self._inner.send(rank, message)
             if isinstance(message, CheckpointCommitted):
-                self._pass_all(rank, iter([("step", message.record.seq + 1)]))
+                self._pass_moments(rank, iter([("step", message.record.seq + 1)]))
 
-    def _patience(self, timeout_s: float | None) -> float | None:
+    def _next_timeout_s(self, timeout_s: float | None) -> float | None:
         now = self._clock.now()
-        waits = [timeout_s, self._in.patience(now), self._out.patience(now)]
+        waits = [timeout_s, self._inbound.next_arrival_s(now), self._outbound.next_arrival_s(now)]
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _strike(self, fault: Timed) -> None:
+    def _strike(self, fault: TimedFault) -> None:
         if fault.at.delay_s and self._fake is None:
             timer = threading.Timer(fault.at.delay_s, self._strike_now, (fault,))
             timer.daemon = True
@@ -189,60 +192,60 @@ class FaultyEngine:
         else:
             self._strike_now(fault)
 
-    def _strike_now(self, fault: Timed) -> None:
+    def _strike_now(self, fault: TimedFault) -> None:
         match fault:
-            case Capacity(to=to):
-                self._room = to
+            case CapacityFault(to=to):
+                self._capacity_limit = to
             case _ if self._fake is not None:
                 self._strike_fake(self._fake, fault)
-            case Preempt(rank=None, deadline_s=deadline_s):
-                self._timers.append(acts.preempted(deadline_s))
-            case Kill(rank=rank) | OutOfMemory(rank=rank):
+            case PreemptFault(rank=None, deadline_s=deadline_s):
+                self._timers.append(process_faults.preempt_this_process(deadline_s))
+            case KillFault(rank=rank) | OutOfMemoryFault(rank=rank):
                 self._signal(rank, signal.SIGKILL)
-            case Hang(rank=rank):
+            case HangFault(rank=rank):
                 self._signal(rank, signal.SIGSTOP)
-            case Preempt(rank=int() as rank, deadline_s=deadline_s):
+            case PreemptFault(rank=int() as rank, deadline_s=deadline_s):
                 self._signal(rank, signal.SIGTERM)
                 timer = threading.Timer(deadline_s, self._signal, (rank, signal.SIGKILL))
                 timer.daemon = True
                 timer.start()
                 self._timers.append(timer)
-        if isinstance(fault, Kill) and fault.with_driver:
-            self._lose()
+        if isinstance(fault, KillFault) and fault.with_driver:
+            self._lose_driver()
 
-    def _strike_fake(self, fake: FakeEngine, fault: Timed) -> None:
+    def _strike_fake(self, fake: FakeEngine, fault: TimedFault) -> None:
         unheard = fault.at.phase in ("report", "exit")
         match fault:
-            case Kill(rank=rank):
+            case KillFault(rank=rank):
                 fake.kill(rank, unheard=unheard)
-            case OutOfMemory(rank=rank):
+            case OutOfMemoryFault(rank=rank):
                 fake.kill(rank, "memory", "out of memory: killed by the kernel", unheard=unheard)
-            case Hang(rank=rank):
-                self._mute.add(rank)
-            case Preempt(rank=rank, deadline_s=deadline_s):
+            case HangFault(rank=rank):
+                self._muted_ranks.add(rank)
+            case PreemptFault(rank=rank, deadline_s=deadline_s):
                 ranks = (rank,) if rank is not None else tuple(self._begins)
                 attempt = self._begins[ranks[0]].attempt
-                told = PreemptionTold(attempt, deadline_s, ranks, whole=rank is None)
-                self._in.put(ranks[0], told, self._clock.now())
-                self._ends += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
+                told = PreemptionNoticeReceived(attempt, deadline_s, ranks, includes_driver=rank is None)
+                self._inbound.put(ranks[0], told, self._clock.now())
+                self._pending_kills += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
 
     def _signal(self, rank: int, number: int) -> None:
         if (signalled := getattr(self._inner, "signal", None)) is not None:
-            signalled(rank, number)  # the process is on a machine of its own
+            signalled(rank, number)  # the process may be on another machine
             return
         pid = cast(Any, self._inner).pid(rank)
         if pid > 0:  # 0 would be our own process group.
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
-                pass  # It has ended by itself a moment before.
+                pass  # It ended by itself a moment before.
 
 
-def _is_drivers(fault: Timed) -> bool:
-    return fault.rank is None or fault.at.phase in DRIVERS_PHASES
+def _is_driver_fault(fault: TimedFault) -> bool:
+    return fault.rank is None or fault.at.phase in DRIVER_PHASES
 
 
-def _before_ready(begin: Begin) -> Moments:
+def _moments_before_ready(begin: WorkerInit) -> MomentIterator:
     yield "spawn", begin.attempt
     yield "import", begin.attempt
     yield "rendezvous", begin.attempt

@@ -1,7 +1,7 @@
-"""A disk that fails, is slow, stalls, or alters what was committed: it stands before the real one.
+"""A disk that fails, is slow, stalls, or corrupts what was committed: it wraps the real one.
 
-Every act on files passes here by its name and its paths, whatever acts there are; the last path of a call is the one
-that it changes. A write that fails at a byte is really made and then cut there.
+Every file operation passes through here with its name and paths, whatever operations there are; the last path of a call
+is the one it changes. A write that fails at a byte is really made and then cut there.
 """
 
 from __future__ import annotations
@@ -18,94 +18,94 @@ from typing import Any, cast
 
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import Files
-from paceline._storage.layout import MANIFEST
-from paceline.testing.faults.fired import Fired
-from paceline.testing.faults.values import Corrupt, Faults, WriteFault
+from paceline._storage.run_layout import MANIFEST
+from paceline.testing.faults.strike_log import StrikeLog
+from paceline.testing.faults.values import CorruptFault, Faults, WriteFault
 
-_NO_BYTES = frozenset({"make_dir", "rename", "sync_dir", "remove", "remove_tree"})
+_METADATA_ACTS = frozenset({"make_dir", "rename", "sync_dir", "remove", "remove_tree"})
 _NUMBER = re.compile(r"checkpoint_(\d+)")
 
 Act = Callable[..., Any]
-Passed = Callable[[str, Path], None]
-"""Told of each act before it is done, with the path that it changes."""
+ActListener = Callable[[str, Path], None]
+"""Called before each operation, with the path that it changes."""
 
 
-def faulty_files(inner: Files, faults: Faults, fired: Fired, root: Path, passed: Passed, sleep: Act) -> Files:
+def faulty_files(inner: Files, faults: Faults, fired: StrikeLog, root: Path, passed: ActListener, sleep: Act) -> Files:
     return cast(Files, _FaultyFiles(inner, WriteFaults(faults, fired, root, sleep), passed))
 
 
 class _FaultyFiles:
-    def __init__(self, inner: Files, faults: WriteFaults, passed: Passed) -> None:
+    def __init__(self, inner: Files, faults: WriteFaults, passed: ActListener) -> None:
         self._inner = inner
         self._faults = faults
-        self._passed = passed
+        self._on_act = passed
 
     def __getattr__(self, act: str) -> Act:
         if act.startswith("__"):
             raise AttributeError(act)
         inner: Act = getattr(self._inner, act)
 
-        def acting(*args: Any, **kwargs: Any) -> Any:
+        def act_with_faults(*args: Any, **kwargs: Any) -> Any:
             paths = [value for value in (*args, *kwargs.values()) if isinstance(value, Path)]
             if not paths:
                 return inner(*args, **kwargs)
-            self._passed(act, paths[-1])
-            return self._faults.met(act, paths[-1], lambda: inner(*args, **kwargs))
+            self._on_act(act, paths[-1])
+            return self._faults.perform(act, paths[-1], lambda: inner(*args, **kwargs))
 
-        return acting
+        return act_with_faults
 
 
 class WriteFaults:
-    """What befalls the writes of one process."""
+    """The write faults of one process."""
 
-    def __init__(self, faults: Faults, fired: Fired, root: Path, sleep: Act = time.sleep) -> None:
-        self._writes: Mapping[int, WriteFault] = _of_kind(faults, WriteFault)
-        self._corruptions: Mapping[int, Corrupt] = _of_kind(faults, Corrupt)
+    def __init__(self, faults: Faults, fired: StrikeLog, root: Path, sleep: Act = time.sleep) -> None:
+        self._writes: Mapping[int, WriteFault] = _select_faults(faults, WriteFault)
+        self._corruptions: Mapping[int, CorruptFault] = _select_faults(faults, CorruptFault)
         self._seed = faults.seed
         self._fired = fired
         self._root = root
         self._sleep = sleep
 
-    def met(self, act: str, path: Path, perform: Callable[[], Any]) -> Any:
-        """Perform an act on a path, with what befalls it."""
+    def perform(self, act: str, path: Path, perform: Callable[[], Any]) -> Any:
+        """Perform an operation on a path, with the faults that affect it."""
         cuts: dict[int, WriteFault] = {}
         for index, fault in self._writes.items():
-            if not self._concerns(fault, act, path):
+            if not self._is_affected(fault, act, path):
                 continue
             if fault.at_byte is not None:
                 cuts[index] = fault
             elif fault.times is None or self._fired.claim(index, fault.times):
-                self._befall(fault, path)
+                self._apply(fault, path)
         answer = perform()
         for index, fault in cuts.items():
-            if path.stat().st_size > cast(int, fault.at_byte) and self._claimed(index, fault):
+            if path.stat().st_size > cast(int, fault.at_byte) and self._claim(index, fault):
                 os.truncate(path, cast(int, fault.at_byte))
-                raise _error(fault, path)
+                raise _make_error(fault, path)
         for fault in self._writes.values():
-            if fault.bytes_per_s is not None and self._concerns(fault, act, path) and path.is_file():
+            if fault.bytes_per_s is not None and self._is_affected(fault, act, path) and path.is_file():
                 self._sleep(path.stat().st_size / fault.bytes_per_s)
         if act == "rename" and self._corruptions:
             self._corrupt(path)
         return answer
 
-    def _befall(self, fault: WriteFault, path: Path) -> None:
+    def _apply(self, fault: WriteFault, path: Path) -> None:
         if fault.error is not None:
-            raise _error(fault, path)
+            raise _make_error(fault, path)
         if fault.stall_s == float("inf"):
             threading.Event().wait()
         self._sleep(fault.stall_s if fault.stall_s is not None else fault.delay_s)
 
-    def _claimed(self, index: int, fault: WriteFault) -> bool:
+    def _claim(self, index: int, fault: WriteFault) -> bool:
         return fault.times is None or self._fired.claim(index, fault.times)
 
-    def _concerns(self, fault: WriteFault, act: str, path: Path) -> bool:
-        if fault.act != act if fault.act is not None else act in _NO_BYTES:
+    def _is_affected(self, fault: WriteFault, act: str, path: Path) -> bool:
+        if fault.act != act if fault.act is not None else act in _METADATA_ACTS:
             return False
         below = path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
         return fnmatch.fnmatch(below, fault.path) or fnmatch.fnmatch(path.name, fault.path)
 
     def _corrupt(self, path: Path) -> None:
-        """Where a rename has just brought a checkpoint into existence."""
+        """Corrupt a checkpoint that a rename has just committed."""
         directory = path.parent if path.name == MANIFEST else path
         if directory.parent != self._root or directory.name.startswith("."):
             return
@@ -117,11 +117,11 @@ class WriteFaults:
                 continue
             for entry in manifest.files:
                 if fnmatch.fnmatch(entry.path, fault.file):
-                    _alter(directory / entry.path, fault.how, random.Random(f"{self._seed} {entry.path}"))
+                    _corrupt_file(directory / entry.path, fault.how, random.Random(f"{self._seed} {entry.path}"))
 
 
-def phase_of(root: Path, act: str, path: Path) -> tuple[str, int | None] | None:
-    """The phase that an act of the driver on a path belongs to, and the report it is about."""
+def find_phase(root: Path, act: str, path: Path) -> tuple[str, int | None] | None:
+    """Return the phase of a driver operation on a path, and the report it concerns."""
     if not path.is_relative_to(root) or path == root:
         return None
     first, *rest = path.relative_to(root).parts
@@ -135,16 +135,16 @@ def phase_of(root: Path, act: str, path: Path) -> tuple[str, int | None] | None:
     return phase, int(number[1]) if number is not None else None
 
 
-def _of_kind(faults: Faults, kind: type[Any]) -> dict[int, Any]:
+def _select_faults(faults: Faults, kind: type[Any]) -> dict[int, Any]:
     return {index: fault for index, fault in enumerate(faults.all) if isinstance(fault, kind)}
 
 
-def _error(fault: WriteFault, path: Path) -> OSError:
+def _make_error(fault: WriteFault, path: Path) -> OSError:
     assert fault.error is not None
     return OSError(fault.error, os.strerror(fault.error), str(path))
 
 
-def _alter(path: Path, how: str, dice: random.Random) -> None:
+def _corrupt_file(path: Path, how: str, dice: random.Random) -> None:
     size = path.stat().st_size
     if how == "zero" or size == 0:
         os.truncate(path, 0)

@@ -1,6 +1,6 @@
-"""When a fault strikes: the phases of a run, and one passing of one of them. Pure.
+"""When a fault strikes: the phases of a run, and one occurrence of a phase. Pure.
 
-Wherever a run passes a moment, a `Watch` is told its phase and number, and answers with the faults that are due.
+Wherever a run passes a moment, a `FaultSchedule` receives its phase and number and returns the faults that are due.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from paceline.testing.faults.fired import Fired
-    from paceline.testing.faults.values import Timed
+    from paceline.testing.faults.strike_log import StrikeLog
+    from paceline.testing.faults.values import TimedFault
 
 Phase = Literal[
     "spawn",
@@ -31,34 +31,34 @@ Phase = Literal[
 ]
 
 PHASES: tuple[str, ...] = get_args(Phase)
-"""In the order in which an attempt comes to them.
+"""In the order in which an attempt reaches them.
 
-spawn       the process exists and has not begun
+spawn       the process exists but has not begun to run
 import      it unpickles the function
 rendezvous  the framework is being set up: a barrier of the backend, or just before the function is called
-restore     the function asks for the checkpoint to begin from, and there is one
-data        a batch is asked of a torch `DataLoader` or of a part of a dataset
-step        from one report's return to the next
-collective  a collective of `torch.distributed`, a gradient of DDP or `paceline.train.collective` is entered
-report      a report's line is in the worker's own file and not yet sent
+restore     the function requests the checkpoint to resume from, and there is one
+data        a batch is requested from a torch `DataLoader` or a dataset shard
+step        from the return of one report to the next report
+collective  a collective of `torch.distributed`, a DDP gradient or `paceline.train.collective` is entered
+report      a report is in the worker's own file but not yet sent
 snapshot    a state in memory is copied
-upload      each act on the files of a checkpoint that a worker stages
-commit      each act of the driver on the files of a checkpoint that comes to exist
-retention   each act of the driver on the files of a checkpoint that goes
-exit        the function has returned, and the driver has not heard of it
+upload      each operation of a worker on the files of a checkpoint that it stages
+commit      each operation of the driver on the files of a checkpoint that it commits
+retention   each operation of the driver on the files of a checkpoint that it deletes
+exit        the function has returned, but the driver does not know yet
 """
 
-DRIVERS_PHASES = frozenset({"spawn", "commit", "retention"})
+DRIVER_PHASES = frozenset({"spawn", "commit", "retention"})
 """Phases of a worker that only the driver can see."""
 
 
 @dataclass(frozen=True)
 class At:
-    """One passing of a moment: `At("upload", 3)` is the first act on the files of report 3.
+    """One occurrence of a moment: `At("upload", 3)` is the first operation on the files of report 3.
 
     `number` is that of the report in `step`, `report`, `snapshot`, `upload`, `commit` and `retention`, of the batch or
-    the collective in `data` and `collective`, and of the attempt in the others. None is whichever comes first.
-    `call` counts the passings, where a phase has many. `delay_s` is how long after it.
+    the collective in `data` and `collective`, and of the attempt in the others. None means whichever comes first.
+    `call` selects one of several occurrences in a phase. `delay_s` is the delay after it.
     """
 
     phase: Phase
@@ -81,10 +81,10 @@ class At:
 
 
 Moment = At | Phase | int | tuple[Phase, int]
-"""How a moment may be given: `"upload"`, `("upload", 3)`, `At("upload", 3, call=2)`; a number is that of a report."""
+"""How to specify a moment: `"upload"`, `("upload", 3)`, `At("upload", 3, call=2)`; an int is the number of a report."""
 
 
-def as_at(moment: Moment) -> At:
+def to_at(moment: Moment) -> At:
     match moment:
         case At():
             return moment
@@ -99,32 +99,32 @@ def as_at(moment: Moment) -> At:
     raise ValueError(f"at={moment!r} is no moment: use a phase, (phase, number), the number of a report, or At(...)")
 
 
-class Watch:
-    """Counts the moments that one process passes, and says which faults are due at each. Any thread may ask."""
+class FaultSchedule:
+    """Counts the moments that one process passes, and returns the faults due at each. Thread-safe."""
 
-    def __init__(self, faults: Mapping[int, Timed], fired: Fired) -> None:
+    def __init__(self, faults: Mapping[int, TimedFault], fired: StrikeLog) -> None:
         self._faults = faults
-        self._fired = fired
+        self._strike_log = fired
         self._lock = threading.Lock()  # protects the counts
-        self._passed = dict.fromkeys(faults, 0)
+        self._num_passed = dict.fromkeys(faults, 0)
 
-    def due(self, phase: str, number: int | None, rank: int | None) -> list[Timed]:
-        """The faults that strike now: each once, in whichever process and attempt comes to it first.
+    def take_due(self, phase: str, number: int | None, rank: int | None) -> list[TimedFault]:
+        """Return the faults that strike now: each once, in whichever process and attempt reaches it first.
 
-        `rank` is who passes the moment; None is the driver, on behalf of them all.
+        `rank` is the one that passes the moment; None is the driver, on behalf of all ranks.
         """
         due = []
         for index, fault in self._faults.items():
             at = fault.at
-            if at.phase != phase or at.number not in (None, number) or not _meets(fault.rank, rank):
+            if at.phase != phase or at.number not in (None, number) or not _matches_rank(fault.rank, rank):
                 continue
             with self._lock:
-                self._passed[index] += 1
-                ripe = self._passed[index] >= at.call
-            if ripe and self._fired.claim(index):
+                self._num_passed[index] += 1
+                ripe = self._num_passed[index] >= at.call
+            if ripe and self._strike_log.claim(index):
                 due.append(fault)
         return due
 
 
-def _meets(wanted: int | None, rank: int | None) -> bool:
+def _matches_rank(wanted: int | None, rank: int | None) -> bool:
     return wanted is None or rank is None or wanted == rank

@@ -1,6 +1,7 @@
-"""Faults as values: what is to go wrong in a run, in words of a run. Nothing happens here.
+"""Faults as values: what goes wrong in a run, in the terms of a run. Nothing happens here.
 
-`Faults.applied_to(trainer)` plants them in the seams that the run acts through; product code knows nothing of them.
+`Faults.applied_to(trainer)` plants them in the `RunEnvironment` that the run acts through; product code knows nothing
+of them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
-from paceline._engine.messages import Begin, Exit, FromWorker, ToWorker
-from paceline.testing.faults.fired import Fired, Strike
-from paceline.testing.faults.moments import PHASES, At, Moment, as_at
+from paceline._engine.messages import ExitWorker, FromWorker, ToWorker, WorkerInit
+from paceline.testing.faults.moments import PHASES, At, Moment, to_at
+from paceline.testing.faults.strike_log import Strike, StrikeLog
 
 if TYPE_CHECKING:
     from paceline.train.trainer import DataParallelTrainer
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class DriverLost(BaseException):
-    """The driver of a run on the fake engine is gone, as a process would be: it does nothing more."""
+    """The driver of a run on the fake engine is lost, like a killed process: it does nothing more."""
 
 
 @dataclass(frozen=True)
-class Kill:
+class KillFault:
     rank: int
     at: At
     with_driver: bool = False
@@ -38,7 +39,7 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Hang:
+class HangFault:
     rank: int
     at: At
     how: Literal["asleep", "stopped", "gil"] = "asleep"
@@ -48,7 +49,7 @@ class Hang:
 
 
 @dataclass(frozen=True)
-class Preempt:
+class PreemptFault:
     rank: int | None
     at: At
     deadline_s: float
@@ -59,7 +60,7 @@ class Preempt:
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemoryFault:
     rank: int
     at: At
 
@@ -68,8 +69,8 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """From that moment on, the engine has room for `to` workers."""
+class CapacityFault:
+    """From that moment on, `to` workers fit on the engine."""
 
     to: int
     at: At
@@ -79,14 +80,14 @@ class Capacity:
         return f"room for {self.to} workers from {self.at}"
 
 
-Timed = Kill | Hang | Preempt | OutOfMemory | Capacity
+TimedFault = KillFault | HangFault | PreemptFault | OutOfMemoryFault | CapacityFault
 """Faults that strike at a moment."""
 
 
 @dataclass(frozen=True)
-class LoseDriver:
+class LoseDriverFault:
     event: str | None
-    """The kind of event that was written to the journal; None is any."""
+    """The type of event in the journal; None means any."""
     number: int
 
     def __str__(self) -> str:
@@ -97,9 +98,9 @@ class LoseDriver:
 class WriteFault:
     path: str
     act: str | None
-    """The one act on files that is concerned, such as `rename`; None is all that bring bytes to the disk."""
+    """The one file operation affected, such as `rename`; None means all that write data."""
     times: int | None
-    """None is for ever."""
+    """None means forever."""
     error: int | None = None
     at_byte: int | None = None
     delay_s: float = 0.0
@@ -115,11 +116,11 @@ class WriteFault:
 
 
 @dataclass(frozen=True)
-class Corrupt:
+class CorruptFault:
     file: str
     how: Literal["flip", "truncate", "zero"]
     after: int | None
-    """The report whose checkpoint it is; None is the first."""
+    """The report of the checkpoint; None means the first checkpoint."""
 
     def __str__(self) -> str:
         which = f"checkpoint {self.after}" if self.after is not None else "the first checkpoint"
@@ -142,21 +143,24 @@ class MessageFault:
         return f"{self.how} {self.message}{number}{who}"
 
 
-Fault = Timed | LoseDriver | WriteFault | Corrupt | MessageFault
+Fault = TimedFault | LoseDriverFault | WriteFault | CorruptFault | MessageFault
 
-MESSAGES = (*(kind.__name__ for kind in get_args(FromWorker) + get_args(ToWorker) if kind not in (Begin, Exit)), "*")
-"""What can be lost, late, doubled or reordered: all but what an engine itself says to begin and to end a worker."""
+MESSAGES = (
+    *(kind.__name__ for kind in get_args(FromWorker) + get_args(ToWorker) if kind not in (WorkerInit, ExitWorker)),
+    "*",
+)
+"""Messages that can be lost, delayed, duplicated or reordered: all but those that start and end a worker."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What is to go wrong, as a value: each method gives a new one with a fault more.
+    """The faults of a run, as an immutable value: each method returns a copy with one more fault.
 
         faults = Faults(seed=7).kill(1, at=("upload", 3)).lose_driver(after="Committed")
         faults.applied_to(trainer).fit()
 
-    Each fault strikes once, also across restarts and lost drivers: what has struck is written to `faults.jsonl` in the
-    run's directory, or in `remember_in`. `fired` tells, so that a test can see that its faults were met.
+    Each fault strikes once, even across restarts and lost drivers: strikes are recorded in `faults.jsonl` in the run's
+    directory, or in `remember_in`. `fired` returns them, so that a test can check that its faults struck.
     """
 
     seed: int = 0
@@ -164,39 +168,43 @@ class Faults:
     all: tuple[Fault, ...] = ()
 
     def kill(self, rank: int, at: Moment = "step") -> Faults:
-        """SIGKILL to the worker of a rank."""
-        return self._with(Kill(rank, as_at(at)))
+        """Send SIGKILL to the worker of a rank."""
+        return self._with_fault(KillFault(rank, to_at(at)))
 
     def hang(self, rank: int, at: Moment = "step", how: Literal["asleep", "stopped", "gil"] = "asleep") -> Faults:
-        """The worker does nothing any more: asleep in its function, stopped by SIGSTOP, or asleep in C code that holds
-        the interpreter's lock, so that no thread of it can answer."""
-        _one_of("how", how, ("asleep", "stopped", "gil"))
-        return self._with(Hang(rank, as_at(at), how))
+        """Make a worker hang.
+
+        `how`: asleep in its function, stopped by SIGSTOP, or asleep in C code that holds the interpreter's lock
+        (`gil`), so that none of its threads can answer.
+        """
+        _check_choice("how", how, ("asleep", "stopped", "gil"))
+        return self._with_fault(HangFault(rank, to_at(at), how))
 
     def preempt(self, rank: int | None, deadline_s: float, at: Moment = "step") -> Faults:
-        """SIGTERM to the worker of a rank, or to the driver (None), and SIGKILL `deadline_s` later."""
-        return self._with(Preempt(rank, as_at(at), deadline_s))
+        """Send SIGTERM to the worker of a rank, or to the driver (None), and SIGKILL `deadline_s` later."""
+        return self._with_fault(PreemptFault(rank, to_at(at), deadline_s))
 
     def oom(self, rank: int, at: Moment = "step") -> Faults:
-        """The worker runs out of memory.
+        """Make a worker run out of memory.
 
-        Really, where its control group has less than 1 GiB left: it allocates until the kernel kills it. Elsewhere
-        that could take others down, and it sends itself the same SIGKILL; the evidence of the kernel is then missing.
+        If its control group has less than 1 GiB left, this is real: it allocates until the kernel kills it. Elsewhere
+        that could take other processes down, so it sends itself the same SIGKILL; the kernel's evidence is then
+        missing.
         """
-        return self._with(OutOfMemory(rank, as_at(at)))
+        return self._with_fault(OutOfMemoryFault(rank, to_at(at)))
 
     def lose_driver(self, after: str | int, number: int = 1) -> Faults:
-        """SIGKILL to the driver once the journal has that many lines, or the `number`-th event of that kind.
+        """Send SIGKILL to the driver once the journal has that many lines, or the `number`-th event of that type.
 
         The process that called `fit()` is gone: run the script again to continue.
         """
         if isinstance(after, int):
-            return self._with(LoseDriver(None, after))
-        return self._with(LoseDriver(after, number))
+            return self._with_fault(LoseDriverFault(None, after))
+        return self._with_fault(LoseDriverFault(after, number))
 
     def lose_all(self, rank: int, at: Moment = "step") -> Faults:
-        """SIGKILL to the driver and to the worker of a rank at once, as when a machine goes down."""
-        return self._with(Kill(rank, as_at(at), with_driver=True))
+        """Send SIGKILL to the driver and to the worker of a rank at once, as when a machine goes down."""
+        return self._with_fault(KillFault(rank, to_at(at), with_driver=True))
 
     def fail_write(
         self,
@@ -207,14 +215,14 @@ class Faults:
         times: int | None = 1,
         act: str | None = None,
     ) -> Faults:
-        """An error of the disk in place of a write, or after `at_byte` bytes of it.
+        """Fail a write with a disk error, at once or after `at_byte` bytes.
 
-        `path` is a pattern below the run's directory, such as `*state.bin`. `act` is one act on files by name
-        (`rename`, `make_dir`, `sync_dir`, ...); None is all that bring bytes to the disk. `times=None` is for ever.
+        `path` is a pattern below the run's directory, such as `*state.bin`. `act` names one file operation (`rename`,
+        `make_dir`, `sync_dir`, ...); None means all that write data. `times=None` means forever.
         """
         if error not in codes.errorcode:
             raise ValueError(f"error={error!r} is no error number: use one of `errno`, such as errno.EIO")
-        return self._with(WriteFault(path, act, times, error=error, at_byte=at_byte))
+        return self._with_fault(WriteFault(path, act, times, error=error, at_byte=at_byte))
 
     def slow_write(
         self,
@@ -225,30 +233,30 @@ class Faults:
         times: int | None = None,
         act: str | None = None,
     ) -> Faults:
-        """Writes that take longer: each by `delay_s`, and as long as its bytes take at `bytes_per_s`."""
+        """Slow writes down: each takes `delay_s` longer, plus the time its bytes need at `bytes_per_s`."""
         if not delay_s and bytes_per_s is None:
             raise ValueError("slow_write: give delay_s or bytes_per_s")
-        return self._with(WriteFault(path, act, times, delay_s=delay_s, bytes_per_s=bytes_per_s))
+        return self._with_fault(WriteFault(path, act, times, delay_s=delay_s, bytes_per_s=bytes_per_s))
 
     def stall_write(
         self, path: str = "*", *, for_s: float = float("inf"), times: int | None = 1, act: str | None = None
     ) -> Faults:
-        """A write that does not return, or not for `for_s` seconds."""
-        return self._with(WriteFault(path, act, times, stall_s=for_s))
+        """Make a write hang, forever or for `for_s` seconds."""
+        return self._with_fault(WriteFault(path, act, times, stall_s=for_s))
 
     def corrupt(
         self, file: str = "*", how: Literal["flip", "truncate", "zero"] = "flip", after: int | None = None
     ) -> Faults:
-        """Alter the files of a checkpoint once it is committed: a bit flipped, the second half gone, or no byte left.
+        """Alter the files of a checkpoint after its commit: flip a bit, drop the second half, or drop all bytes.
 
-        `file` is a pattern below the checkpoint; `after` is the number of its report, None the first.
+        `file` is a pattern below the checkpoint; `after` is the number of its report, None means the first.
         """
-        _one_of("how", how, ("flip", "truncate", "zero"))
-        return self._with(Corrupt(file, how, after))
+        _check_choice("how", how, ("flip", "truncate", "zero"))
+        return self._with_fault(CorruptFault(file, how, after))
 
     def drop(self, message: str, *, rank: int | None = None, number: int | None = None, times: int = 1) -> Faults:
-        """Lose a message between driver and worker, either way. `number` is that of its report or barrier."""
-        return self._message(MessageFault("drop", message, rank, number, times))
+        """Lose a message between driver and worker, in either direction. `number` is that of its report or barrier."""
+        return self._with_message_fault(MessageFault("drop", message, rank, number, times))
 
     def delay(
         self,
@@ -259,31 +267,31 @@ class Faults:
         number: int | None = None,
         times: int | None = None,
     ) -> Faults:
-        """Hold a message back, and with it all that the same worker says or is told after it."""
-        return self._message(MessageFault("delay", message, rank, number, times, delay_s))
+        """Delay a message, and with it all later messages to or from the same worker."""
+        return self._with_message_fault(MessageFault("delay", message, rank, number, times, delay_s))
 
     def duplicate(
         self, message: str = "*", *, rank: int | None = None, number: int | None = None, times: int | None = None
     ) -> Faults:
-        """Let a message arrive twice."""
-        return self._message(MessageFault("duplicate", message, rank, number, times))
+        """Deliver a message twice."""
+        return self._with_message_fault(MessageFault("duplicate", message, rank, number, times))
 
     def reorder(self, message: str = "*", *, rank: int | None = None, times: int | None = None) -> Faults:
-        """Let messages arrive in another order across ranks, drawn from the seed; each rank keeps its own order."""
-        return self._message(MessageFault("reorder", message, rank, None, times))
+        """Deliver messages in a different order across ranks, drawn from the seed; each rank keeps its own order."""
+        return self._with_message_fault(MessageFault("reorder", message, rank, None, times))
 
     def lose_capacity(self, to: int, at: Moment = "step") -> Faults:
-        """From that moment on the engine has room for `to` workers only."""
-        return self._with(Capacity(to, as_at(at)))
+        """From that moment on, only `to` workers fit on the engine."""
+        return self._with_fault(CapacityFault(to, to_at(at)))
 
     def regain_capacity(self, to: int, at: Moment = "step") -> Faults:
-        """From that moment on the engine has room for `to` workers again."""
-        return self._with(Capacity(to, as_at(at)))
+        """From that moment on, `to` workers fit on the engine again."""
+        return self._with_fault(CapacityFault(to, to_at(at)))
 
     def kills(
         self, num: int, *, ranks: Sequence[int] = (0, 1), phases: Sequence[str] = PHASES, num_reports: int = 10
     ) -> Faults:
-        """Kills of ranks at moments drawn from the seed, for a sweep: phase, report, call and delay are random."""
+        """Kill ranks at moments drawn from the seed, for a sweep: phase, report, call and delay are random."""
         dice = random.Random(f"{self.seed} {len(self.all)}")
         faults = self
         for _ in range(num):
@@ -297,44 +305,44 @@ class Faults:
         return faults
 
     def applied_to(self, trainer: Trainer) -> Trainer:
-        """The same trainer, whose run meets these faults."""
-        from paceline.testing.faults.plant import planted
+        """Return a copy of the trainer whose run meets these faults."""
+        from paceline.testing.faults.plant import plant_faults
 
-        return planted(self, trainer)
+        return plant_faults(self, trainer)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Every trainer that is fitted meanwhile meets these faults: for a whole script, under `runpy`."""
-        from paceline.train.trainer import DataParallelTrainer, fitted_by
+        """Apply these faults to every trainer fitted inside the block: for a whole script, under `runpy`."""
+        from paceline.train.trainer import DataParallelTrainer, override_fit
 
         fit = DataParallelTrainer.fit
-        with fitted_by(lambda trainer: fit(self.applied_to(trainer))):
+        with override_fit(lambda trainer: fit(self.applied_to(trainer))):
             yield
 
-    def memory(self, run_path: str | Path) -> Fired:
-        """Where it is written what has struck in a run."""
-        return Fired((self.remember_in if self.remember_in is not None else Path(run_path)) / "faults.jsonl")
+    def memory(self, run_path: str | Path) -> StrikeLog:
+        """Return the log of the faults that have struck in a run."""
+        return StrikeLog((self.remember_in if self.remember_in is not None else Path(run_path)) / "faults.jsonl")
 
     def fired(self, run_path: str | Path) -> list[tuple[Fault, Strike]]:
-        """What has struck in the run of that directory, in order."""
+        """Return the faults that have struck in the run of that directory, in order."""
         return [(self.all[strike.fault], strike) for strike in self.memory(run_path).strikes()]
 
     def unfired(self, run_path: str | Path) -> list[Fault]:
-        """What the run never met."""
+        """Return the faults that the run never met."""
         struck = {strike.fault for strike in self.memory(run_path).strikes()}
         return [fault for index, fault in enumerate(self.all) if index not in struck]
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.all)) or "no fault"
 
-    def _with(self, fault: Fault) -> Faults:
+    def _with_fault(self, fault: Fault) -> Faults:
         return replace(self, all=(*self.all, fault))
 
-    def _message(self, fault: MessageFault) -> Faults:
-        _one_of("message", fault.message, MESSAGES)
-        return self._with(fault)
+    def _with_message_fault(self, fault: MessageFault) -> Faults:
+        _check_choice("message", fault.message, MESSAGES)
+        return self._with_fault(fault)
 
 
-def _one_of(argument: str, value: str, allowed: Sequence[str]) -> None:
+def _check_choice(argument: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{argument}={value!r} is none of {', '.join(allowed)}")

@@ -1,6 +1,6 @@
-"""What befalls the messages between driver and workers, in one direction: lost, late, twice, out of order.
+"""Faults of the messages between driver and workers, in one direction: lost, late, duplicated, out of order.
 
-Each worker keeps its own order, as a socket does: what follows a message that is held back waits behind it.
+Each worker keeps its own order, as on a socket: later messages wait behind a delayed one.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from paceline._engine.messages import CheckpointStaged, PreemptionTold, Used
-from paceline.testing.faults.fired import Fired
+from paceline._engine.messages import CheckpointStaged, PreemptionNoticeReceived, UsageReported
+from paceline.testing.faults.strike_log import StrikeLog
 from paceline.testing.faults.values import Faults, MessageFault
 
-_ROUNDS = 3
-"""How many rounds of the driver's loop a message may be late for the sake of another order."""
+_MAX_ROUNDS_LATE = 3
+"""How many rounds of the driver's loop reordering may delay a message."""
 
 
-class Wire:
-    def __init__(self, faults: Faults, fired: Fired, direction: str) -> None:
+class FaultyWire:
+    def __init__(self, faults: Faults, fired: StrikeLog, direction: str) -> None:
         self._faults = {i: f for i, f in enumerate(faults.all) if isinstance(f, MessageFault)}
         self._fired = fired
         self._dice = random.Random(f"{faults.seed} {direction}")
         self._held: dict[int, deque[tuple[float, int, Any]]] = {}
-        """By rank: not before this time, not before this round, the message."""
+        """By rank: the earliest time, the earliest round, the message."""
         self._round = 0
 
     @property
@@ -39,7 +39,7 @@ class Wire:
         queue = self._held.setdefault(rank, deque())
         copies, due, round_ = 1, now, self._round
         for index, fault in self._faults.items():
-            if not _concerns(fault, rank, message):
+            if not _is_affected(fault, rank, message):
                 continue
             if fault.times is not None and not self._fired.claim(index, fault.times):
                 continue
@@ -51,11 +51,11 @@ class Wire:
                 case "delay":
                     due += fault.delay_s
                 case "reorder":
-                    round_ += self._dice.randint(0, _ROUNDS)
+                    round_ += self._dice.randint(0, _MAX_ROUNDS_LATE)
         queue.extend([(due, round_, message)] * copies)
 
-    def arrived(self, now: float) -> Iterator[tuple[int, Any]]:
-        """What gets through by now, rank by rank in an order of its own."""
+    def take_arrived(self, now: float) -> Iterator[tuple[int, Any]]:
+        """Yield what has arrived by now, rank by rank; reordering shuffles the ranks."""
         self._round += 1
         ranks = list(self._held)
         if any(fault.how == "reorder" for fault in self._faults.values()):
@@ -65,26 +65,26 @@ class Wire:
             while queue and queue[0][0] <= now and queue[0][1] < self._round:
                 yield rank, queue.popleft()[2]
 
-    def patience(self, now: float) -> float | None:
-        """How long nothing more can arrive; None where nothing is held."""
+    def next_arrival_s(self, now: float) -> float | None:
+        """Return the seconds until the next message can arrive; None if none is held."""
         heads = [queue[0] for queue in self._held.values() if queue]
         return min((max(0.0, due - now) for due, _, _ in heads), default=None)
 
 
-def rank_of(message: Any) -> int:
-    """Whose message it is."""
+def find_rank(message: Any) -> int:
+    """Return the rank that a message belongs to."""
     match message:
         case CheckpointStaged(staged=staged):
             return staged.rank
-        case PreemptionTold(ranks=ranks):
+        case PreemptionNoticeReceived(ranks=ranks):
             return ranks[0] if ranks else 0
-        case Used(use=use):
+        case UsageReported(usage=use):
             return use.rank
     rank: int = message.rank
     return rank
 
 
-def _number_of(message: Any) -> int | None:
+def _find_number(message: Any) -> int | None:
     for holder in (message, getattr(message, "record", None)):
         for name in ("seq", "number"):
             if hasattr(holder, name):
@@ -93,6 +93,6 @@ def _number_of(message: Any) -> int | None:
     return None
 
 
-def _concerns(fault: MessageFault, rank: int, message: Any) -> bool:
+def _is_affected(fault: MessageFault, rank: int, message: Any) -> bool:
     kind = type(message).__name__
-    return fault.message in ("*", kind) and fault.rank in (None, rank) and fault.number in (None, _number_of(message))
+    return fault.message in ("*", kind) and fault.rank in (None, rank) and fault.number in (None, _find_number(message))

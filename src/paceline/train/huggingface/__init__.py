@@ -1,5 +1,6 @@
-"""Training with the libraries of Hugging Face: `transformers` has its trainer; Accelerate needs nothing of ours."""
+"""Training with Hugging Face libraries. `transformers` supports its `Trainer`; Accelerate works without any
+integration."""
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
-__getattr__ = on_demand(__name__, {}, submodules=("transformers",))
+__getattr__ = make_lazy_getattr(__name__, {}, submodules=("transformers",))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.jax.config import JaxConfig
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JaxConfig", "JaxPredictor", "JaxTrainer", "OrbaxCheckpoint"]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.jax.checkpoint": ("OrbaxCheckpoint",),

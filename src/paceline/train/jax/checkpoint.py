@@ -1,7 +1,7 @@
-"""OrbaxCheckpoint: a tree of arrays in Orbax's format, each process writing the shards that it holds.
+"""OrbaxCheckpoint: a tree of arrays in Orbax's format, where each process writes its own shards.
 
-Orbax has all processes write into one directory. That is one of rank 0, which alone reports it, once all have written;
-the others bring no files. A tree of which every worker has the whole is written by rank 0 alone.
+Orbax has all processes write into one directory. It belongs to rank 0, which alone reports it once all have written;
+the other ranks contribute no files. A tree that every worker holds completely is written by rank 0 alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from paceline._core import system
 from paceline._worker import context as worker_context
-from paceline._worker.context import Context
+from paceline._worker.context import WorkerContext
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import staging_directory
@@ -30,21 +30,20 @@ class OrbaxCheckpoint(Checkpoint):
         train.report(metrics, checkpoint=OrbaxCheckpoint.from_pytree(state))
         state = OrbaxCheckpoint.from_checkpoint(train.get_checkpoint()).get_pytree(like=state)
 
-    In a worker the arrays are copied when it is made and written in the background: `report` with
-    `CheckpointUploadMode.ASYNC` does not wait for it. After the report read it from `get_checkpoint()`, not from this
-    object.
+    In a worker, the arrays are copied at once and written in the background: `report` with `CheckpointUploadMode.ASYNC`
+    does not wait for it. After the report, read the checkpoint from `get_checkpoint()`, not from this object.
     """
 
     DIRECTORY: ClassVar[str] = "pytree"
-    """Where the tree lies in the checkpoint, for code that reads it with Orbax itself."""
+    """Directory of the tree within the checkpoint, for code that reads it with Orbax."""
 
-    _writing: _Writing | None = None
+    _write_in_progress: _TreeWrite | None = None
 
     @classmethod
     def from_pytree(cls, tree: Any) -> Self:
-        """The tree as it is now. Where an array is spread over the workers, all of them have to call this.
+        """Save the current state of a tree. If an array is spread over workers, all of them must call this.
 
-        Of what is whole on each worker, such as numbers and replicated arrays, the values of rank 0 are kept.
+        For values that are complete on each worker, such as numbers and replicated arrays, those of rank 0 are saved.
         """
         require(cls.__name__, ("jax", "orbax.checkpoint"), "jax")
         import jax
@@ -54,36 +53,38 @@ class OrbaxCheckpoint(Checkpoint):
         path = Path(checkpoint.path)
         if context is None:
             weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
-        elif any(map(_is_spread, jax.tree.leaves(tree))):
-            checkpoint._writing = _Writing.begun(_shared(context, path) / cls.DIRECTORY, tree, everybody=True)
+        elif any(map(_is_sharded, jax.tree.leaves(tree))):
+            checkpoint._write_in_progress = _TreeWrite.start_write(
+                _share_directory(context, path) / cls.DIRECTORY, tree, everybody=True
+            )
             return checkpoint
         elif context.begin.rank != 0:
             return checkpoint
         if system.in_worker:
-            checkpoint._writing = _Writing.begun(path / cls.DIRECTORY, tree, everybody=False)
+            checkpoint._write_in_progress = _TreeWrite.start_write(path / cls.DIRECTORY, tree, everybody=False)
         else:
-            _write(path / cls.DIRECTORY, tree)
+            _write_now(path / cls.DIRECTORY, tree)
         return checkpoint
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
-        """A checkpoint that a run gave back, such as `get_checkpoint()` or `result.checkpoint`, as one of this kind."""
+        """Convert a checkpoint of a run, such as `get_checkpoint()` or `result.checkpoint`, to this class."""
         if not isinstance(checkpoint, Checkpoint):
             raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
         return cls(checkpoint.path, checkpoint._filesystem)
 
     def get_pytree(self, like: Any = None) -> Any:
-        """The tree. No worker waits for another here.
+        """Load the tree. Workers do not wait for each other.
 
-        `like` is a tree of the same form, of arrays or `jax.ShapeDtypeStruct`: each array gets the type and the
-        sharding that it has there, which may be others than it was saved with, on another number of workers too.
-        Without it, arrays are NumPy's, whole on each worker, and named tuples come as dicts.
+        `like` is a tree of the same structure, with arrays or `jax.ShapeDtypeStruct`: each array gets the type and
+        sharding it has there, which may differ from how it was saved, also in the number of workers. Without it, arrays
+        are NumPy arrays, complete on each worker, and named tuples become dicts.
         """
         require(type(self).__name__, ("jax", "orbax.checkpoint"), "jax")
         import jax
         import orbax.checkpoint as ocp
 
-        options = _alone()
+        options = _single_process_options()
         with self.as_directory() as directory:
             path = Path(directory) / self.DIRECTORY
             if not path.is_dir():
@@ -95,80 +96,80 @@ class OrbaxCheckpoint(Checkpoint):
             with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
                 stored = reader.metadata(path).item_metadata.tree
                 if like is not None:
-                    _check_form(like, stored)
-                wanted = jax.tree.map(_restored_as, stored if like is None else like)
+                    _check_same_structure(like, stored)
+                wanted = jax.tree.map(_make_restore_args, stored if like is None else like)
                 return reader.restore(path, args=ocp.args.PyTreeRestore(item=like, restore_args=wanted))
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        self._complete()
+        self._wait_until_complete()
         with super().as_directory() as directory:
             yield directory
 
     def to_directory(self, path: Any = None) -> str:
-        self._complete()
+        self._wait_until_complete()
         return super().to_directory(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process it is read, so it has to be whole."""
-        self._complete()
-        return {name: value for name, value in vars(self).items() if name != "_writing"}
+        """Wait for the write, because another process will read the files."""
+        self._wait_until_complete()
+        return {name: value for name, value in vars(self).items() if name != "_write_in_progress"}
 
-    def _complete(self) -> None:
-        if self._writing is not None:
-            self._writing.wait()
+    def _wait_until_complete(self) -> None:
+        if self._write_in_progress is not None:
+            self._write_in_progress.wait()
 
 
-def _write(path: Path, tree: Any) -> None:
-    """In a script: at once, since what writes in the background would keep threads for as long as the process lasts."""
+def _write_now(path: Path, tree: Any) -> None:
+    """Write synchronously in scripts: a background writer would keep its threads until the process exits."""
     import orbax.checkpoint as ocp
 
-    options = _alone()
+    options = _single_process_options()
     with ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
     ) as writer:
-        writer.save(path, args=_saved(tree))
+        writer.save(path, args=_make_save_args(tree))
 
 
-class _Writing:
-    """A tree that is being written. One at a time in a process: the next one waits for it, so memory stays bounded."""
+class _TreeWrite:
+    """A tree being written. A process writes one at a time and the next waits for it, so memory stays bounded."""
 
-    _latest: ClassVar[_Writing | None] = None
+    _latest: ClassVar[_TreeWrite | None] = None
     _checkpointers: ClassVar[dict[bool, Any]] = {}
-    """Of this process: one to write with all others together, and one to write alone."""
+    """Per process: one to write together with all processes (True), one to write alone (False)."""
 
     def __init__(self, checkpointer: Any) -> None:
         self._checkpointer = checkpointer
         self._lock = (
             threading.Lock()
-        )  # protects all below: it is waited for by the user's thread and the one that uploads
+        )  # protects the fields below: both the user's thread and the upload thread wait for the write
         self._ended = False
         self._error: Exception | None = None
 
     @classmethod
-    def begun(cls, path: Path, tree: Any, *, everybody: bool) -> _Writing:
-        """Returns once the arrays are copied. Where everybody writes, all processes have to come here."""
+    def start_write(cls, path: Path, tree: Any, *, everybody: bool) -> _TreeWrite:
+        """Start writing; returns once the arrays are copied. With `everybody`, all processes must call this."""
         import orbax.checkpoint as ocp
 
         if cls._latest is not None:
-            cls._latest._end()
+            cls._latest._wait_for_end()
         if everybody not in cls._checkpointers:
-            options = ocp.options.MultiprocessingOptions() if everybody else _alone()
+            options = ocp.options.MultiprocessingOptions() if everybody else _single_process_options()
             handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
             cls._checkpointers[everybody] = ocp.AsyncCheckpointer(handler, multiprocessing_options=options)
         checkpointer = cls._checkpointers[everybody]
-        checkpointer.save(path, args=_saved(tree))
+        checkpointer.save(path, args=_make_save_args(tree))
         cls._latest = cls(checkpointer)
         return cls._latest
 
     def wait(self) -> None:
-        """Until all that is to be written, by whomever, is; raises what went wrong."""
-        self._end()
+        """Wait until all processes have written; raises if writing failed."""
+        self._wait_for_end()
         if self._error is not None:
             raise self._error
 
-    def _end(self) -> None:
-        """Wait, and keep what went wrong for whoever reports this one."""
+    def _wait_for_end(self) -> None:
+        """Wait, and keep the error for the report of this checkpoint."""
         with self._lock:
             if self._ended:
                 return
@@ -179,8 +180,8 @@ class _Writing:
             self._ended = True
 
 
-def _alone() -> Any:
-    """Options that let this process read or write without the others."""
+def _single_process_options() -> Any:
+    """Options to read or write in this process alone."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -190,12 +191,12 @@ def _alone() -> Any:
     )
 
 
-def _new_directory(context: Context | None) -> Path:
+def _new_directory(context: WorkerContext | None) -> Path:
     return staging_directory() if context is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
 
 
-def _shared(context: Context, directory: Path) -> Path:
-    """The directory of rank 0, known to all; refused where a worker does not see it."""
+def _share_directory(context: WorkerContext, directory: Path) -> Path:
+    """Return rank 0's directory on all ranks. Raises if this worker cannot see it."""
     told = Path(context.join(str(directory).encode()).decode())
     if not told.is_dir():
         raise RuntimeError(
@@ -207,27 +208,27 @@ def _shared(context: Context, directory: Path) -> Path:
     return told
 
 
-def _is_spread(leaf: Any) -> bool:
-    """Whether no process has all of it."""
+def _is_sharded(leaf: Any) -> bool:
+    """Return whether no process holds the whole array."""
     import jax
 
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
 
 
-def _saved(tree: Any) -> Any:
+def _make_save_args(tree: Any) -> Any:
     import jax
     import orbax.checkpoint as ocp
 
-    return ocp.args.PyTreeSave(jax.tree.map_with_path(_storable, tree))
+    return ocp.args.PyTreeSave(jax.tree.map_with_path(_to_storable, tree))
 
 
-def _storable(path: Any, leaf: Any) -> Any:
-    """Among many processes Orbax takes arrays that span all of them, and NumPy's: those it has process 0 write."""
+def _to_storable(path: Any, leaf: Any) -> Any:
+    """With several processes, Orbax takes arrays that span all of them, and NumPy arrays, which process 0 writes."""
     import jax
     import numpy as np
 
     if isinstance(leaf, np.ndarray):
-        return leaf.copy()  # It may be changed while it is written; arrays of JAX may not.
+        return leaf.copy()  # NumPy arrays may change while they are written; JAX arrays cannot.
     if not isinstance(leaf, jax.Array):
         return leaf
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
@@ -235,12 +236,12 @@ def _storable(path: Any, leaf: Any) -> Any:
             f"tree{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which only JAX has\n\n"
             "hint: of a random key store jax.random.key_data(key), and make it one again with jax.random.wrap_key_data"
         )
-    return leaf if jax.process_count() == 1 or _is_spread(leaf) else np.array(leaf)
+    return leaf if jax.process_count() == 1 or _is_sharded(leaf) else np.array(leaf)
 
 
-def _check_form(like: Any, stored: Any) -> None:
-    """Refuse a tree of another form here: Orbax would tell of it at length, or take NumPy's arrays of any shape."""
-    ours, theirs = _shapes(like), _shapes(stored)
+def _check_same_structure(like: Any, stored: Any) -> None:
+    """Reject a different structure here: Orbax's error is long, and it accepts NumPy arrays of any shape."""
+    ours, theirs = _shapes_by_name(like), _shapes_by_name(stored)
     problems = [f"it has no {name}, which the checkpoint has" for name in theirs.keys() - ours.keys()]
     problems += [f"it has {name}, which the checkpoint does not have" for name in ours.keys() - theirs.keys()]
     problems += [
@@ -256,7 +257,7 @@ def _check_form(like: Any, stored: Any) -> None:
         )
 
 
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+def _shapes_by_name(tree: Any) -> dict[str, tuple[int, ...]]:
     import jax
 
     leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -266,7 +267,7 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _restored_as(leaf: Any) -> Any:
+def _make_restore_args(leaf: Any) -> Any:
     import jax
     import numpy as np
     import orbax.checkpoint as ocp
@@ -280,6 +281,6 @@ def _restored_as(leaf: Any) -> Any:
         return ocp.RestoreArgs(restore_type=type(leaf))
     if isinstance(leaf, ocp.metadata.ScalarMetadata | ocp.metadata.StringMetadata):
         return ocp.RestoreArgs()
-    # `like` says which type; what Orbax tells of a checkpoint is of the type that it was saved with.
+    # `like` determines the type; the metadata of a checkpoint has the type it was saved with.
     dtype = leaf.dtype if isinstance(leaf, np.ndarray | jax.ShapeDtypeStruct) else None
     return ocp.RestoreArgs(restore_type=np.ndarray, dtype=dtype)

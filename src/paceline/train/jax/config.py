@@ -1,7 +1,7 @@
-"""The JAX backend: the workers are made the processes of one JAX program before the user's function is called.
+"""The JAX backend: connects the workers as the processes of one JAX program before it calls the user's function.
 
-Rank 0 holds a port of the system's choice until JAX's coordination service listens on it, so nobody else can take it.
-Where there is one worker nothing is connected: JAX is as it would be in a script.
+Rank 0 holds a port chosen by the system until JAX's coordination service listens on it, so nobody else can take it. A
+single worker is not connected: JAX behaves as in a plain script.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from paceline._core import system
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 @dataclass(frozen=True)
 class JaxConfig(BackendConfig):
-    """`platform`: `cpu`, `cuda`, `rocm` or `tpu`; by default cuda where workers were given GPUs, else cpu.
+    """Configuration of JAX in the workers.
 
-    `initialization_timeout_s` is how long workers wait for each other when they start, and `shutdown_timeout_s` when
-    they end. A worker that JAX has not heard of for `heartbeat_timeout_s` makes it end all of them.
+    `platform`: `cpu`, `cuda`, `rocm` or `tpu`; by default `cuda` if workers have GPUs, else `cpu`.
+    `initialization_timeout_s` is how long workers wait for each other when they start, `shutdown_timeout_s` when they
+    exit. If a worker sends no heartbeat for `heartbeat_timeout_s`, JAX terminates all of them.
     """
 
     platform: str | None = None
@@ -43,7 +44,7 @@ class JaxConfig(BackendConfig):
     extra: ClassVar[str] = "jax"
     preload: ClassVar[tuple[str, ...]] = ("jax", "paceline.train.jax.config")
     preload_later: ClassVar[tuple[str, ...]] = ("orbax.checkpoint", "paceline.train.jax.checkpoint")
-    # Its threads start with the import, and a process with threads must not fork.
+    # JAX starts threads on import, and a process with threads must not fork.
     start_method: ClassVar[str] = "spawn"
 
     def __post_init__(self) -> None:
@@ -63,44 +64,44 @@ class JaxConfig(BackendConfig):
             )
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
-        if not system.in_worker:  # `num_workers=0`: in the driver's own process JAX may be in use already.
+    def around(self, context: WorkerContext) -> Iterator[None]:
+        if not system.in_worker:  # `num_workers=0`: the driver's process may already use JAX.
             yield
             return
         import jax
 
         begin = context.begin
-        # What JAX's own thread pool on the CPU goes by. What the user has set stays, here and below.
+        # JAX sizes its CPU thread pool by this. The user's settings take precedence, here and below.
         os.environ.setdefault("PJRT_NPROC", str(begin.num_threads))
         if self.platform is not None or not jax.config.jax_platforms:
-            jax.config.update("jax_platforms", self._platforms(bool(begin.devices)))
+            jax.config.update("jax_platforms", self._platform_list(bool(begin.devices)))
         if jax.config.jax_traceback_filtering == "auto":
-            # The same frames are left out, without a note of it in every message.
+            # Removes the same frames, but without a note in every message.
             jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
         if begin.world_size > 1:
             self._connect(context)
-            # After all workers have returned and not before: it waits for all of them. After a failure not at all.
+            # At exit, because it waits until all workers have returned. Skipped after a failure.
             atexit.register(jax.distributed.shutdown)
         yield
 
-    def _platforms(self, has_gpus: bool) -> str:
+    def _platform_list(self, has_gpus: bool) -> str:
         chosen = self.platform or ("cuda" if has_gpus else "cpu")
         return chosen if chosen == "cpu" else f"{chosen},cpu"
 
-    def _connect(self, context: Context) -> None:
+    def _connect(self, context: WorkerContext) -> None:
         import jax
 
         begin = context.begin
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        _name_this_host(host)
-        # It would take the handler of SIGTERM, which is a notice to us: see `get_preemption_info`.
-        with contextlib.suppress(AttributeError):  # A version of JAX that has no such setting.
+        _set_gloo_host(host)
+        # It would replace our SIGTERM handler, which receives preemption notices: see `get_preemption_info`.
+        with contextlib.suppress(AttributeError):  # JAX version without this setting.
             jax.config.update("jax_enable_preemption_service", False)
         with contextlib.ExitStack() as until_connected:
             here = b""
             if begin.rank == 0:
-                port = until_connected.enter_context(_held_port(host))
+                port = until_connected.enter_context(_reserve_port(host))
                 here = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
             coordinator = context.join(here).decode()
             time_outs = {
@@ -108,22 +109,22 @@ class JaxConfig(BackendConfig):
                 "heartbeat_timeout_seconds": self.heartbeat_timeout_s,
                 "shutdown_timeout_seconds": self.shutdown_timeout_s,
             }
-            known = inspect.signature(jax.distributed.initialize).parameters  # Earlier versions have not all of them.
+            known = inspect.signature(jax.distributed.initialize).parameters  # Older versions lack some.
             jax.distributed.initialize(
                 coordinator,
                 num_processes=begin.world_size,
                 process_id=begin.rank,
                 local_device_ids=list(begin.devices) or None,
                 cluster_detection_method="deactivate",
-                # Only where the others come from: by default it would listen at all addresses of the machine.
+                # Listen only where the other workers connect; by default it listens on all addresses.
                 coordinator_bind_address=coordinator,
                 **{name: seconds for name, seconds in time_outs.items() if name in known},
             )
 
 
 @contextlib.contextmanager
-def _held_port(host: str) -> Iterator[int]:
-    """A free port that only a listener with `SO_REUSEPORT` can still take: JAX's service, through gRPC, is one."""
+def _reserve_port(host: str) -> Iterator[int]:
+    """Reserve a free port that only a listener with `SO_REUSEPORT` can take, such as JAX's gRPC service."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
         if hasattr(socket, "SO_REUSEPORT"):
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -134,11 +135,11 @@ def _held_port(host: str) -> Iterator[int]:
         yield port
 
 
-def _name_this_host(host: str) -> None:
-    """Have gloo use an address of ours: it would look the host's name up, which is the classic way to fail or hang.
+def _set_gloo_host(host: str) -> None:
+    """Make gloo use our address instead of looking up the host name, which often fails or hangs.
 
-    JAX has no setting for it, only the argument of the function that it calls. Where another version has neither, the
-    host's name has to be known to the machine.
+    JAX has no setting for it, only an argument of the function it calls. In versions that have neither, the host name
+    must be resolvable.
     """
     for name in ("jaxlib._jax", "jaxlib.xla_extension"):
         with contextlib.suppress(ImportError):

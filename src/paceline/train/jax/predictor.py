@@ -1,4 +1,4 @@
-"""JaxPredictor: a checkpoint applied to the batches of a dataset, in as many processes as one likes."""
+"""JaxPredictor: apply a checkpoint to the batches of a dataset, in any number of processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.jax.checkpoint import OrbaxCheckpoint
-from paceline.train.predictor import Predictor, checkpoint_of
+from paceline.train.predictor import Predictor, to_checkpoint
 
 
 class JaxPredictor(Predictor):
@@ -24,12 +24,12 @@ class JaxPredictor(Predictor):
             concurrency=2,
         )
 
-    `apply(params, inputs)` is a pure function. Its inputs are a dict of all columns, or, with `feature_columns`, one
-    array as `Predictor` says; it returns an array with an entry for each row, or a dict of them. `params` names the
-    entry of the checkpoint's tree that it is given, as `params` or `model/params`; None is the whole tree.
+    `apply(params, inputs)` is a pure function. Its inputs are a dict of all columns or, with `feature_columns`, one
+    array as described in `Predictor`. It returns an array with one entry per row, or a dict of such arrays. `params`
+    names the entry of the checkpoint's tree to pass, such as `params` or `model/params`; None passes the whole tree.
 
-    A batch that is shorter than those before, as the last of a file may be, is filled up with copies of its last row,
-    so that nothing is compiled again for it: what is computed for a row must not depend on the others.
+    A batch shorter than earlier ones, such as the last of a file, is padded with copies of its last row to avoid
+    recompilation. The result for a row must therefore not depend on other rows.
     """
 
     def __init__(
@@ -44,43 +44,43 @@ class JaxPredictor(Predictor):
         jit: bool = True,
     ) -> None:
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
-        given = checkpoint_of(checkpoint)
+        given = to_checkpoint(checkpoint)
         if not callable(apply):
             raise TypeError(f"apply={apply!r} is not a function of the parameters and a batch")
         require(type(self).__name__, ("jax",), "jax")
         import jax
 
-        self.params = jax.device_put(_entry(_tree(given), params))
+        self.params = jax.device_put(_select_entry(_load_tree(given), params))
         self._apply = jax.jit(apply) if jit else apply
         self._num_rows = 0
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint | str, apply: Callable[[Any, Any], Any], **options: Any) -> Self:
-        """The same as the constructor."""
+        """Same as the constructor."""
         return cls(checkpoint, apply, **options)
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
         if self._features is not None:
             return super().inputs(batch)
-        return {name: _numbers(name, np.asarray(values)) for name, values in batch.items()}
+        return {name: _check_numeric(name, np.asarray(values)) for name, values in batch.items()}
 
     def call_model(self, inputs: Any) -> Any:
         import jax
 
         num_rows = len(jax.tree.leaves(inputs)[0])
         self._num_rows = num_filled = max(self._num_rows, num_rows)
-        filled = jax.tree.map(lambda values: _filled(values, num_filled), inputs)
+        filled = jax.tree.map(lambda values: _pad_rows(values, num_filled), inputs)
         made = jax.device_get(self._apply(self.params, filled))
         return jax.tree.map(lambda values: values[:num_rows] if np.shape(values)[:1] == (num_filled,) else values, made)
 
 
-def _tree(checkpoint: Checkpoint) -> Any:
+def _load_tree(checkpoint: Checkpoint) -> Any:
     with checkpoint.as_directory() as directory:
         by_orbax = (Path(directory) / OrbaxCheckpoint.DIRECTORY).is_dir()
         return OrbaxCheckpoint(directory).get_pytree() if by_orbax else Checkpoint(directory).to_dict()
 
 
-def _entry(tree: Any, name: str | None) -> Any:
+def _select_entry(tree: Any, name: str | None) -> Any:
     entry = tree
     for key in name.split("/") if name is not None else ():
         if not isinstance(entry, Mapping) or key not in entry:
@@ -90,7 +90,7 @@ def _entry(tree: Any, name: str | None) -> Any:
     return entry
 
 
-def _numbers(name: str, values: Any) -> Any:
+def _check_numeric(name: str, values: Any) -> Any:
     if values.dtype.kind not in "biufc":
         raise TypeError(
             f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
@@ -99,6 +99,6 @@ def _numbers(name: str, values: Any) -> Any:
     return values
 
 
-def _filled(values: Any, num_rows: int) -> Any:
+def _pad_rows(values: Any, num_rows: int) -> Any:
     missing = num_rows - len(values)
     return np.concatenate([values, np.repeat(values[-1:], missing, axis=0)]) if missing and len(values) else values

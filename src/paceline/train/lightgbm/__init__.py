@@ -1,13 +1,13 @@
 """Training with LightGBM.
 
-To import this starts the process that workers fork from, and LightGBM is being imported there while the script goes on
-importing; LightGBM itself is not imported here.
+Importing this module starts the process that workers fork from, which imports LightGBM in the background. LightGBM
+itself is not imported here.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
-from paceline._engine.local.launch import prewarm
+from paceline._core.lazy_imports import make_lazy_getattr
+from paceline._engine.local.launchers import prewarm
 from paceline.train.lightgbm.config import LightGBMConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = [
     "get_network_params",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.lightgbm.callback": ("RayTrainReportCallback", "ReportCallback"),

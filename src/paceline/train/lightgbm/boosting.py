@@ -1,4 +1,4 @@
-"""What LightGBM does for a declared training, in a worker."""
+"""Runs a declared training with LightGBM in a worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.lightgbm.callback import ReportCallback
 from paceline.train.lightgbm.network import get_network_params
-from paceline.train.trees.declared import TRAIN, Declared, Rules
-from paceline.train.trees.tables import Table
+from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.training_spec import TRAIN, BoostingRules, BoostingSpec
 
 _ADDRESSES = "each worker finds its own port and is told those of the others; see LightGBMConfig"
 _ROUNDS = "it is num_boost_round that says how many rounds there are, also after a restart"
@@ -21,15 +21,15 @@ _CHOICES = {
     "time_out": ("time_out",),
     "num_threads": ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs"),
 }
-"""Of the parameters of a network, those that a caller may choose, in each spelling."""
+"""Network parameters that the user may set, with all their aliases."""
 _LEARNERS = ("data", "data_parallel", "voting", "voting_parallel")
-"""Those with which each worker has rows of its own."""
+"""Tree learners for which each worker has its own rows."""
 
-RULES = Rules(
+RULES = BoostingRules(
     trainer="LightGBMTrainer",
     train="lightgbm.train",
     train_kwargs=("callbacks", "feval"),
-    ours={
+    reserved_params={
         **dict.fromkeys(("machines", "workers", "nodes"), _ADDRESSES),
         **dict.fromkeys(("machine_list_filename", "machine_list_file", "machine_list", "mlist"), _ADDRESSES),
         **dict.fromkeys(("num_machines", "num_machine", "local_listen_port", "local_port", "port"), _ADDRESSES),
@@ -42,16 +42,18 @@ RULES = Rules(
 
 
 @dataclass(frozen=True)
-class LightGBM:
-    """See `paceline.train.trees.declared.Library`."""
+class LightGBMLibrary:
+    """Implements `paceline.train.trees.training_spec.BoostingLibrary`."""
 
-    def model_in(self, checkpoint: Checkpoint, declared: Declared) -> Any:
-        return ReportCallback.get_model(checkpoint, _reporting(declared).plan.filename)
+    def load_model(self, checkpoint: Checkpoint, declared: BoostingSpec) -> Any:
+        return ReportCallback.get_model(checkpoint, _report_callback(declared).plan.filename)
 
     def num_rounds(self, model: Any) -> int:
         return int(model.current_iteration())
 
-    def train(self, declared: Declared, tables: Mapping[str, Table], num_rounds: int, model: Any | None) -> None:
+    def train(
+        self, declared: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None
+    ) -> None:
         import lightgbm
 
         network = get_network_params()
@@ -63,7 +65,7 @@ class LightGBM:
             sets[name] = lightgbm.Dataset(
                 table.features, label=table.labels, feature_name=list(table.names), reference=sets.get(TRAIN)
             )
-        reporting = _reporting(declared)
+        reporting = _report_callback(declared)
         others = [callback for callback in declared.train_kwargs.get("callbacks") or () if callback is not reporting]
         booster = lightgbm.train(
             {**declared.params, **network},
@@ -78,8 +80,8 @@ class LightGBM:
         reporting.training_ended(booster)
 
 
-def _reporting(declared: Declared) -> ReportCallback:
-    """The callback that reports: the caller's own, or one that keeps the model on the way."""
+def _report_callback(declared: BoostingSpec) -> ReportCallback:
+    """Return the user's report callback, or one that also saves the model during training."""
     given = declared.train_kwargs.get("callbacks") or ()
     mine = (callback for callback in given if isinstance(callback, ReportCallback))
-    return next(mine, None) or ReportCallback(frequency=declared.frequency)
+    return next(mine, None) or ReportCallback(frequency=declared.checkpoint_frequency)

@@ -1,18 +1,18 @@
-"""LightGBMCheckpoint: a booster in LightGBM's own text format."""
+"""LightGBMCheckpoint: a booster in LightGBM's text format."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.train.trees.model_file import ModelCheckpoint
+from paceline.train.trees.checkpoint import ModelCheckpoint
 
 if TYPE_CHECKING:
     import lightgbm
 
 
 class LightGBMCheckpoint(ModelCheckpoint):
-    """A checkpoint with one file, `model.txt`, that `lightgbm.Booster(model_file=...)` reads.
+    """A checkpoint with one file, `model.txt`, for `lightgbm.Booster(model_file=...)`.
 
     train.report(metrics, checkpoint=LightGBMCheckpoint.from_model(booster))
     booster = LightGBMCheckpoint(result.checkpoint.path).get_model()
@@ -21,12 +21,12 @@ class LightGBMCheckpoint(ModelCheckpoint):
     MODEL_FILENAME: ClassVar[str] = "model.txt"
 
     def get_model(self) -> lightgbm.Booster:
-        """The booster in it."""
+        """Load the booster."""
         return super().get_model()
 
     @staticmethod
     def _write(booster: Any, file: Path) -> None:
-        # All rounds of one in training; of one that has stopped early, those up to its best.
+        # All rounds during training; after early stopping, those up to the best.
         booster.save_model(str(file))
 
     @staticmethod

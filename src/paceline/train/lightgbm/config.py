@@ -1,4 +1,4 @@
-"""The LightGBM backend: what its network is made with, and that it is closed when the function has returned."""
+"""The LightGBM backend: configures its network, and closes it when the function returns."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 TreeLearner = Literal["data", "voting"]
 
 
 @dataclass(frozen=True)
 class LightGBMConfig(BackendConfig):
-    """`tree_learner`: how workers share the work on their own rows, `data` or, for very many features, `voting`.
+    """Configuration of LightGBM's network.
 
-    `timeout_s` is how long a worker waits for the others: to connect, and in each exchange (LightGBM counts minutes).
-    Each worker listens on a port between those of `ports`. By default they lie below those that systems give away: as
-    LightGBM takes a port only when training begins, nobody else should have got it by then.
+    `tree_learner`: how workers, each with its own rows, share the work: `data` or, for very many features, `voting`.
+    `timeout_s` is how long a worker waits for the others to connect and in each exchange; LightGBM rounds it up to
+    minutes. Each worker listens on a port in the range `ports`. The default lies below the ephemeral ports: LightGBM
+    binds its port only when training starts, and no other process should have taken it by then.
     """
 
     tree_learner: TreeLearner = "data"
@@ -30,7 +31,7 @@ class LightGBMConfig(BackendConfig):
 
     requires: ClassVar[tuple[str, ...]] = ("lightgbm",)
     extra: ClassVar[str] = "lightgbm"
-    # To import it starts no thread and runs no parallel region, so workers may be forked after that.
+    # Importing it starts no threads and no parallel region, so workers may fork afterwards.
     preload: ClassVar[tuple[str, ...]] = (
         "lightgbm",
         "paceline.train.lightgbm.callback",
@@ -48,10 +49,10 @@ class LightGBMConfig(BackendConfig):
             raise ValueError(f"ports={self.ports!r} is not the first and the last of a range of ports, 1 to 65535")
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
-        from paceline.train.lightgbm.network import configured, free_network
+    def around(self, context: WorkerContext) -> Iterator[None]:
+        from paceline.train.lightgbm.network import free_network, use_network_config
 
-        with configured(self):
+        with use_network_config(self):
             yield
-        # Not in a `finally`: after a failure, closed connections would only give the other ranks one of their own.
+        # Not in a `finally`: after a failure, closing connections would only make the other ranks fail too.
         free_network()

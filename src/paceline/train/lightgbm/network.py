@@ -1,8 +1,7 @@
-"""LightGBM's own network between the workers: who listens where, told to all.
+"""LightGBM's network between the workers: exchange addresses.
 
-LightGBM has to be given the addresses of all machines by each of them. So every worker chooses a port, and the driver
-gives all of them the whole list. A network serves one training: its ports cannot be bound again at once, so every call
-makes a new one.
+Each LightGBM process needs the addresses of all others. So every worker chooses a port, and the driver sends the whole
+list to all. A network serves one training: its ports cannot be bound again at once, so every call creates a new one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.train.lightgbm.config import LightGBMConfig
-from paceline.train.session import _context
+from paceline.train.session import _require_context
 
 _MAX_TRIES = 1000
 
@@ -23,14 +22,14 @@ _config = LightGBMConfig()
 
 
 def get_network_params() -> dict[str, Any]:
-    """The parameters that make a training of LightGBM one of all workers, each on its own rows.
+    """Return parameters that connect the LightGBM trainings of all workers, each with its own rows.
 
         booster = lightgbm.train({**params, **get_network_params()}, dataset)
 
-    All ranks call it equally often, right before they train: each call is for one training, and waits for all ranks.
-    With one worker there is no network, and only the number of threads is set.
+    All ranks must call it equally often, right before they train: each call is for one training and waits for all
+    ranks. With one worker there is no network, and only the number of threads is set.
     """
-    context = _context("get_network_params")
+    context = _require_context("get_network_params")
     begin = context.begin
     free_network()
     threads = {"num_threads": begin.num_threads}
@@ -38,8 +37,8 @@ def get_network_params() -> dict[str, Any]:
         return threads
     config = _config
     host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
-    # Held until all have one, so that no two workers on a machine choose the same.
-    with _free_port(config.ports) as mine:
+    # Held until every rank has a port, so that no two workers on a node choose the same one.
+    with _bind_free_port(config.ports) as mine:
         port = mine.getsockname()[1]
         machines = [address.decode() for address in context.gather(f"{host}:{port}".encode())]
     return {
@@ -54,8 +53,8 @@ def get_network_params() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def configured(config: LightGBMConfig) -> Iterator[None]:
-    """Networks are made with this configuration for as long as the block lasts."""
+def use_network_config(config: LightGBMConfig) -> Iterator[None]:
+    """Use this configuration for networks created within the block."""
     global _config
     before, _config = _config, config
     try:
@@ -65,17 +64,17 @@ def configured(config: LightGBMConfig) -> Iterator[None]:
 
 
 def free_network() -> None:
-    """Close what connections LightGBM has open in this process, whichever booster opened them."""
+    """Close all LightGBM connections of this process, whichever booster opened them."""
     import lightgbm
 
-    # The network is the process's own; the method looks at nothing of a booster.
+    # The network is global to the process; the method uses nothing of the booster.
     lightgbm.Booster.__new__(lightgbm.Booster).free_network()
 
 
-def _free_port(ports: tuple[int, int]) -> socket.socket:
-    """A socket bound to a free port of a range, as LightGBM will bind it: on all addresses, nobody else on it."""
+def _bind_free_port(ports: tuple[int, int]) -> socket.socket:
+    """Return a socket bound to a free port, the way LightGBM will bind it: on all addresses, exclusively."""
     low, high = ports
-    # Of the system: workers forked from one process may have been seeded alike by the user's own code.
+    # System randomness: user code may have seeded workers forked from one process identically.
     chosen = random.SystemRandom().sample(range(low, high + 1), min(_MAX_TRIES, high + 1 - low))
     for port in chosen:
         bound = socket.socket()

@@ -1,4 +1,4 @@
-"""LightGBMPredictor: a trained booster, applied to the batches of a dataset."""
+"""LightGBMPredictor: apply a trained booster to the batches of a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LightGBMPredictor(TreePredictor):
     def _feature_names(self) -> list[str] | None:
         return list(self.model.feature_name())
 
-    def _predicted(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        # One thread, since there is a process for each core; a caller who has fewer says so.
+    def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        # One thread, as there is a process per core; callers can override it.
         predicted: np.ndarray[Any, Any] = self.model.predict(matrix, **{"num_threads": 1, **self._predict_kwargs})
         return predicted

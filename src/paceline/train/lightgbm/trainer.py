@@ -1,4 +1,4 @@
-"""LightGBMTrainer: one model of LightGBM, trained by many workers on their own rows."""
+"""LightGBMTrainer: many workers train one LightGBM model, each with its own rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.datasets import DataConfig
-from paceline.train.lightgbm.boosting import RULES, LightGBM
+from paceline.train.lightgbm.boosting import RULES, LightGBMLibrary
 from paceline.train.lightgbm.callback import ReportCallback
 from paceline.train.lightgbm.config import LightGBMConfig
-from paceline.train.trees.declared import Library, Rules
 from paceline.train.trees.trainer import TreesTrainer
+from paceline.train.trees.training_spec import BoostingLibrary, BoostingRules
 from paceline.train.validation import ValidationConfig
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class LightGBMTrainer(TreesTrainer):
-    """Trains with LightGBM on many workers, which all end with the same model.
+    """Trains one LightGBM model on many workers; all end with the same model.
 
-    Either a function trains:
+    Either pass a train function:
 
         def train_func():
             rows = train.get_dataset_shard("train").materialize().to_pandas()
@@ -33,7 +33,7 @@ class LightGBMTrainer(TreesTrainer):
 
         LightGBMTrainer(train_func, datasets={"train": ...}, scaling_config=ScalingConfig(num_workers=4)).fit()
 
-    or it is declared what to train, and a run that was interrupted goes on by itself:
+    or declare what to train, in which case an interrupted run resumes by itself:
 
         LightGBMTrainer(
             datasets={"train": ..., "valid": ...},
@@ -43,12 +43,12 @@ class LightGBMTrainer(TreesTrainer):
             scaling_config=ScalingConfig(num_workers=4),
         ).fit()
 
-    Of `lightgbm.train` it then also takes `callbacks` and `feval`.
+    The declared form also takes the arguments `callbacks` and `feval` of `lightgbm.train`.
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = LightGBMConfig
-    _rules: ClassVar[Rules] = RULES
-    _library: ClassVar[Library] = LightGBM()
+    _rules: ClassVar[BoostingRules] = RULES
+    _library: ClassVar[BoostingLibrary] = LightGBMLibrary()
 
     def __init__(
         self,
@@ -85,5 +85,5 @@ class LightGBMTrainer(TreesTrainer):
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint) -> lightgbm.Booster:
-        """The model in a checkpoint of such a run."""
+        """Load the model from a checkpoint of a run."""
         return ReportCallback.get_model(checkpoint)

@@ -1,21 +1,21 @@
-"""Training with Lightning, inside a train function of a `TorchTrainer`.
+"""Training with Lightning, inside the train function of a `TorchTrainer`.
 
-To import this lets the process that workers fork from import what Lightning needs, while the script goes on importing.
-Neither `lightning` nor torch is imported here. Lightning itself is left to each worker: it takes note of the rank when
-it is imported, and comes in two packages of which a worker should have only the one that its script uses.
+Importing this module lets the process that workers fork from preload what Lightning needs. Neither `lightning` nor
+torch is imported here. Each worker imports Lightning itself: Lightning records the rank on import, and it comes as two
+packages, of which a worker should import only the one its script uses.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from paceline._engine.local.launch import prewarm
+from paceline._engine.local.launchers import prewarm
 from paceline.train.backend import is_installed
-from paceline.train.lightning.packages import home_of_classes
+from paceline.train.lightning.packages import find_class_module
 from paceline.train.lightning.prepare import prepare_trainer
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
-    from paceline.train.lightning.of_lightning import (
+    from paceline.train.lightning.lightning_classes import (
         PacelineDDPStrategy,
         PacelineDeepSpeedStrategy,
         PacelineFSDPStrategy,
@@ -44,10 +44,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Not kept here: which package they are for may be clear only later, when the train function has imported it.
+    # Not cached: which package they are for may become clear only when the train function imports it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(home_of_classes(name)), name)
+    return getattr(importlib.import_module(find_class_module(name)), name)
 
 
 prewarm(
@@ -57,6 +57,6 @@ prewarm(
     "torch.distributed.optim",
     "scipy.optimize",
     "scipy.signal",
-    # It imports Transformers where that is installed, which reads variables that the script may set later.
+    # It imports Transformers if installed, which reads variables that the script may set later.
     *(() if is_installed("transformers") else ("torchmetrics",)),
 )

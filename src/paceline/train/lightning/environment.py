@@ -1,20 +1,20 @@
-"""Who this worker is, in Lightning's words."""
+"""The cluster environment that tells Lightning the ranks of this worker."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from paceline.train.session import _context
+from paceline.train.session import _require_context
 
 if TYPE_CHECKING:
-    from paceline._engine.messages import Begin
+    from paceline._engine.messages import WorkerInit
 
 
-class Environment:
-    """Ranks and world size are those of the run, and processes are there already: Lightning starts none.
+class ClusterEnvironmentMixin:
+    """Lightning uses the ranks and world size of the run and starts no processes.
 
-    Our strategies bring it along; `Trainer(plugins=[PacelineLightningEnvironment()])` says the same.
+    Our strategies include it; `Trainer(plugins=[PacelineLightningEnvironment()])` is equivalent.
     """
 
     @property
@@ -31,30 +31,30 @@ class Environment:
 
     @staticmethod
     def detect() -> bool:
-        """Never found by itself: it is asked for, or a strategy of ours brings it."""
+        """Never detected automatically: the user or one of our strategies provides it."""
         return False
 
     def world_size(self) -> int:
-        return _begin().world_size
+        return _worker_init().world_size
 
     def set_world_size(self, size: int) -> None:
-        """Not Lightning's to say."""
+        """Ignored: the run determines the world size."""
 
     def global_rank(self) -> int:
-        return _begin().rank
+        return _worker_init().rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Not Lightning's to say."""
+        """Ignored: the run determines the rank."""
 
     def local_rank(self) -> int:
-        return _begin().local_rank
+        return _worker_init().local_rank
 
     def node_rank(self) -> int:
-        return _begin().node_rank
+        return _worker_init().node_rank
 
     def teardown(self) -> None:
-        """The process group stays: it is the train function's until that returns."""
+        """Keep the process group: it belongs to the train function until that returns."""
 
 
-def _begin() -> Begin:
-    return _context("PacelineLightningEnvironment").begin
+def _worker_init() -> WorkerInit:
+    return _require_context("PacelineLightningEnvironment").begin

@@ -1,4 +1,4 @@
-"""Which of Lightning's two packages is in use. They have the same classes, and take only their own."""
+"""Find which of Lightning's two packages is in use. Each accepts only its own classes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from paceline.train.backend import is_installed, require
 _LIGHTNING, _PYTORCH_LIGHTNING = "lightning", "pytorch_lightning"
 
 
-def home_of_classes(wanted: str) -> str:
-    """The module with our classes for the package that this process has imported; of both or none, for `lightning`."""
-    return f"{__package__}.of_{_in_use(wanted)}"
+def find_class_module(wanted: str) -> str:
+    """Return the module with our classes for the imported package; `lightning` if both or none are imported."""
+    return f"{__package__}.{_choose_package(wanted)}_classes"
 
 
-def _in_use(wanted: str) -> str:
+def _choose_package(wanted: str) -> str:
     if sys.modules.get("lightning.pytorch"):
         return _LIGHTNING
     if sys.modules.get(_PYTORCH_LIGHTNING) or (not is_installed(_LIGHTNING) and is_installed(_PYTORCH_LIGHTNING)):

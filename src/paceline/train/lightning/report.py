@@ -1,4 +1,4 @@
-"""The callback that reports what Lightning logged, with a checkpoint that Lightning can resume from."""
+"""The callback that reports Lightning's metrics, with a checkpoint that Lightning can resume from."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import functools
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from paceline._core.spending import CHECKPOINT, spent
+from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import CheckpointUploadMode, _context, report, staging_directory
+from paceline.train.session import CheckpointUploadMode, _require_context, report, staging_directory
 
 MOMENTS = ("train_epoch_end", "validation_end")
 
 
-class Reporting:
+class ReportCallbackMixin:
     """Reports `trainer.callback_metrics` with a checkpoint at the end of every training epoch.
 
         Trainer(callbacks=[ReportCallback()], strategy=PacelineDDPStrategy(), enable_checkpointing=False)
 
-    The checkpoint is a directory with `checkpoint.ckpt`, made by `trainer.save_checkpoint`; `trainer.fit(model,
-    ckpt_path=...)` goes on from it. `epoch` and `step` are among the metrics. `on="validation_end"` reports after each
-    validation instead. `checkpoint_upload_mode` is that of `train.report`.
+    The checkpoint is a directory with `checkpoint.ckpt`, written by `trainer.save_checkpoint`; resume with
+    `trainer.fit(model, ckpt_path=...)`. The metrics include `epoch` and `step`. `on="validation_end"` reports after
+    each validation instead. `checkpoint_upload_mode` is passed to `train.report`.
     """
 
     CHECKPOINT_NAME: ClassVar[str] = "checkpoint.ckpt"
-    called_last: ClassVar[type]
-    """Lightning's kind of callback that is called after the model's own hook, and so sees what is logged there."""
+    last_callback_class: ClassVar[type]
+    """Lightning's base class for callbacks that run after the model's own hook, and so see what it logs."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Reporting:
         self._mode = CheckpointUploadMode(checkpoint_upload_mode)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        # Not before: to a trainer with enable_checkpointing=False nobody may give a callback of that kind.
+        # Not earlier: a trainer with enable_checkpointing=False rejects callbacks of this class.
         cls: Any = type(self)
-        self.__class__ = _of_kind(cls, self.called_last)
-        # After those of the user that are of that kind: what they keep has to be in the checkpoint as it is then.
+        self.__class__ = _add_base(cls, self.last_callback_class)
+        # Run after the user's callbacks of this class, so that the checkpoint has their current state.
         trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
         super().setup(trainer, pl_module, stage)  # type: ignore[misc]
 
@@ -51,27 +51,27 @@ class Reporting:
             self._report(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        # Not the few batches that Lightning tries before training, nor `trainer.validate()`.
+        # Skips the sanity check before training and `trainer.validate()`.
         if self._on == "validation_end" and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
         metrics = {
-            **{name: plain_number(value) for name, value in trainer.callback_metrics.items()},
+            **{name: to_plain_number(value) for name, value in trainer.callback_metrics.items()},
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
         }
-        with spent(CHECKPOINT):
-            report(metrics, checkpoint=self._saved(trainer), checkpoint_upload_mode=self._mode)
+        with account_time(CHECKPOINT):
+            report(metrics, checkpoint=self._save_checkpoint(trainer), checkpoint_upload_mode=self._mode)
 
-    def _saved(self, trainer: Any) -> Checkpoint | None:
-        """Save on all ranks alike, into rank 0's directory, and say what of it this rank brings."""
-        begin = _context("ReportCallback").begin
+    def _save_checkpoint(self, trainer: Any) -> Checkpoint | None:
+        """Save on all ranks into rank 0's directory, and return what this rank contributes."""
+        begin = _require_context("ReportCallback").begin
         strategy = trainer.strategy
         directory = Path(strategy.broadcast(str(staging_directory()) if begin.rank == 0 else ""))
         brings = begin.rank == 0
         if begin.num_nodes > 1:
-            # Where the directory is there already, rank 0 sees what is written here. (Shards are written by all.)
+            # If the directory exists here, it is shared and rank 0 sees our files. (All ranks write shards.)
             brings = brings or (begin.local_rank == 0 and not directory.exists())
             strategy.barrier()
         trainer.save_checkpoint(directory / self.CHECKPOINT_NAME, weights_only=False)
@@ -79,12 +79,12 @@ class Reporting:
 
 
 @functools.cache
-def _of_kind(cls: Any, kind: type) -> Any:
+def _add_base(cls: Any, kind: type) -> Any:
     return cls if issubclass(cls, kind) else type(cls.__name__, (cls, kind), {"__module__": cls.__module__})
 
 
-def plain_number(value: Any) -> Any:
-    """A metric as a plain number; a tensor with more than one element as a list."""
+def to_plain_number(value: Any) -> Any:
+    """Convert a metric to a plain number; a tensor with several elements to a list."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return value

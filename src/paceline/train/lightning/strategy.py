@@ -1,8 +1,8 @@
-"""What makes a strategy of Lightning's one of ours: it takes the ranks, the device and the process group as they are.
+"""The mixin that makes a Lightning strategy use the ranks, device and process group of the run.
 
-A strategy of Lightning's looks at the machine and at environment variables, may start processes, and may make a process
-group. Here all of that has been done around the train function. Nothing of Lightning is imported here: these classes
-stand before Lightning's in `of_lightning` and `of_pytorch_lightning`.
+A Lightning strategy inspects the machine and the environment, may start processes, and may create a process group. Here
+the backend has already done all that. This module does not import Lightning: the mixins are combined with its classes
+in `lightning_classes` and `pytorch_lightning_classes`.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline._worker.signals import NOTICES
+from paceline._worker.signals import PREEMPTION_SIGNALS
 from paceline.train.backend import require
-from paceline.train.lightning.environment import Environment
-from paceline.train.session import _context
+from paceline.train.lightning.environment import ClusterEnvironmentMixin
+from paceline.train.session import _require_context
 from paceline.train.torch.devices import get_device
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline._engine.messages import Begin
+    from paceline._engine.messages import WorkerInit
 
 
-class InOurGroup:
-    """Stands before a strategy of Lightning's."""
+class PacelineStrategyMixin:
+    """Put in front of a Lightning strategy."""
 
-    environment: ClassVar[type[Environment]]
-    _cluster_environment: Environment | None = None
+    environment: ClassVar[type[ClusterEnvironmentMixin]]
+    _cluster_environment: ClusterEnvironmentMixin | None = None
     _handlers: dict[int, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        keep_quiet(type(self), _begin(self).rank)
+        silence_other_ranks(type(self), _worker_init(self).rank)
         super().__init__(*args, **kwargs)
 
     @property
-    def cluster_environment(self) -> Environment | None:
+    def cluster_environment(self) -> ClusterEnvironmentMixin | None:
         return self._cluster_environment
 
     @cluster_environment.setter
     def cluster_environment(self, environment: Any) -> None:
-        if environment is None or isinstance(environment, Environment):
+        if environment is None or isinstance(environment, ClusterEnvironmentMixin):
             self._cluster_environment = environment
         elif type(environment).__module__.startswith(("lightning.", "lightning_fabric.", "pytorch_lightning.")):
-            # What Lightning found by looking around, as none was asked for.
+            # Detected by Lightning, because the user gave none.
             self._cluster_environment = self.environment()
         else:
             raise ValueError(
@@ -56,7 +56,7 @@ class InOurGroup:
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """The device of this process: of others Lightning need not know."""
+        """The device of this process; Lightning does not need the others."""
         return [get_device()]
 
     @parallel_devices.setter
@@ -73,62 +73,62 @@ class InOurGroup:
 
     @property
     def world_size(self) -> int:
-        return _begin(self).world_size
+        return _worker_init(self).world_size
 
     @property
     def global_rank(self) -> int:
-        return _begin(self).rank
+        return _worker_init(self).rank
 
     @property
     def local_rank(self) -> int:
-        return _begin(self).local_rank
+        return _worker_init(self).local_rank
 
     @property
     def node_rank(self) -> int:
-        return _begin(self).node_rank
+        return _worker_init(self).node_rank
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def _configure_launcher(self) -> None:
-        """All processes are there: none is started."""
+        """All processes already exist, so no launcher is needed."""
         self._launcher = None
 
     def setup(self, trainer: Any) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {signum: signal.getsignal(signum) for signum in NOTICES}
+            self._handlers = {signum: signal.getsignal(signum) for signum in PREEMPTION_SIGNALS}
         super().setup(trainer)  # type: ignore[misc]
 
     def on_train_start(self) -> None:
-        self._put_back_handlers()
+        self._restore_signal_handlers()
         super().on_train_start()  # type: ignore[misc]
 
     def on_validation_start(self) -> None:
-        self._put_back_handlers()
+        self._restore_signal_handlers()
         super().on_validation_start()  # type: ignore[misc]
 
     def on_test_start(self) -> None:
-        self._put_back_handlers()
+        self._restore_signal_handlers()
         super().on_test_start()  # type: ignore[misc]
 
     def on_predict_start(self) -> None:
-        self._put_back_handlers()
+        self._restore_signal_handlers()
         super().on_predict_start()  # type: ignore[misc]
 
-    def _put_back_handlers(self) -> None:
-        """Lightning answers a SIGTERM with a collective from within its handler, and ends: a hang, or lost work.
+    def _restore_signal_handlers(self) -> None:
+        """Restore our signal handlers, which Lightning replaces between a strategy's setup and the start of a loop.
 
-        Ours is a notice of preemption, upon which all ranks stop at the same report. Lightning sets its handler between
-        the set-up of a strategy and the start of a loop.
+        Lightning's SIGTERM handler runs a collective and then exits, which hangs or loses work. For us SIGTERM is a
+        preemption notice, after which all ranks stop at the same report.
         """
         for signum, handler in (self._handlers or {}).items():
             signal.signal(signum, handler)
         self._handlers = None
 
 
-class OnGpus:
-    """Refuses a worker without a GPU at once. What the strategy needs beside Lightning is in `requires`."""
+class RequiresGpuMixin:
+    """Raises at once on a worker without a GPU. `requires` lists the packages a strategy needs besides Lightning."""
 
     requires: ClassVar[tuple[str, ...]] = ()
 
@@ -143,13 +143,15 @@ class OnGpus:
         super().__init__(*args, **kwargs)
 
 
-def _begin(strategy: object) -> Begin:
-    return _context(type(strategy).__name__).begin
+def _worker_init(strategy: object) -> WorkerInit:
+    return _require_context(type(strategy).__name__).begin
 
 
-def keep_quiet(strategy: type, rank: int) -> None:
-    """What Lightning has to say, it says on rank 0 only. Before a strategy is set up it takes itself for that one."""
-    of_package = "pytorch_lightning" if strategy.__module__.endswith("of_pytorch_lightning") else "lightning.pytorch"
+def silence_other_ranks(strategy: type, rank: int) -> None:
+    """Let only rank 0 log. Before a strategy is set up, every process considers itself rank 0."""
+    of_package = (
+        "pytorch_lightning" if strategy.__module__.endswith("pytorch_lightning_classes") else "lightning.pytorch"
+    )
     for name in (f"{of_package}.utilities.rank_zero", "lightning_utilities.core.rank_zero"):
         importlib.import_module(name).rank_zero_only.rank = rank
     if rank > 0:

@@ -1,12 +1,12 @@
-"""Where the metrics of a run may go beside its journal: files, TensorBoard, MLflow, Weights & Biases, OpenTelemetry.
+"""Loggers of a run's metrics, beside its journal: files, TensorBoard, MLflow, Weights & Biases, OpenTelemetry.
 
-Pass them in `RunConfig(callbacks=[...])`. Each name is loaded when it is first asked for, and what it needs when it is
-made.
+Pass them in `RunConfig(callbacks=[...])`. Each logger is imported on first access, and its dependencies when it is
+constructed.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
@@ -31,7 +31,7 @@ __all__ = [
     "WandbLoggerCallback",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.callbacks": ("LoggedCheckpoint", "LoggedReport", "LoggedRun", "LoggerCallback"),

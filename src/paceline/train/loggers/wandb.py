@@ -1,4 +1,4 @@
-"""Metrics to Weights & Biases."""
+"""Log metrics to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any, Self
 
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
-from paceline.train.result import flat
+from paceline.train.result import flatten_metrics
 
-_STEP = "training_iteration"
-_NOTE = ".wandb-run"
-"""Not `.wandb`: W&B takes what has that name for the directory to write to."""
-_WRITTEN_AFTER_S = 30.0
-"""W&B writes what it was given every 15 s; what it holds is lost where the driver is killed."""
+_STEP_METRIC = "training_iteration"
+_RECORD_NAME = ".wandb-run"
+"""Not `.wandb`: W&B would use that name as its output directory."""
+_FLUSH_DELAY_S = 30.0
+"""W&B writes its data every 15 s; unwritten data is lost if the driver is killed."""
 
 
 class WandbLoggerCallback(LoggerCallback):
-    """Logs every report to a run of Weights & Biases, and the config where `log_config` is set.
+    """Logs every report to a run of Weights & Biases, and the config if `log_config` is set.
 
-    Further arguments are those of `wandb.init`: `mode="offline"` needs no network, and `wandb sync` sends it later. The
-    number of a report is the metric `training_iteration`, and the step of all others: so reports that restarted workers
-    make again follow those from before, where W&B would drop them at steps of its own. A checkpoint becomes a version
-    of the artifact `RUN-checkpoint`, of type `model`, that refers to its files where they are: nothing is uploaded.
+    Further arguments go to `wandb.init`: `mode="offline"` needs no network, and `wandb sync` uploads later. The number
+    of a report is the metric `training_iteration`, which is the step metric of all others. So reports that restarted
+    workers repeat follow the earlier ones; at its own steps, W&B would drop them. A checkpoint becomes a version of the
+    artifact `RUN-checkpoint`, of type `model`, that references its files where they are: nothing is uploaded.
 
-    A run of ours that continues goes on under the same id. What W&B was given in the last half minute of a driver that
-    was killed is given to it again, since it may not have written that.
+    A resumed run keeps its W&B id. If a driver was killed, the reports of its last half minute are logged again, since
+    W&B may not have written them.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class WandbLoggerCallback(LoggerCallback):
         self._kwargs = kwargs
         self._run: Any = None
         self._name = ""
-        self._note: _Note | None = None
+        self._record: _WandbRunRecord | None = None
 
     def for_trial(self, search: str, run: str) -> Self:
-        """Trials are runs of one group, which has the name of the search where no other is given."""
+        """Trials are runs of one group, by default named after the search."""
         copied = super().for_trial(search, run)
         copied._group = self._group or search
-        # Several of its runs at once in one process: otherwise the second would end the first.
+        # A process may have several W&B runs at once: otherwise the second would end the first.
         copied._kwargs = {"reinit": "create_new", **self._kwargs}
         return copied
 
@@ -74,7 +74,7 @@ class WandbLoggerCallback(LoggerCallback):
             wandb.login(key=key)
         config = run.context.train_loop_config
         self._name = run.context.run_id
-        note = self._note = _Note(run.directory / _NOTE, run.continues)
+        note = self._record = _WandbRunRecord(run.directory / _RECORD_NAME, run.continues)
         told = {
             "project": self._project,
             "group": self._group,
@@ -85,43 +85,43 @@ class WandbLoggerCallback(LoggerCallback):
             "config": dict(config) if self._log_config and isinstance(config, Mapping) else None,
         }
         self._run = wandb.init(**{**told, **self._kwargs})
-        self._run.define_metric(_STEP)
-        self._run.define_metric("*", step_metric=_STEP)
+        self._run.define_metric(_STEP_METRIC)
+        self._run.define_metric("*", step_metric=_STEP_METRIC)
         for report in run.past:
             if note.is_new(report):
                 self.log_report(report)
 
     def log_report(self, report: LoggedReport) -> None:
-        assert self._note is not None
-        metrics = {name: value for name, value in flat(report.metrics).items() if name not in self._excludes}
-        self._run.log({**metrics, _STEP: report.number})
-        self._note.logged(report)
+        assert self._record is not None
+        metrics = {name: value for name, value in flatten_metrics(report.metrics).items() if name not in self._excludes}
+        self._run.log({**metrics, _STEP_METRIC: report.number})
+        self._record.mark_logged(report)
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         import wandb
 
         about = {"training_iteration": checkpoint.number, "num_bytes": checkpoint.num_bytes, "uri": checkpoint.uri}
-        artifact = wandb.Artifact(f"{_plain_name(self._name)}-checkpoint", type="model", metadata=about)
-        # Without checksums: W&B would read every file to make its own, and ours are in the manifest.
+        artifact = wandb.Artifact(f"{_sanitize_name(self._name)}-checkpoint", type="model", metadata=about)
+        # Skip checksums: W&B would read every file to compute its own, and ours are in the manifest.
         artifact.add_reference(checkpoint.uri, checksum=False)
-        self._run.log_artifact(artifact, aliases=["latest", _plain_name(checkpoint.name)])
+        self._run.log_artifact(artifact, aliases=["latest", _sanitize_name(checkpoint.name)])
 
     def log_end(self, failed: bool) -> None:
         if self._run is not None:
             self._run.finish(exit_code=1 if failed else 0)
-        if self._note is not None:
-            self._note.all_written()
-            self._note.close()
-        self._run = self._note = None
+        if self._record is not None:
+            self._record.mark_all_written()
+            self._record.close()
+        self._run = self._record = None
 
 
-def _plain_name(name: str) -> str:
-    """As the name or alias of an artifact may be."""
+def _sanitize_name(name: str) -> str:
+    """Make a name valid for an artifact or its alias."""
     return re.sub(r"[^\w\-.]", "_", name, flags=re.ASCII)[:100]
 
 
-class _Note:
-    """The id that the run has there, and the last report that W&B has surely written: it does not tell."""
+class _WandbRunRecord:
+    """Stores the W&B run id and the last report that W&B has certainly written, which W&B itself does not say."""
 
     def __init__(self, path: Path, continues: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -132,26 +132,26 @@ class _Note:
         else:
             self.run_id, self._written = hashlib.sha256(os.urandom(16)).hexdigest()[:16], (0, 0)
             self._write()
-        self._given: deque[tuple[float, tuple[int, int]]] = deque()
-        """When, and the attempt and number of each report: in steps of a second."""
+        self._unconfirmed: deque[tuple[float, tuple[int, int]]] = deque()
+        """Time, attempt and number of the logged reports: at most one entry per second."""
 
     def is_new(self, report: LoggedReport) -> bool:
         return (report.attempt, report.number) > self._written
 
-    def logged(self, report: LoggedReport) -> None:
+    def mark_logged(self, report: LoggedReport) -> None:
         now = self._now()
-        if self._given and now - self._given[-1][0] < 1:
-            self._given[-1] = self._given[-1][0], (report.attempt, report.number)
+        if self._unconfirmed and now - self._unconfirmed[-1][0] < 1:
+            self._unconfirmed[-1] = self._unconfirmed[-1][0], (report.attempt, report.number)
         else:
-            self._given.append((now, (report.attempt, report.number)))
-        # The first was given up to a second later than it says.
-        while self._given and self._given[0][0] + 1 + _WRITTEN_AFTER_S <= now:
-            self._written = self._given.popleft()[1]
+            self._unconfirmed.append((now, (report.attempt, report.number)))
+        # The last report of an entry may be up to a second later than the entry's time.
+        while self._unconfirmed and self._unconfirmed[0][0] + 1 + _FLUSH_DELAY_S <= now:
+            self._written = self._unconfirmed.popleft()[1]
             self._write()
 
-    def all_written(self) -> None:
-        if self._given:
-            self._written = self._given.pop()[1]
+    def mark_all_written(self) -> None:
+        if self._unconfirmed:
+            self._written = self._unconfirmed.pop()[1]
             self._write()
 
     def close(self) -> None:

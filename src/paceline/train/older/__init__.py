@@ -1,1 +1,1 @@
-"""The APIs that came before `fit()`: trainers whose workers stay, and the functions of Ray 1.x's train functions."""
+"""The APIs that preceded `fit()`: trainers with persistent workers, and the functions of Ray 1.x's train functions."""

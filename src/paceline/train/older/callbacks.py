@@ -1,4 +1,4 @@
-"""The callbacks of one `run()`: told of it as those of `RunConfig(callbacks=...)` are told of all."""
+"""The callbacks of one `run()`: they observe that call as `RunConfig(callbacks=...)` observes the whole run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from paceline._control.events import Event, RetentionSet
 from paceline._control.run import Run
-from paceline._storage.depot import Depot
+from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
-from paceline.train.failures import CallbackObserver, LoggerObserver, TracingObserver, observers_of
+from paceline.train.failures import CallbackObserver, LoggerObserver, TracingObserver, make_observers
 
 log = logging.getLogger("paceline")
 
 
-def checked(callbacks: Any) -> list[Callback]:
+def check_callbacks(callbacks: Any) -> list[Callback]:
     given = list(callbacks or ())
     for callback in given:
         if not isinstance(callback, Callback):
@@ -28,18 +28,18 @@ def checked(callbacks: Any) -> list[Callback]:
 
 
 class RunCallbacks:
-    """One that raises is dropped with its traceback, and training goes on."""
+    """Calls the callbacks. One that raises is dropped, its traceback is logged, and training continues."""
 
-    def __init__(self, callbacks: list[Callback], about: TrainRunContext, depot: Depot) -> None:
-        # They come in the middle of a run: what was reported before is in its journal.
-        self._observers: list[CallbackObserver | LoggerObserver | TracingObserver] = observers_of(
+    def __init__(self, callbacks: list[Callback], about: TrainRunContext, depot: RunStore) -> None:
+        # They start in the middle of a run: its journal has the earlier reports.
+        self._observers: list[CallbackObserver | LoggerObserver | TracingObserver] = make_observers(
             callbacks, about, depot, continues=True
         )
 
     @contextlib.contextmanager
-    def during(self, run: Run) -> Iterator[None]:
-        # Nothing has happened, and nothing follows from it; but they begin with the first event that they are told.
-        self.saw(RetentionSet(run.attempt, run.retention), run)
+    def observe_run(self, run: Run) -> Iterator[None]:
+        # This event has no effect, but the observers start with the first event they receive.
+        self.on_event(RetentionSet(run.attempt, run.retention), run)
         failed = True
         try:
             yield
@@ -48,10 +48,10 @@ class RunCallbacks:
             for observer in self._observers:
                 observer.close(failed)
 
-    def saw(self, event: Event, run: Run) -> None:
+    def on_event(self, event: Event, run: Run) -> None:
         for observer in list(self._observers):
             try:
-                observer.saw(event, run)
+                observer.on_event(event, run)
             except (Exception, SystemExit):
                 self._observers.remove(observer)
                 log.exception("%s raised and is dropped; training goes on", observer)

@@ -1,4 +1,4 @@
-"""What `run_iterator` gives: the ranks' reports, while the function runs."""
+"""The result of `run_iterator`: the ranks' reports, while the function runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 
 class TrainingIterator:
-    """One list of dicts, by rank, for each report that all ranks have made."""
+    """Yields one list of dicts, by rank, for each report that all ranks have made."""
 
     def __init__(self, rows: Generator[list[dict[str, Any]], None, list[Any]]) -> None:
         self._rows = rows
@@ -28,7 +28,7 @@ class TrainingIterator:
         return self._results is not None
 
     def get_final_results(self, force: bool = False) -> list[Any]:
-        """What each rank's function returned; with `force`, what is not yet iterated over is passed over."""
+        """Return what each rank's function returned; with `force`, skip the reports that are left."""
         if force:
             for _ in self:
                 pass

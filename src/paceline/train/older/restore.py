@@ -1,7 +1,7 @@
-"""`TorchTrainer.restore(path)`: a trainer that goes on with a run, by the run's path.
+"""`TorchTrainer.restore(path)`: a trainer that resumes a run, given the run's path.
 
-A trainer with the same `RunConfig(storage_path=..., name=...)` does the same; no function is kept with a run, since it
-would have to be a pickle.
+A trainer with the same `RunConfig(storage_path=..., name=...)` does the same. A run does not store the function, since
+that would have to be a pickle.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import dataclasses
 import os
 from typing import Any, Self
 
-from paceline._control.recover import history_of
-from paceline._storage.home import Home
-from paceline.train.config import RunConfig, ScalingConfig, as_config
+from paceline._control.recovery import load_history
+from paceline._storage.run_location import RunLocation
+from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 
 
-class Restorable:
-    """What a trainer's class is given."""
+class RestoreMixin:
+    """The class methods `restore` and `can_restore` of trainers."""
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
-        """Whether a run lies at this path."""
-        run, _ = history_of(_home(path, storage_filesystem).depot_to_read())
+        """Whether there is a run at this path."""
+        run, _ = load_history(_locate_run(path, storage_filesystem).open_run_store_for_reading())
         return run.attempt > 0 or bool(run.checkpoints)
 
     @classmethod
@@ -35,13 +35,13 @@ class Restorable:
         run_config: Any = None,
         **arguments: Any,
     ) -> Self:
-        """A trainer that goes on with the run at this path, from its newest checkpoint.
+        """Return a trainer that resumes the run at this path from its newest checkpoint.
 
-        `train_loop_per_worker`, its config and the datasets have to be given again. Without a `scaling_config` it has
-        as many workers as the run had.
+        Pass `train_loop_per_worker`, its config and the datasets again. Without a `scaling_config`, it uses as many
+        workers as the run had.
         """
-        home = _home(path, storage_filesystem)
-        run, _ = history_of(home.depot_to_read())
+        home = _locate_run(path, storage_filesystem)
+        run, _ = load_history(home.open_run_store_for_reading())
         if run.attempt == 0 and not run.checkpoints:
             raise ValueError(f"there is no run at {os.fspath(path)}: its path is RunConfig's storage_path and name")
         if train_loop_per_worker is None:
@@ -49,7 +49,7 @@ class Restorable:
                 f"{cls.__name__}.restore needs train_loop_per_worker: functions are not kept with a run\n\n"
                 f"hint: {cls.__name__}.restore({os.fspath(path)!r}, train_loop_per_worker=...)"
             )
-        asked: RunConfig = as_config(RunConfig, run_config, "run_config")
+        asked: RunConfig = coerce_config(RunConfig, run_config, "run_config")
         place = {"name": home.name, "storage_path": home.storage_path, "storage_filesystem": storage_filesystem}
         return cls(
             train_loop_per_worker,  # type: ignore[call-arg]
@@ -59,5 +59,5 @@ class Restorable:
         )
 
 
-def _home(path: str | os.PathLike[str], filesystem: Any) -> Home:
-    return Home.of_path(os.fspath(path), filesystem)
+def _locate_run(path: str | os.PathLike[str], filesystem: Any) -> RunLocation:
+    return RunLocation.from_path(os.fspath(path), filesystem)

@@ -1,4 +1,4 @@
-"""Trainer: the one of Ray 1.x, whose workers stay while functions are run on them."""
+"""`Trainer` of Ray 1.x, which runs functions on persistent workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, as_config
+from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, coerce_config
 from paceline.train.datasets import DataConfig
-from paceline.train.older.chosen import backend_named
+from paceline.train.older.function_lookup import find_backend
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.train.validation import ValidationConfig
@@ -21,7 +21,7 @@ MAX_RETRIES = 3
 
 
 class Trainer(DataParallelTrainer):
-    """Runs functions on workers that stay.
+    """Runs functions on persistent workers.
 
         trainer = Trainer(backend="torch", num_workers=2)
         trainer.start()
@@ -29,7 +29,7 @@ class Trainer(DataParallelTrainer):
         trainer.shutdown()
 
     `backend` is the name of a framework to set up, a `BackendConfig`, or None. `max_retries` is how often workers are
-    started again after a failure, from the last checkpoint; -1 is without limit. `logdir` is the trainer's directory.
+    restarted from the last checkpoint after a failure; -1 means no limit. `logdir` is the trainer's directory.
     """
 
     def __init__(
@@ -52,36 +52,36 @@ class Trainer(DataParallelTrainer):
     ) -> None:
         first = train_loop_per_worker
         if backend is None and (isinstance(first, BackendConfig) or (isinstance(first, str) and first in _FRAMEWORKS)):
-            # `Trainer("torch", num_workers=2)`, with the backend first, as it once was.
+            # `Trainer("torch", num_workers=2)`: the backend used to be the first argument.
             train_loop_per_worker, backend = None, first
         named = train_loop_per_worker if isinstance(train_loop_per_worker, str) else None
-        function = train_loop_per_worker if callable(train_loop_per_worker) else _missing
-        if train_loop_per_worker is not None and named is None and function is _missing:
+        function = train_loop_per_worker if callable(train_loop_per_worker) else _missing_function
+        if train_loop_per_worker is not None and named is None and function is _missing_function:
             raise ValueError(f"train_loop_per_worker={train_loop_per_worker!r} is not a function")
         super().__init__(
             function,
             train_loop_config=train_loop_config,
-            backend_config=backend_named(backend),
-            scaling_config=_scaling(scaling_config, num_workers, use_gpu, resources_per_worker),
-            run_config=_run_config(run_config, logdir, max_retries),
+            backend_config=find_backend(backend),
+            scaling_config=_build_scaling_config(scaling_config, num_workers, use_gpu, resources_per_worker),
+            run_config=_build_run_config(run_config, logdir, max_retries),
             resume_from_checkpoint=resume_from_checkpoint,
             validation_config=validation_config,
             datasets=datasets,
             dataset_config=dataset_config,
         )
-        self.train_loop_per_worker = named if function is _missing else function
+        self.train_loop_per_worker = named if function is _missing_function else function
 
-    def _with(self, changes: Mapping[str, Any]) -> Self:
-        # What these said is in the two configurations that are given in their place.
+    def _copy_with(self, changes: Mapping[str, Any]) -> Self:
+        # A new configuration replaces the older arguments that contributed to it.
         said = {
             "scaling_config": ("num_workers", "use_gpu", "resources_per_worker"),
             "run_config": ("logdir", "max_retries"),
         }
         others = {name: None for config, names in said.items() if config in changes for name in names}
-        return super()._with({**others, **changes})
+        return super()._copy_with({**others, **changes})
 
     def fit(self) -> Result:
-        """Run the function that the constructor was given, as a trainer does whose workers do not stay."""
+        """Run the constructor's function once, as a trainer without persistent workers does."""
         if not callable(self.train_loop_per_worker):
             raise ValueError("fit() needs Trainer(train_loop_per_worker=...): run() takes a function of its own")
         return super().fit()
@@ -90,23 +90,23 @@ class Trainer(DataParallelTrainer):
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "xgboost", "lightgbm", "horovod")
 
 
-def _missing(config: Any = None) -> None:
+def _missing_function(config: Any = None) -> None:
     raise AssertionError("stands for a function that run() will be given")
 
 
-def _scaling(
+def _build_scaling_config(
     config: Any, num_workers: Any, use_gpu: bool | None, resources: Mapping[str, float] | None
 ) -> ScalingConfig:
     given = {"num_workers": num_workers, "use_gpu": use_gpu, "resources_per_worker": resources}
     given = {name: value for name, value in given.items() if value is not None}
     if config is not None and given:
         raise ValueError(f"scaling_config is given, and {', '.join(given)} beside it: give the one or the other")
-    found: ScalingConfig = as_config(ScalingConfig, config if config is not None else given, "scaling_config")
+    found: ScalingConfig = coerce_config(ScalingConfig, config if config is not None else given, "scaling_config")
     return found
 
 
-def _run_config(config: Any, logdir: Any, max_retries: int | None) -> RunConfig:
-    found: RunConfig = as_config(RunConfig, config, "run_config")
+def _build_run_config(config: Any, logdir: Any, max_retries: int | None) -> RunConfig:
+    found: RunConfig = coerce_config(RunConfig, config, "run_config")
     if logdir is not None:
         if config is not None and (found.storage_path, found.name) != (RunConfig(name=found.name).storage_path, None):
             raise ValueError("run_config and logdir both say where the trainer is kept: give the one or the other")

@@ -1,5 +1,5 @@
-"""The proof that a script resumes exactly: a commit is restored into a shadow run and compared with what went on.
+"""Prove that a script resumes exactly: restore a commit into a shadow run and compare it with the original run.
 
-`proof` has what a user calls; `shadow` plays runs in a temporary directory; `compare` and `diagnosis` are pure;
-`trace` is what a worker of a shadow run notes down, and imports none of the others.
+`proof` has the user's function; `shadow` executes runs in a temporary directory; `compare` and `diagnosis` are pure;
+`trace` records notes in a worker of a shadow run, and imports none of the others.
 """

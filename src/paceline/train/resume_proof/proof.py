@@ -1,8 +1,8 @@
-"""`verify_resume`: a run is compared with what comes of it when it is resumed from one of its own commits.
+"""`verify_resume`: compare a run with a replay that resumes from one of its own commits.
 
-First the verdict: a replay from an earlier commit against the run's journal and its next checkpoint. Only if they
-differ, the diagnosis: a second replay (is it repeatable?), then a shadow that goes on past the commit and one that
-resumes from there, both noting down what they do.
+First comes the verdict: a replay from an earlier commit is compared with the run's journal and its next checkpoint.
+Only if they differ comes the diagnosis: a second replay (is it repeatable?), then one shadow run that continues past
+the commit and one that resumes from it, both recording notes.
 """
 
 from __future__ import annotations
@@ -18,78 +18,84 @@ from typing import Any, Literal
 
 from paceline._core.errors import TrainingFailedError
 from paceline._engine.messages import CheckpointRecord
-from paceline._storage.commit import problem_with, read_manifest
-from paceline._storage.layout import Layout
-from paceline._view.words import counted
+from paceline._storage.commit import find_problem, read_manifest
+from paceline._storage.run_layout import RunLayout
+from paceline._view.formatting import format_count
 from paceline.train.resume_proof import trace
 from paceline.train.resume_proof.compare import (
     Difference,
-    checkpoint_differences,
-    leaf_paths,
-    metric_differences,
-    not_compared,
+    find_checkpoint_differences,
+    find_ignored_metrics,
+    find_metric_differences,
+    list_leaf_paths,
 )
-from paceline.train.resume_proof.diagnosis import NotRestored, diagnosed
-from paceline.train.resume_proof.shadow import Recorded, Seen, of_size, played, recorded
+from paceline.train.resume_proof.diagnosis import NotRestored, diagnose
+from paceline.train.resume_proof.shadow import (
+    RecordedRun,
+    ShadowProgress,
+    load_recorded_run,
+    run_shadow,
+    with_fixed_size,
+)
 from paceline.train.trainer import DataParallelTrainer
 
 log = logging.getLogger("paceline.resume_proof")
 
 Verdict = Literal["exact", "differs", "unchecked"]
 
-_SHOWN = 5
+_MAX_LEAVES = 5
 
 
 @dataclass(frozen=True)
 class ResumeProof:
-    """Whether a run resumes exactly, and if not, why. `print(proof)` tells it in words."""
+    """Whether a run resumes exactly, and if not, why. `print(proof)` explains it."""
 
     verdict: Verdict
-    """`unchecked` where there is nothing to compare; `reason` says why."""
+    """`unchecked` if there is nothing to compare; `reason` says why."""
     run: str | None = None
-    """The directory of the run that was compared with; it was not written to. None: one that was made for the proof."""
+    """The directory of the original run, which is only read. None: a run made for the proof."""
     reason: str = ""
     checkpoint: str = ""
-    """The one that was restored."""
+    """The checkpoint that was restored."""
     num_reports: int = 0
     """How many reports after it were compared, on every rank."""
     num_checkpoints: int = 0
     differences: tuple[Difference, ...] = ()
-    """The first one first."""
+    """In order of occurrence."""
     not_restored: tuple[NotRestored, ...] = ()
     repeatable: bool | None = None
-    """Whether two replays from the same checkpoint were alike; None where only one was needed."""
+    """Whether two replays from the same checkpoint were equal; None if only one was needed."""
     not_compared: tuple[str, ...] = ()
-    """Metrics that tell time, and those that were to be ignored."""
+    """Metrics that depend on time, and ignored ones."""
 
     @property
     def exact(self) -> bool:
         return self.verdict == "exact"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        return "\n".join(_told(self))
+        return "\n".join(_format_proof(self))
 
 
 @dataclass(frozen=True)
-class Span:
-    """The part of a run that is replayed: from a checkpoint to a later report, all made by one attempt."""
+class ReplaySpan:
+    """The replayed part of a run: from a checkpoint to a later report, all made by one attempt."""
 
     start: CheckpointRecord
     last: int
     checkpoints: tuple[int, ...]
-    """Those on the way that are kept."""
+    """The kept checkpoints within it."""
     size: int = 1
 
     @property
     def reports(self) -> range:
         return range(self.start.seq + 1, self.last + 1)
 
-    def is_over(self, seen: Seen) -> bool:
-        return seen.reports >= self.last and set(self.checkpoints) <= set(seen.commits)
+    def is_covered(self, seen: ShadowProgress) -> bool:
+        return seen.num_reports >= self.last and set(self.checkpoints) <= set(seen.committed_seqs)
 
 
 def verify_resume(
@@ -106,45 +112,47 @@ def verify_resume(
         proof = verify_resume(trainer)
         assert proof.exact, proof
 
-    Replays `num_steps` reports, or as many as there are until the next checkpoint. Without a run to compare with, or if
-    `fresh`, the function is first trained up to its second checkpoint. `ignore` names metrics that may differ, such as
-    `perf/*`; `tolerance` is how far numbers may differ, relatively and absolutely. The shadow runs lie in `scratch`, or
-    where temporary files go, and are removed; the run itself is only read.
+    Replays `num_steps` reports, or as many as there are until the next checkpoint. If there is no run to compare with,
+    or if `fresh`, the function is first trained up to its second checkpoint. `ignore` names metrics that may differ,
+    such as `perf/*`; `tolerance` is how far numbers may differ, relatively and absolutely. The shadow runs are created
+    in `scratch`, or in the directory for temporary files, and removed; the run itself is only read.
     """
     if num_steps is not None and (isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1):
         raise ValueError(f"num_steps={num_steps!r} is not a whole number of 1 or more, or None")
     if not tolerance >= 0:
         raise ValueError(f"tolerance={tolerance!r} is not 0 or more")
-    layout = Layout(trainer.run_config.path)
+    layout = RunLayout(trainer.run_config.path)
     with tempfile.TemporaryDirectory(prefix="paceline-resume-", dir=scratch) as directory:
         place = Path(directory)
         if fresh or not layout.journal.exists():
             log.info("training a new run to compare with, in %s", place)
             try:
-                original = played(trainer, place / "original", enough=lambda seen: _is_enough(seen, num_steps))
+                original = run_shadow(
+                    trainer, place / "original", enough=lambda seen: _has_enough_reports(seen, num_steps)
+                )
             except TrainingFailedError as error:
                 return ResumeProof("unchecked", reason=f"the function fails before it is resumed: {error}")
             run = None
         else:
-            original, run = recorded(layout), str(layout.root)
-        chosen = _chosen(original, num_steps, trainer.scaling_config.sizes)
+            original, run = load_recorded_run(layout), str(layout.root)
+        chosen = _choose_span(original, num_steps, trainer.scaling_config.sizes)
         if isinstance(chosen, str):
             return ResumeProof("unchecked", run, chosen)
-        trainer = of_size(trainer, chosen.size)
-        return dataclasses.replace(_proved(trainer, original, chosen, place, ignore, tolerance), run=run)
+        trainer = with_fixed_size(trainer, chosen.size)
+        return dataclasses.replace(_prove(trainer, original, chosen, place, ignore, tolerance), run=run)
 
 
-def _is_enough(seen: Seen, num_steps: int | None) -> bool:
-    if len(seen.commits) < 2:
+def _has_enough_reports(seen: ShadowProgress, num_steps: int | None) -> bool:
+    if len(seen.committed_seqs) < 2:
         return False
-    return num_steps is None or seen.reports >= seen.commits[0] + num_steps
+    return num_steps is None or seen.num_reports >= seen.committed_seqs[0] + num_steps
 
 
-def _chosen(original: Recorded, num_steps: int | None, sizes: Sequence[int]) -> Span | str:
-    """The newest part of a run that can be replayed, one with a checkpoint at its end if there is one; or why none."""
+def _choose_span(original: RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
+    """Return the newest replayable part of a run, preferably one that ends with a checkpoint; or why there is none."""
     if not original.run.checkpoints:
         return "it has no checkpoint to resume from"
-    spans = [span for record in original.run.checkpoints if (span := _span(original, record, num_steps))]
+    spans = [span for record in original.run.checkpoints if (span := _build_span(original, record, num_steps))]
     if not spans:
         return (
             "no report follows a checkpoint that was kept, in the attempt that made it. Report more checkpoints, keep "
@@ -155,19 +163,19 @@ def _chosen(original: Recorded, num_steps: int | None, sizes: Sequence[int]) -> 
         spans = [span for span in spans if len(span.reports) == most]
     span = max(spans, key=lambda span: (bool(span.checkpoints), span.start.seq))
     directory = original.layout.checkpoint(span.start.name)
-    if problem := problem_with(directory):
+    if problem := find_problem(directory):
         return f"{span.start.name} cannot be trusted: {problem}"
     manifest = read_manifest(directory)
     assert manifest is not None
     if manifest.world_size not in sizes:
-        workers = counted(manifest.world_size, "worker")
+        workers = format_count(manifest.world_size, "worker")
         return f"{span.start.name} was made by {workers}, and ScalingConfig asks for {', '.join(map(str, sizes))}"
     return dataclasses.replace(span, size=manifest.world_size)
 
 
-def _span(original: Recorded, record: CheckpointRecord, num_steps: int | None) -> Span | None:
-    # What a later attempt reported was resumed itself, and would only be compared with its like.
-    by_rank = original.metrics(record.attempt)
+def _build_span(original: RecordedRun, record: CheckpointRecord, num_steps: int | None) -> ReplaySpan | None:
+    # A later attempt's reports come after a resume themselves: they would be compared with another resumed run.
+    by_rank = original.collect_metrics(record.attempt)
     if not by_rank:
         return None
     last = min(max(reports) for reports in by_rank.values())
@@ -178,30 +186,35 @@ def _span(original: Recorded, record: CheckpointRecord, num_steps: int | None) -
         last = min(last, kept[0])
     if last <= record.seq:
         return None
-    return Span(record, last, tuple(seq for seq in kept if seq <= last))
+    return ReplaySpan(record, last, tuple(seq for seq in kept if seq <= last))
 
 
-def _proved(
-    trainer: DataParallelTrainer, original: Recorded, span: Span, place: Path, ignore: Sequence[str], tolerance: float
+def _prove(
+    trainer: DataParallelTrainer,
+    original: RecordedRun,
+    span: ReplaySpan,
+    place: Path,
+    ignore: Sequence[str],
+    tolerance: float,
 ) -> ResumeProof:
-    told = original.metrics(span.start.attempt)
-    ignored = not_compared(told, ignore)
+    told = original.collect_metrics(span.start.attempt)
+    ignored = find_ignored_metrics(told, ignore)
     start = original.layout.checkpoint(span.start.name)
 
-    def compared(one: Recorded, attempt: int | None, other: Recorded) -> list[Difference]:
-        metrics = one.metrics(attempt), other.metrics()
-        found = metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
+    def find_differences(one: RecordedRun, attempt: int | None, other: RecordedRun) -> list[Difference]:
+        metrics = one.collect_metrics(attempt), other.collect_metrics()
+        found = find_metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
         for seq in span.checkpoints:
-            before, after = one.checkpoint(seq), other.checkpoint(seq)
+            before, after = one.find_checkpoint(seq), other.find_checkpoint(seq)
             if before is not None and after is not None:
-                found += checkpoint_differences(before, after, seq, tolerance=tolerance)
+                found += find_checkpoint_differences(before, after, seq, tolerance=tolerance)
             elif before is not None:
                 found.append(Difference("file", before.name, seq))
         return sorted(found, key=lambda difference: difference.report)
 
-    def replay(name: str) -> Recorded:
-        log.info("replaying %s from %s", counted(len(span.reports), "report"), span.start.name)
-        return played(trainer, place / name, enough=span.is_over, start=start)
+    def replay(name: str) -> RecordedRun:
+        log.info("replaying %s from %s", format_count(len(span.reports), "report"), span.start.name)
+        return run_shadow(trainer, place / name, enough=span.is_covered, start=start)
 
     proof = ResumeProof(
         "exact",
@@ -212,17 +225,17 @@ def _proved(
     )
     try:
         replayed = replay("replay")
-        differences = compared(original, span.start.attempt, replayed)
+        differences = find_differences(original, span.start.attempt, replayed)
         if not differences:
             return proof
-        repeatable = not compared(replayed, None, replay("again"))
+        repeatable = not find_differences(replayed, None, replay("again"))
     except TrainingFailedError as error:
         return dataclasses.replace(proof, verdict="differs", reason=f"it fails when it is resumed: {error}")
-    notes = _noted(trainer, original, span, place)
-    not_restored = diagnosed(
+    notes = _trace_shadow_runs(trainer, original, span, place)
+    not_restored = diagnose(
         *notes,
         checkpoint=span.start.name,
-        paths=leaf_paths(start),
+        paths=list_leaf_paths(start),
         differences=differences,
         repeatable=repeatable,
     )
@@ -231,32 +244,35 @@ def _proved(
     )
 
 
-def _noted(
-    trainer: DataParallelTrainer, original: Recorded, span: Span, place: Path
+def _trace_shadow_runs(
+    trainer: DataParallelTrainer, original: RecordedRun, span: ReplaySpan, place: Path
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[int, list[dict[str, Any]]]]:
-    """What workers do after the commit: of a shadow that makes it and goes on, and of one that resumes from it."""
+    """Return the notes of a shadow run that makes the commit and continues, and of one that resumes from it."""
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
     start = original.layout.checkpoint(before[-1].name) if before else None
-    first, enough = span.start.seq, span.is_over
+    first, enough = span.start.seq, span.is_covered
     log.info("it differs; looking for what was not restored, with two more shadow runs")
     try:
-        on = played(trainer, place / "on", enough=enough, start=start, traced=(first, place / "on.notes"))
-        commit = on.checkpoint(first)
+        on = run_shadow(trainer, place / "on", enough=enough, start=start, traced=(first, place / "on.notes"))
+        commit = on.find_checkpoint(first)
         if commit is not None:
-            played(trainer, place / "resumed", enough=enough, start=commit, traced=(first, place / "resumed.notes"))
+            run_shadow(trainer, place / "resumed", enough=enough, start=commit, traced=(first, place / "resumed.notes"))
     except TrainingFailedError:
-        # The replays before went well, so this is the watching: the verdict stands, and the names have to do.
+        # The earlier replays succeeded, so tracing caused this: keep the verdict, and diagnose by names.
         return {}, {}
     went_on, resumed = (
-        {rank: trace.read(place / name, rank) for rank in range(span.size)} for name in ("on.notes", "resumed.notes")
+        {rank: trace.read_notes(place / name, rank) for rank in range(span.size)}
+        for name in ("on.notes", "resumed.notes")
     )
     return went_on, resumed
 
 
-def _told(proof: ResumeProof) -> list[str]:
+def _format_proof(proof: ResumeProof) -> list[str]:
     if proof.verdict == "unchecked":
         return [f"cannot be checked: {proof.reason}", f"  run: {proof.run or 'a new one'}"]
-    compared = f"{counted(proof.num_reports, 'report')} and {counted(proof.num_checkpoints, 'checkpoint')} compared"
+    compared = (
+        f"{format_count(proof.num_reports, 'report')} and {format_count(proof.num_checkpoints, 'checkpoint')} compared"
+    )
     lines = []
     if proof.verdict == "exact":
         lines.append(f"resumes exactly: {compared}")
@@ -270,7 +286,7 @@ def _told(proof: ResumeProof) -> list[str]:
     lines.append(about if proof.exact else f"{about}, {compared}")
     if proof.differences:
         lines.append(f"  first difference: {proof.differences[0]}")
-        lines += _told_leaves(proof.differences)
+        lines += _format_leaves(proof.differences)
     if proof.repeatable is False:
         lines.append("  two replays from that checkpoint differ from each other, too: not all that is random is seeded")
     for one in proof.not_restored:
@@ -282,10 +298,10 @@ def _told(proof: ResumeProof) -> list[str]:
     return lines
 
 
-def _told_leaves(differences: Sequence[Difference]) -> list[str]:
+def _format_leaves(differences: Sequence[Difference]) -> list[str]:
     leaves = [difference for difference in differences if difference.kind in ("state", "file")]
     if not leaves:
         return []
-    shown = ", ".join(str(leaf) for leaf in leaves[:_SHOWN])
-    more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
+    shown = ", ".join(str(leaf) for leaf in leaves[:_MAX_LEAVES])
+    more = f" and {len(leaves) - _MAX_LEAVES} more" if len(leaves) > _MAX_LEAVES else ""
     return [f"  in the checkpoint of report {leaves[0].report}: {shown}{more}"]

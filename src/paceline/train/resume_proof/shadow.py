@@ -1,4 +1,4 @@
-"""Runs in a temporary directory, made from a trainer: started from a copy of a commit, ended after some reports.
+"""Runs of a trainer in a temporary directory: started from a copy of a commit, stopped after some reports.
 
 The trainer's own run is read and never written. A shadow run has no callbacks and no retries, keeps all checkpoints,
 and prints nothing.
@@ -18,60 +18,60 @@ from typing import Any, Self
 import msgspec
 
 from paceline._control.events import Committed, Event, Reported
-from paceline._control.recover import history_of
+from paceline._control.recovery import load_history
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
-from paceline._core.plain import unplain
+from paceline._core.plain_values import from_plain
 from paceline._storage.commit import read_manifest
-from paceline._storage.depot import DiskDepot
 from paceline._storage.files import LocalFiles
-from paceline._storage.layout import MANIFEST, METADATA, Layout
+from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
+from paceline._storage.run_store import DiskRunStore
 from paceline.train.config import CheckpointConfig, FailureConfig
-from paceline.train.resume_proof.trace import Traced
+from paceline.train.resume_proof.trace import TracedFunction
 from paceline.train.trainer import DataParallelTrainer
 
-Enough = Callable[["Seen"], bool]
+StopCondition = Callable[["ShadowProgress"], bool]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How far a run has come."""
+class ShadowProgress:
+    """The progress of a run."""
 
-    reports: int
-    """That every rank has made."""
-    commits: tuple[int, ...]
+    num_reports: int
+    """The number of reports that every rank has made."""
+    committed_seqs: tuple[int, ...]
     """The reports that became checkpoints."""
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a run's records tell of it."""
+class RecordedRun:
+    """A run as its journal and checkpoints record it."""
 
-    layout: Layout
+    layout: RunLayout
     run: Run
     reports: tuple[Reported, ...]
 
-    def metrics(self, attempt: int | None = None) -> dict[int, dict[int, dict[str, Any]]]:
-        """By rank and report, those of one attempt; without a number, of the last that made each report."""
+    def collect_metrics(self, attempt: int | None = None) -> dict[int, dict[int, dict[str, Any]]]:
+        """Return metrics by rank and report, of one attempt; by default, of the last attempt that made each report."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for one in self.reports:
             if attempt in (None, one.attempt):
-                found.setdefault(one.rank, {})[one.seq] = unplain(msgspec.json.decode(one.metrics))
+                found.setdefault(one.rank, {})[one.seq] = from_plain(msgspec.json.decode(one.metrics))
         return found
 
-    def checkpoint(self, seq: int) -> Path | None:
-        """The directory of the checkpoint of a report, if it is kept."""
+    def find_checkpoint(self, seq: int) -> Path | None:
+        """Return the directory of a report's checkpoint, if it is kept."""
         names = [record.name for record in self.run.checkpoints if record.seq == seq]
         return self.layout.checkpoint(names[0]) if names else None
 
 
-def recorded(layout: Layout) -> Recorded:
-    run, history = history_of(DiskDepot(LocalFiles(), layout))
-    return Recorded(layout, run, tuple(event for event in history if isinstance(event, Reported)))
+def load_recorded_run(layout: RunLayout) -> RecordedRun:
+    run, history = load_history(DiskRunStore(LocalFiles(), layout))
+    return RecordedRun(layout, run, tuple(event for event in history if isinstance(event, Reported)))
 
 
-def of_size(trainer: DataParallelTrainer, size: int) -> DataParallelTrainer:
-    """The same trainer with so many workers, neither more nor fewer; one of a fixed size as it is."""
+def with_fixed_size(trainer: DataParallelTrainer, size: int) -> DataParallelTrainer:
+    """Return the trainer with exactly `size` workers; one that is not elastic is returned as it is."""
     if len(trainer.scaling_config.sizes) == 1:
         return trainer
     fixed = copy.copy(trainer)
@@ -79,17 +79,17 @@ def of_size(trainer: DataParallelTrainer, size: int) -> DataParallelTrainer:
     return fixed
 
 
-def played(
+def run_shadow(
     trainer: DataParallelTrainer,
     storage: Path,
     *,
-    enough: Enough,
+    enough: StopCondition,
     start: Path | None = None,
     traced: tuple[int, Path] | None = None,
-) -> Recorded:
-    """Run a copy of the trainer from a checkpoint, or from the beginning, until it is enough or it has ended.
+) -> RecordedRun:
+    """Run a copy of the trainer from a checkpoint, or from the beginning, until `enough` or its end.
 
-    `traced` is the report from which its workers note down what they do, and the directory for that.
+    `traced` is the report from which its workers record notes, and the directory for the notes.
     """
     shadow = copy.copy(trainer)
     shadow.run_config = dataclasses.replace(
@@ -100,52 +100,54 @@ def played(
         failure_config=FailureConfig(),
         detached=False,
     )
-    until = _Until(enough)
-    shadow._seams = dataclasses.replace(trainer._seams, files=LocalFiles(), watchers=(until.watcher,))
+    until = _StopWhenEnough(enough)
+    shadow._run_environment = dataclasses.replace(
+        trainer._run_environment, files=LocalFiles(), observer_factories=(until.attach,)
+    )
     if traced is not None:
         first, directory = traced
         directory.mkdir()
-        shadow.train_loop_per_worker = Traced(trainer.train_loop_per_worker, first, directory)
-    layout = Layout(shadow.run_config.path)
+        shadow.train_loop_per_worker = TracedFunction(trainer.train_loop_per_worker, first, directory)
+    layout = RunLayout(shadow.run_config.path)
     if start is not None:
         _copy_commit(start, layout)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         shadow.fit()
-    found = recorded(layout)
-    if not until.asked and not found.run.is_trained:
+    found = load_recorded_run(layout)
+    if not until.has_requested_stop and not found.run.is_trained:
         raise KeyboardInterrupt  # Nobody else asks for a stop.
     return found
 
 
-class _Until:
-    """Asks for a stop, as Ctrl-C does, once enough was seen: all ranks then agree on a report to stop at."""
+class _StopWhenEnough:
+    """Requests a stop, like Ctrl-C, once there is enough: all ranks then agree on a report to stop at."""
 
-    def __init__(self, enough: Enough) -> None:
-        self.asked = False
-        self._enough = enough
+    def __init__(self, enough: StopCondition) -> None:
+        self.has_requested_stop = False
+        self._should_stop = enough
         self._stop: Callable[[], None] = lambda: None
-        self._made: dict[int, int] = {}
+        self._num_reports_by_rank: dict[int, int] = {}
         self._commits: tuple[int, ...] = ()
 
-    def watcher(self, stop: Callable[[], None]) -> Self:
+    def attach(self, stop: Callable[[], None]) -> Self:
         self._stop = stop
         return self
 
-    def saw(self, event: Event, run: Run) -> None:
+    def on_event(self, event: Event, run: Run) -> None:
         if isinstance(event, Reported):
-            self._made[event.rank] = event.seq
+            self._num_reports_by_rank[event.rank] = event.seq
         elif isinstance(event, Committed):
             self._commits += (event.record.seq,)
-        reports = min(self._made.values()) if len(self._made) == run.size else 0
-        if not self.asked and self._enough(Seen(reports, self._commits)):
-            self.asked = True
+        reports = min(self._num_reports_by_rank.values()) if len(self._num_reports_by_rank) == run.size else 0
+        if not self.has_requested_stop and self._should_stop(ShadowProgress(reports, self._commits)):
+            self.has_requested_stop = True
             self._stop()
 
     def tick(self, run: Run, now: float) -> None:
         pass
 
 
-def _copy_commit(source: Path, layout: Layout) -> None:
+def _copy_commit(source: Path, layout: RunLayout) -> None:
     manifest = read_manifest(source)
     if manifest is None:
         raise StorageError(f"{source} is not a committed checkpoint")

@@ -1,6 +1,6 @@
-"""What a worker of a shadow run notes down, from a certain report on: a line for each thing that decides what follows.
+"""The notes of a shadow run's worker, from a given report on: one line for each thing that determines the rest.
 
-Notes are fingerprints, not values. They lie in one file for each rank, in the temporary directory of the proof.
+Notes are fingerprints, not values. Each rank has one file, in the temporary directory of the proof.
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ from typing import Any
 from paceline._worker import context as worker_context
 
 MAX_NOTES = 400
-"""Of each rank: a proof that replays a day need not note it all."""
+"""Limit per rank: a proof that replays a whole day need not record all of it."""
 
 
-class Traced:
-    """A train function that is watched from report `first` on."""
+class TracedFunction:
+    """A train function that is traced from report `first` on."""
 
     def __init__(self, function: Callable[..., Any], first: int, directory: Path) -> None:
         self._function = function
         self._first = first
         self._directory = directory
-        self._uses_torch = "torch" in sys.modules or "torch" in _names(function)
+        self._uses_torch = "torch" in sys.modules or "torch" in _mentioned_names(function)
 
     def __call__(self, *config: Any) -> Any:
         context = worker_context.current()
         assert context is not None
-        notes = _Notes(context, self._first, self._directory)
-        # What only this worker does for only this proof: a report is the one thing that every script has in common.
-        setattr(context, "report", functools.partial(_noted, notes, context.report))  # noqa: B010
+        notes = _NoteWriter(context, self._first, self._directory)
+        # Patch only this worker's context, only for the proof: `report` is the one call that all scripts share.
+        setattr(context, "report", functools.partial(_note_and_report, notes, context.report))  # noqa: B010
         if not self._uses_torch:
             return self._function(*config)
         from paceline.train.torch import trace
 
-        with trace.watched(notes.add, notes.wanted):
+        with trace.trace_training(notes.add, notes.is_recording):
             return self._function(*config)
 
 
-class _Notes:
-    def __init__(self, context: worker_context.Context, first: int, directory: Path) -> None:
+class _NoteWriter:
+    def __init__(self, context: worker_context.WorkerContext, first: int, directory: Path) -> None:
         self._context = context
         self._first = first
         self._path = directory / f"rank_{context.begin.rank}.jsonl"
-        self._left = MAX_NOTES
+        self._num_left = MAX_NOTES
 
-    def wanted(self) -> bool:
-        return self._context.num_reports >= self._first and self._left > 0
+    def is_recording(self) -> bool:
+        return self._context.num_reports >= self._first and self._num_left > 0
 
     def add(self, note: dict[str, Any]) -> None:
-        if not self.wanted():
+        if not self.is_recording():
             return
-        self._left -= 1
+        self._num_left -= 1
         line = {"seq": self._context.num_reports, "rng": rng_states(), **note}
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
-def _noted(notes: _Notes, report: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _note_and_report(notes: _NoteWriter, report: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     notes.add({"kind": "report"})
     report(*args, **kwargs)
 
 
 def rng_states() -> dict[str, str]:
-    """Fingerprints of the generators that scripts draw from without naming one."""
+    """Fingerprints of the global random generators."""
     states = {"python's random": _fingerprint(random.getstate())}
     if (numpy := sys.modules.get("numpy")) is not None and "numpy.random" in sys.modules:
         _, keys, *rest = numpy.random.get_state()
@@ -76,11 +76,11 @@ def rng_states() -> dict[str, str]:
     if "torch" in sys.modules:
         from paceline.train.torch import trace
 
-        states |= trace.rng_states()
+        states |= trace.hash_rng_states()
     return states
 
 
-def read(directory: Path, rank: int) -> list[dict[str, Any]]:
+def read_notes(directory: Path, rank: int) -> list[dict[str, Any]]:
     path = directory / f"rank_{rank}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -92,8 +92,8 @@ def _fingerprint(value: Any) -> str:
     return digest
 
 
-def _names(function: Any) -> set[str]:
-    """All names that the code of a function mentions, an import inside of it included."""
+def _mentioned_names(function: Any) -> set[str]:
+    """All names in a function's code, including imports inside it."""
     code = getattr(function, "__code__", None)
     names: set[str] = set()
     queue = [code] if code is not None else []

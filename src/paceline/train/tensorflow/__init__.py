@@ -1,11 +1,11 @@
-"""Training with TensorFlow, and with Keras on it.
+"""Training with TensorFlow and Keras.
 
-Workers start as fresh interpreters: TensorFlow must not be forked. It is not imported here.
+Workers start as fresh interpreters, because TensorFlow must not be forked. It is not imported here.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.tensorflow.config import TensorflowConfig
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = [
     "prepare_dataset_shard",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.tensorflow.checkpoint": ("TensorflowCheckpoint",),

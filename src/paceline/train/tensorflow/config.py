@@ -1,4 +1,4 @@
-"""The TensorFlow backend: `TF_CONFIG` around the user's function, threads and devices set."""
+"""The TensorFlow backend: sets `TF_CONFIG`, threads and devices around the user's function."""
 
 from __future__ import annotations
 
@@ -9,79 +9,83 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from paceline._core.settings import variables_set
+from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
-    from paceline._engine.messages import Begin
-    from paceline._worker.context import Context
+    from paceline._engine.messages import WorkerInit
+    from paceline._worker.context import WorkerContext
 
 
 @dataclass(frozen=True)
 class TensorflowConfig(BackendConfig):
-    """Nothing to choose: the strategy that a train function makes finds all workers in `TF_CONFIG`."""
+    """Configuration of TensorFlow; it has no options. A strategy finds all workers in `TF_CONFIG`."""
 
     requires: ClassVar[tuple[str, ...]] = ("tensorflow",)
     extra: ClassVar[str] = "tensorflow"
-    # The first one imports TensorFlow itself.
+    # The first one imports TensorFlow.
     preload: ClassVar[tuple[str, ...]] = (
-        "paceline.train.tensorflow.quiet",
+        "paceline.train.tensorflow.quiet_import",
         "paceline.train.tensorflow.checkpoint",
         "paceline.train.tensorflow.cluster",
-        "paceline.train.tensorflow.explained",
+        "paceline.train.tensorflow.error_notes",
         "paceline.train.tensorflow.keras",
         "paceline.train.tensorflow.signals",
     )
     start_method: ClassVar[str] = "spawn"
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
-        from paceline.train.tensorflow.cluster import addresses
-        from paceline.train.tensorflow.explained import is_echo, note_on
-        from paceline.train.tensorflow.quiet import tf
-        from paceline.train.tensorflow.signals import signals_kept
+    def around(self, context: WorkerContext) -> Iterator[None]:
+        from paceline.train.tensorflow.cluster import exchange_addresses
+        from paceline.train.tensorflow.error_notes import explain_error, is_secondary_error
+        from paceline.train.tensorflow.quiet_import import tf
+        from paceline.train.tensorflow.signals import preserve_signal_handlers
 
         begin = context.begin
-        _give_gpus(begin)
-        give_threads(begin.num_threads)
+        _set_visible_gpus(begin)
+        set_num_threads(begin.num_threads)
         logger = tf.get_logger()
         level = logger.level
-        # It says at length how it sets out; its warnings stay.
+        # Hide verbose startup messages; warnings stay.
         logger.setLevel("WARNING")
-        with addresses(context) as workers, variables_set(_environment(begin, workers)), signals_kept():
+        with (
+            exchange_addresses(context) as workers,
+            override_environment(_environment(begin, workers)),
+            preserve_signal_handlers(),
+        ):
             try:
                 yield
             except Exception as error:
-                if is_echo(error):
-                    context.echo = error
-                if note := note_on(error, begin.world_size):
+                if is_secondary_error(error):
+                    context.secondary_error = error
+                if note := explain_error(error, begin.world_size):
                     error.add_note(note)
                 raise
             finally:
                 logger.setLevel(level)
 
 
-def _environment(begin: Begin, workers: list[str]) -> dict[str, str]:
+def _environment(begin: WorkerInit, workers: list[str]) -> dict[str, str]:
     task = {"type": "worker", "index": begin.rank}
     hosts = {address.rpartition(":")[0].strip("[]") for address in workers}
     past_proxies = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112
     return {
         "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
-        # The port of this worker is held by a socket of ours, beside which the server is to listen.
+        # Our own socket holds the worker's port, and the server listens beside it.
         "TF_GRPC_REUSE_PORT": "true",
-        # Behind a proxy for the web the workers would wait for each other without end.
+        # Behind a web proxy, workers would wait for each other forever.
         "no_grpc_proxy": ",".join(filter(None, (past_proxies, *sorted(hosts)))),
-        # Else the first of the workers that share a GPU takes all of its memory.
+        # Otherwise the first worker on a shared GPU takes all of its memory.
         "TF_FORCE_GPU_ALLOW_GROWTH": os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") or "true",
     }
 
 
-def _give_gpus(begin: Begin) -> None:
-    """Let TensorFlow see the GPUs of this worker, and no other."""
+def _set_visible_gpus(begin: WorkerInit) -> None:
+    """Restrict TensorFlow to the GPUs of this worker."""
     import tensorflow as tf
 
     if not begin.devices:
-        return  # The engine lets this worker see none.
+        return  # The engine already hides all GPUs.
     visible = tf.config.list_physical_devices("GPU")
     if max(begin.devices) >= len(visible):
         raise RuntimeError(
@@ -100,8 +104,8 @@ def _give_gpus(begin: Begin) -> None:
         ) from error
 
 
-def give_threads(num_threads: int) -> None:
-    """Let TensorFlow compute with so many; it has to be said before it computes anything."""
+def set_num_threads(num_threads: int) -> None:
+    """Set the number of threads; only possible before TensorFlow computes anything."""
     import tensorflow as tf
 
     threads = tf.config.threading
@@ -109,8 +113,8 @@ def give_threads(num_threads: int) -> None:
         return
     try:
         threads.set_intra_op_parallelism_threads(num_threads)
-        # Two at least: one for what a collective waits with, one for what goes on meanwhile.
+        # At least two: one to wait in a collective, one for other work.
         threads.set_inter_op_parallelism_threads(max(2, num_threads))
     except RuntimeError:
-        # Tensors that came with the function have started it. It works so too, with as many threads as there are cores.
+        # Tensors pickled with the function have already started TensorFlow. It still works, with one thread per core.
         return

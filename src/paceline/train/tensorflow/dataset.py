@@ -1,4 +1,4 @@
-"""A `tf.data.Dataset` that has been divided among the workers already."""
+"""Prepare a `tf.data.Dataset` that is already split among the workers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
-    """The same dataset with automatic sharding off, and the next batches fetched ahead.
+    """Disable automatic sharding and prefetch batches.
 
-    For what comes from `get_dataset_shard(...).to_tf(...)`: a strategy would otherwise divide it once more.
+    For datasets from `get_dataset_shard(...).to_tf(...)`, which a strategy would otherwise shard again.
     """
     import tensorflow as tf
 

@@ -1,6 +1,6 @@
-"""Keras callbacks that report: for models of Keras 3 and of tf_keras.
+"""Keras callbacks that report, for Keras 3 and tf_keras.
 
-Keras is imported when a callback is made, not with this module.
+Keras is imported when a callback is created, not with this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._core.spending import CHECKPOINT, REPORT, spent
+from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 
@@ -25,18 +25,18 @@ _EVENTS = (
 
 
 class ReportCheckpointCallback:
-    """Reports what Keras logs, and the model as a checkpoint: `model.fit(..., callbacks=[ReportCheckpointCallback()])`.
+    """Reports Keras logs, and the model as a checkpoint: `model.fit(..., callbacks=[ReportCheckpointCallback()])`.
 
-    The events are Keras' hooks without `on_`: "epoch_end", "train_batch_end" ... `metrics` says which logs are
-    reported: a list of their names, or a dict of the names they get to their names in Keras; None: all. A checkpoint
-    goes with the metrics, whatever `report_metrics_on` says. It is the model of rank 0; with a strategy over several
-    workers all of them take part in saving it.
+    Events are Keras hooks without `on_`: "epoch_end", "train_batch_end" and so on. `metrics` selects the logs to
+    report: a list of names, or a dict from reported name to name in Keras; None reports all. A checkpoint is always
+    reported with metrics, whatever `report_metrics_on` is. It is the model of rank 0; with a strategy over several
+    workers, all of them take part in saving.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ReportCheckpointCallback:
-        asked = _asked(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
+        asked = _requested_events(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
         subclass: Any = cls
-        made: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _callback(), asked))
+        made: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _keras_callback_class(), asked))
         return made
 
     def __init__(
@@ -46,17 +46,17 @@ class ReportCheckpointCallback:
         metrics: str | Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self._checkpoint_on = _named("checkpoint_on", checkpoint_on)
-        self._report_on = _named("report_metrics_on", report_metrics_on)
-        self._metrics = _picked(metrics)
+        self._checkpoint_on = _check_events("checkpoint_on", checkpoint_on)
+        self._report_on = _check_events("report_metrics_on", report_metrics_on)
+        self._metrics = _parse_metric_names(metrics)
 
-    def _happened(self, event: str, logs: Mapping[str, Any]) -> None:
+    def _on_event(self, event: str, logs: Mapping[str, Any]) -> None:
         saves = event in self._checkpoint_on
         if saves or event in self._report_on:
-            with spent(CHECKPOINT if saves else REPORT):
-                report(self._reported(logs), checkpoint=_saved(self.model) if saves else None)  # type: ignore[attr-defined]
+            with account_time(CHECKPOINT if saves else REPORT):
+                report(self._select_metrics(logs), checkpoint=_save_model(self.model) if saves else None)  # type: ignore[attr-defined]
 
-    def _reported(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+    def _select_metrics(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         if self._metrics is None:
             return dict(logs)
         missing = [name for name in self._metrics.values() if name not in logs]
@@ -67,34 +67,34 @@ class ReportCheckpointCallback:
         return {ours: logs[theirs] for ours, theirs in self._metrics.items()}
 
 
-def _asked(
+def _requested_events(
     checkpoint_on: str | Sequence[str] = "epoch_end",
     report_metrics_on: str | Sequence[str] = "epoch_end",
     metrics: Any = None,
 ) -> tuple[str, ...]:
-    """All events at which something is done."""
-    named = {*_named("checkpoint_on", checkpoint_on), *_named("report_metrics_on", report_metrics_on)}
+    """Return all events that trigger a report or a checkpoint."""
+    named = {*_check_events("checkpoint_on", checkpoint_on), *_check_events("report_metrics_on", report_metrics_on)}
     return tuple(event for event in _EVENTS if event in named)
 
 
 @functools.cache
 def _with_hooks(cls: Any, callback: Any, events: tuple[str, ...]) -> type:
-    """The class as a Keras callback. It has the hooks that are asked for only: Keras does less work between batches."""
-    hooks = type("Hooks", (), {f"on_{event}": _hook(event) for event in events})
+    """Make the class a Keras callback with only the requested hooks, so that Keras does less work between batches."""
+    hooks = type("Hooks", (), {f"on_{event}": _make_hook(event) for event in events})
     return type(cls.__name__, (cls, hooks, callback), {"__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
-def _hook(event: str) -> Any:
+def _make_hook(event: str) -> Any:
     def hook(self: ReportCheckpointCallback, *args: Any, logs: Mapping[str, Any] | None = None) -> None:
-        # An epoch or a batch comes first, where there is one.
+        # The first argument is the epoch or batch, if there is one.
         given = logs if logs is not None else next((each for each in args if isinstance(each, Mapping)), {})
-        self._happened(event, given)
+        self._on_event(event, given)
 
     return hook
 
 
-def _callback() -> type:
-    """What Keras takes for a callback. That of tf_keras, where it is in use, does for Keras 3 as well."""
+def _keras_callback_class() -> type:
+    """Return the base class of Keras callbacks. If tf_keras is in use, its class also works for Keras 3."""
     import tensorflow as tf
 
     keras = sys.modules.get("tf_keras") or tf.keras
@@ -102,19 +102,19 @@ def _callback() -> type:
     return callback
 
 
-def _saved(model: Any) -> TensorflowCheckpoint | None:
+def _save_model(model: Any) -> TensorflowCheckpoint | None:
     context = get_context()
     if context.get_world_rank() == 0:
         return TensorflowCheckpoint.from_model(model)
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
-        # Reading a variable that is kept apart on each worker is a collective: rank 0 would wait for us.
+        # Reading a variable that each worker keeps separately is a collective: rank 0 would wait for us.
         with tempfile.TemporaryDirectory(prefix="paceline-unused-") as directory:
             model.save(Path(directory) / TensorflowCheckpoint.MODEL_FILENAME)
     return None
 
 
-def _named(argument: str, events: str | Sequence[str]) -> tuple[str, ...]:
+def _check_events(argument: str, events: str | Sequence[str]) -> tuple[str, ...]:
     named = (events,) if isinstance(events, str) else tuple(events)
     for event in named:
         if event not in _EVENTS:
@@ -122,7 +122,7 @@ def _named(argument: str, events: str | Sequence[str]) -> tuple[str, ...]:
     return named
 
 
-def _picked(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+def _parse_metric_names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
     if metrics is None:
         return None
     if isinstance(metrics, Mapping):

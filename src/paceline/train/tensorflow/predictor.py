@@ -7,21 +7,21 @@ from typing import Any, Self
 
 from paceline._core import settings
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.predictor import Predictor, checkpoint_of, column_of
+from paceline.train.predictor import Predictor, get_column, to_checkpoint
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
-from paceline.train.tensorflow.config import give_threads
+from paceline.train.tensorflow.config import set_num_threads
 
 
 class TensorflowPredictor(Predictor):
-    """Adds what a model predicts to each batch. The model is loaded once in each process.
+    """Adds the model's predictions to each batch. Each process loads the model once.
 
         predicted = dataset.map_batches(
             TensorflowPredictor, fn_constructor_args=[result.checkpoint], concurrency=2, batch_size=256
         )
 
-    `feature_columns`: one name, whose column is what the model is called with, or several, which go as a dict; by
-    default the only column, or all. What the model gives is the column `output_column`, or one for each name where it
-    gives a dict. `keep_columns`: True keeps those of the batch, False none, a list those it names.
+    `feature_columns`: one name, whose column is passed to the model, or several, passed as a dict; by default the only
+    column, or all. The result becomes the column `output_column`, or one column per name if the model returns a dict.
+    `keep_columns`: True keeps all columns of the batch, False none, a list the named ones.
     """
 
     def __init__(
@@ -33,36 +33,36 @@ class TensorflowPredictor(Predictor):
         keep_columns: bool | Sequence[str] = True,
         custom_objects: Mapping[str, Any] | None = None,
     ) -> None:
-        from paceline.train.tensorflow import quiet  # noqa: F401  TensorFlow without its greeting
+        from paceline.train.tensorflow import quiet_import  # noqa: F401  TensorFlow without its greeting
 
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
-        # Each of many processes would otherwise compute with all cores.
+        # Otherwise each of many processes would use all cores.
         threads = settings.load().omp_num_threads or ""
         if threads.isdigit() and int(threads) > 0:
-            give_threads(int(threads))
-        given = checkpoint_of(checkpoint)
+            set_num_threads(int(threads))
+        given = to_checkpoint(checkpoint)
         self.model = TensorflowCheckpoint(given.path, given.filesystem).get_model(
             custom_objects=custom_objects, compile=False
         )
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint | str, **kwargs: Any) -> Self:
-        """The same as the constructor."""
+        """Same as the constructor."""
         return cls(checkpoint, **kwargs)
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
         names = self._features if self._features is not None else [*batch]
         if isinstance(names, str) or len(names) == 1:
-            return column_of(batch, names if isinstance(names, str) else names[0])
-        return {name: column_of(batch, name) for name in names}
+            return get_column(batch, names if isinstance(names, str) else names[0])
+        return {name: get_column(batch, name) for name in names}
 
     def call_model(self, inputs: Any) -> Any:
-        """Where a model needs more than to be called with its input, override this."""
+        """Call the model. Override this if the model needs more than its inputs."""
         call = self.model if callable(self.model) else getattr(self.model, "serve", None)
         if call is None:
             call = self.model.signatures["serving_default"]
         return call(inputs)
 
     def predict(self, batch: Mapping[str, Any] | Any) -> dict[str, Any]:
-        """What the model gives for a batch: a dict of arrays, or one array."""
+        """Return the model's predictions for a batch: a dict of arrays, or one array."""
         return super().predict(batch) if isinstance(batch, Mapping) else self.columns(self.call_model(batch))

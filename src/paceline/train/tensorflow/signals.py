@@ -1,6 +1,7 @@
-"""The signals that tell a worker of its machine's end stay ours when TensorFlow starts its server.
+"""Keep our signal handlers when TensorFlow starts its server.
 
-With the server it sets a handler of its own for SIGTERM, below Python's, which neither ends the process nor tells us.
+The server installs a SIGTERM handler below Python's that neither ends the process nor notifies us, so preemption
+notices would be lost.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
-    """Whoever handled SIGTERM before a strategy over several workers was made does so afterwards."""
+def preserve_signal_handlers() -> Iterator[None]:
+    """Restore the SIGTERM handler after a multi-worker strategy is created."""
     import tensorflow as tf
 
     strategy: Any = tf.distribute.MultiWorkerMirroredStrategy
     made = strategy.__init__
 
     @functools.wraps(made)
-    def made_with_signals_kept(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init_preserving_handlers(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         handler = signal.getsignal(signal.SIGTERM)
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
-    strategy.__init__ = made_with_signals_kept
+    strategy.__init__ = init_preserving_handlers
     try:
         yield
     finally:

@@ -1,13 +1,13 @@
 """Training with PyTorch.
 
-To import this starts the process that workers fork from, and torch is being imported there while the script goes on
-importing; torch itself is not imported here.
+Importing this module starts the process that workers fork from, which imports torch in the background. torch itself is
+not imported here.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
-from paceline._engine.local.launch import prewarm
+from paceline._core.lazy_imports import make_lazy_getattr
+from paceline._engine.local.launchers import prewarm
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ __all__ = [
     "unscale_gradients",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.torch.acceleration": ("accelerate", "backward", "prepare_optimizer", "unscale_gradients"),

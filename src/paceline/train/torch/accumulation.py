@@ -1,4 +1,4 @@
-"""Gradients of several small batches, shared with the other workers once."""
+"""Gradient accumulation: workers share the gradients of several small batches once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def accumulate_gradients(model: torch.nn.Module, *, last: bool) -> Iterator[None]:
-    """Around forward and backward of one of several batches before a step: only the last shares gradients.
+    """Wrap forward and backward of each of several batches before a step. Only the last one shares gradients.
 
         for number, batch in enumerate(batches):
             with accumulate_gradients(model, last=number == len(batches) - 1):
                 backward(loss(model(batch)) / len(batches))
         optimizer.step()
 
-    For models of `prepare_model`, whichever way they are wrapped, compiled or not; for a model that shares nothing it
-    does nothing. All ranks have to agree on which batch is the last.
+    Works for models of `prepare_model`, wrapped in any way, compiled or not. Does nothing for a model that shares no
+    gradients. All ranks must agree on which batch is the last.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -37,8 +37,8 @@ def accumulate_gradients(model: torch.nn.Module, *, last: bool) -> Iterator[None
 
 
 def _outermost_sharded(model: torch.nn.Module) -> Iterator[torch.distributed.fsdp.FSDPModule]:
-    """What `fully_shard` was called on, without what lies within: it passes on to that what it is told."""
-    # Looked up, not imported: that takes a second, and without it nothing is sharded.
+    """Yield the outermost modules passed to `fully_shard`; they forward the setting to the inner ones."""
+    # Looked up instead of imported, which takes a second; if it is not imported, nothing is sharded.
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return

@@ -1,4 +1,4 @@
-"""TorchCheckpoint: the weights of one model, in a file that any torch can read."""
+"""TorchCheckpoint: the weights of one model, in a file that plain torch can read."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="torch.nn.Module")
 
 _WRAPPED = "module."
-"""What DistributedDataParallel puts before the names of its model's weights."""
+"""Prefix that DistributedDataParallel adds to weight names."""
 _COMPILED = "_orig_mod."
-"""What `torch.compile` puts into the names of the weights of the module that it was given."""
+"""Prefix that `torch.compile` adds to weight names."""
 
 
 class TorchCheckpoint(Checkpoint):
-    """A checkpoint with one file, `model.pt`: a state dict that `torch.load(weights_only=True)` reads.
+    """A checkpoint with one file, `model.pt`: a state dict for `torch.load(weights_only=True)`.
 
         train.report(metrics, checkpoint=TorchCheckpoint.from_model(model))
         model = TorchCheckpoint(result.checkpoint.path).get_model(Net())
 
-    Made in a worker it lies on the run's own storage, and `report` moves it into place without copying: read it from
-    `get_checkpoint()` after that. Made elsewhere it is a temporary file that goes with this object.
+    In a worker the file is created on the run's storage, and `report` moves it into place without copying; read it from
+    `get_checkpoint()` afterwards. Elsewhere it is a temporary file that is deleted with this object.
     """
 
     MODEL_FILENAME: ClassVar[str] = "model.pt"
 
     @classmethod
     def from_model(cls, model: torch.nn.Module) -> Self:
-        """The weights of a model as they are now; of one that was wrapped or compiled, those of the model inside.
+        """Save the current weights of a model. For a wrapped or compiled model, the weights of the inner model.
 
-        Of a model that is sharded over several workers each has only a part: that is refused, and the error says what
-        to do instead.
+        Raises for a model sharded over several workers, where each holds only a part; the error says what to do
+        instead.
         """
-        return cls.from_state_dict(_unwrapped(model).state_dict())
+        return cls.from_state_dict(_unwrap_model(model).state_dict())
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, Any]) -> Self:
-        """What `model.state_dict()` gave, as it is now."""
+        """Save the result of `model.state_dict()`."""
         import torch
 
-        state_dict = _whole(_renamed(state_dict))
+        state_dict = _require_unsharded(_rename_weights(state_dict))
         checkpoint = cls.from_directory(_new_directory())
         if worker_context.current() is None:
             weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
@@ -59,7 +59,7 @@ class TorchCheckpoint(Checkpoint):
         return checkpoint
 
     def get_model(self, model: M | None = None) -> M:
-        """Load the weights into a model, which is returned: a fresh one, or one that `prepare_model` wrapped."""
+        """Load the weights into a model and return it. The model may be new or wrapped by `prepare_model`."""
         if model is None:
             raise ValueError(
                 f"get_model() was given no model: {self.MODEL_FILENAME} holds weights, not the code of a model\n\n"
@@ -70,22 +70,22 @@ class TorchCheckpoint(Checkpoint):
         with self.as_directory() as directory:
             file = Path(directory) / self.MODEL_FILENAME
             weights = torch.load(file, map_location="cpu", weights_only=True)
-        _load(_unwrapped(model), weights)
+        _load_into_model(_unwrap_model(model), weights)
         return model
 
 
-def _load(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
+def _load_into_model(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     import torch
 
     names = {name.replace(_COMPILED, ""): name for name in model.state_dict()}
-    weights = _renamed(weights)
+    weights = _rename_weights(weights)
     if weights and not weights.keys() & names.keys():
         torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(weights, _WRAPPED)
-    weights = _renamed(weights, names)
+    weights = _rename_weights(weights, names)
     if any(_is_sharded(parameter) for parameter in model.parameters()):
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
-        # Every worker has read the file, and keeps its part of it.
+        # Every worker reads the whole file and keeps its shard.
         set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
     else:
         model.load_state_dict(weights)
@@ -93,12 +93,12 @@ def _load(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
 
 def _new_directory() -> Path:
     if worker_context.current() is not None:
-        # Not a temporary one that goes with the object: an ASYNC upload still reads it when the object is gone.
+        # Not a temporary directory tied to the object: an ASYNC upload may still read it after the object is gone.
         return staging_directory()
     return Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
 
 
-def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def _unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     while True:
@@ -110,16 +110,16 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
-def _renamed(state_dict: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Under the names of the model before it was compiled, or under given ones."""
+def _rename_weights(state_dict: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Rename weights to the names before compilation, or to the given ones."""
     renamed = {name: names.get(name, name) if names is not None else name.replace(_COMPILED, "") for name in state_dict}
-    # Left as it is wherever that is possible: torch notes beside the weights which versions of modules they are of.
+    # Return the original where possible: torch attaches module versions to it.
     if all(name == other for name, other in renamed.items()):
         return state_dict
     return {renamed[name]: value for name, value in state_dict.items()}
 
 
-def _whole(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+def _require_unsharded(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     shards = [name for name, value in state_dict.items() if _is_sharded(value)]
     for name in shards:
         if state_dict[name].device_mesh.size() > 1:
@@ -136,6 +136,6 @@ def _whole(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_sharded(value: Any) -> bool:
-    # Looked up, not imported: that takes a second, and without it there is no sharded tensor.
+    # Looked up instead of imported, which takes a second; if it is not imported, there are no sharded tensors.
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(value, tensors.DTensor)

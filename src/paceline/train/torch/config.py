@@ -1,4 +1,4 @@
-"""The torch backend: a process group around the user's function, threads and device set."""
+"""The torch backend: sets up the process group, threads and device around the user's function."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline._core.settings import variables_set
+from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
-from paceline.train.torch.group import in_collective, say_so, torn_down
-from paceline.train.torch.store import interface, opened
+from paceline.train.torch.process_group import announce_collective_failure, destroy_process_group, is_collective_error
+from paceline.train.torch.tcp_store import find_network_interface, open_tcp_store
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 _NUM_SET_UP, _ALL_SET_UP = "paceline/num_set_up", "paceline/all_set_up"
-"""Keys of the process group's store."""
+"""Keys in the process group's store."""
 
 
 @dataclass(frozen=True)
 class TorchConfig(BackendConfig):
-    """`backend`: `nccl`, `gloo` or a string such as `cpu:gloo,cuda:nccl`; by default nccl on GPUs, else gloo.
+    """Configuration of the torch process group.
 
-    `init_method`: `env` and `tcp` come to the same here, for rank 0 opens the port and tells the others; code that
-    calls `init_process_group` itself finds the variables either way. `timeout_s` is how long a collective may take,
-    and leaving the group takes no longer either.
+    `backend`: `nccl`, `gloo` or a string such as `cpu:gloo,cuda:nccl`; by default `nccl` on GPUs, else `gloo`.
+    `init_method`: `env` and `tcp` are equivalent here, since rank 0 opens the port and sends it to the others; the
+    environment variables for calling `init_process_group` yourself are set either way. `timeout_s` limits each
+    collective, and also the time to leave the group.
     """
 
     backend: str | None = None
@@ -46,11 +47,11 @@ class TorchConfig(BackendConfig):
         "paceline.train.torch.model",
     )
 
-    # DDP and the optimizers import it when they are first made: two seconds that a restart does not have.
+    # DDP and the optimizers import it on first use, which would add two seconds to a restart.
     preload_later: ClassVar[tuple[str, ...]] = ("torch._dynamo",)
 
     teardown_s: ClassVar[float] = 30
-    """How long a worker tries to leave the group at its end, before it ends without."""
+    """How long an exiting worker tries to leave the group before it exits anyway."""
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
@@ -61,7 +62,7 @@ class TorchConfig(BackendConfig):
             raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
+    def around(self, context: WorkerContext) -> Iterator[None]:
         import torch
         import torch.distributed as dist
 
@@ -71,8 +72,8 @@ class TorchConfig(BackendConfig):
         if begin.devices and torch.cuda.is_available():
             torch.cuda.set_device(begin.devices[0])
         host, port, store = self._rendezvous(context)
-        # Given back at the end for a function that runs in the driver's own process (`num_workers=0`).
-        with variables_set(_environment(context, host, port)):
+        # Restored at the end, for functions that run in the driver's process (`num_workers=0`).
+        with override_environment(_environment(context, host, port)):
             dist.init_process_group(
                 self.backend or ("nccl" if begin.devices else "gloo"),
                 store=store,
@@ -85,27 +86,28 @@ class TorchConfig(BackendConfig):
             try:
                 yield
             except Exception as error:
-                self._failed(error, store, begin.rank, begin.world_size)
+                self._handle_failure(error, store, begin.rank, begin.world_size)
                 raise
             finally:
                 torch.set_num_threads(num_threads)
             if begin.rank == 0:
-                # The store goes with this rank: a function that does nothing may end while others still set up.
+                # The store dies with this rank, and a function that does nothing may end while others still set up.
                 store.wait([_ALL_SET_UP])
-            torn_down(min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None)
+            destroy_process_group(min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None)
 
-    def _failed(self, error: Exception, store: Any, rank: int, world_size: int) -> None:
-        """After a failure the peers may be gone, and to wait for them would hide the cause: the group is left as it is.
+    def _handle_failure(self, error: Exception, store: Any, rank: int, world_size: int) -> None:
+        """Leave the group as it is after a failure: peers may be gone, and waiting for them would hide the cause.
 
-        One without peers may be in the driver's own process (`num_workers=0`), and the next attempt makes a new one.
+        A group without peers is destroyed: it may be in the driver's process (`num_workers=0`), where the next attempt
+        creates a new one.
         """
         if world_size == 1:
-            torn_down(min(self.timeout_s, self.teardown_s))
-        elif in_collective(error):
-            say_so(error, store, rank, world_size, self.timeout_s)
+            destroy_process_group(min(self.timeout_s, self.teardown_s))
+        elif is_collective_error(error):
+            announce_collective_failure(error, store, rank, world_size, self.timeout_s)
 
-    def _rendezvous(self, context: Context) -> tuple[str, int, Any]:
-        """Rank 0 opens a store on a port of the system's choice and the others are told: nobody guesses a port."""
+    def _rendezvous(self, context: WorkerContext) -> tuple[str, int, Any]:
+        """Rank 0 opens a store on a port chosen by the system and sends it to the others, so nobody guesses a port."""
         import torch.distributed as dist
 
         begin = context.begin
@@ -113,7 +115,7 @@ class TorchConfig(BackendConfig):
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
         store = None
         if begin.rank == 0:
-            store, _ = opened(host, timeout)
+            store, _ = open_tcp_store(host, timeout)
         told = context.join(f"{host} {store.port}".encode() if store is not None else b"")
         host, number = told.decode().split()
         port = int(number)
@@ -122,8 +124,8 @@ class TorchConfig(BackendConfig):
         return host, port, store
 
 
-def _environment(context: Context, host: str, port: int) -> dict[str, str]:
-    """What torchrun would have set; other libraries look for it."""
+def _environment(context: WorkerContext, host: str, port: int) -> dict[str, str]:
+    """The variables that torchrun sets; other libraries read them."""
     begin = context.begin
     return {
         "MASTER_ADDR": host,
@@ -134,9 +136,9 @@ def _environment(context: Context, host: str, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(begin.local_world_size),
         "NODE_RANK": str(begin.node_rank),
         "ACCELERATE_TORCH_DEVICE": f"cuda:{begin.devices[0]}" if begin.devices else "cpu",
-        # Without it Accelerate takes a worker on a CPU to be alone.
+        # Without this, Accelerate assumes that a worker on a CPU is alone.
         "ACCELERATE_USE_CPU": "false" if begin.devices else "true",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        # Named, as looking the host name up is the classic way to hang.
-        "GLOO_SOCKET_IFNAME": interface(begin),
+        # Set explicitly, because looking up the host name often hangs.
+        "GLOO_SOCKET_IFNAME": find_network_interface(begin),
     }

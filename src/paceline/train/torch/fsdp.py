@@ -1,7 +1,7 @@
-"""FSDP: a model of which each worker holds a part of every weight, block by block.
+"""FSDP: each worker holds a shard of every weight.
 
-A block is gathered when its turn comes and let go of afterwards, so what has to fit on a device is the parts and a
-block. That holds from the beginning: weights come to the device one module at a time, and the parts are cut at once.
+A block is gathered when it is needed and freed afterwards, so only the shards and one block have to fit on a device.
+This also holds during setup: weights move to the device one module at a time and are sharded at once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.train.torch.compiled import may_compile
-from paceline.train.torch.materialize import children_first, materialize
+from paceline.train.torch.compilation import make_compilable
+from paceline.train.torch.materialize import iterate_children_first, materialize
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Blocks = Collection["type[torch.nn.Module] | str"]
 
 
-def shard(
+def shard_model(
     model: torch.nn.Module,
     device: torch.device,
     kwargs: Mapping[str, Any],
@@ -27,11 +27,11 @@ def shard(
     half: torch.dtype | None = None,
     compiled: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Shard a model in place: its blocks, then the rest of it. What is sharded already is left as it is.
+    """Shard a model in place: its blocks, then the rest. Modules that are already sharded stay as they are.
 
-    `kwargs` are those of `fully_shard`, for the blocks and the rest alike. As with DDP all workers begin with the
-    weights of rank 0, unless a mesh is given: which ranks hold the same is then not ours to know. `compiled`: options
-    of `torch.compile`, for the blocks; they are compiled first, so that gathering weights is no part of it.
+    `kwargs` are passed to `fully_shard` for all of them. As with DDP, all workers start with the weights of rank 0,
+    unless a mesh is given: then we cannot know which ranks hold the same weights. `compiled` has the `torch.compile`
+    options for the blocks, which are compiled first so that gathering weights is not part of the compiled code.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -42,29 +42,29 @@ def shard(
                 "hint: leave fully_shard to prepare_model, or say so there (mp_policy=...) and compile it before"
             )
         return model
-    units = _units(model, blocks)
+    units = _modules_to_shard(model, blocks)
     if compiled is not None:
         for unit in units or [model]:
-            may_compile(unit)
+            make_compilable(unit)
             unit.compile(**compiled)
     options = dict(kwargs)
     is_spread = "mesh" not in options
     if is_spread:
-        options["mesh"] = _all_workers(device)
+        options["mesh"] = _device_mesh(device)
     for_root = dict(options)
     if half is not None:
-        options["mp_policy"] = _policy(half)
-        for_root["mp_policy"] = _policy(half, full_outputs=True)
+        options["mp_policy"] = _precision_policy(half)
+        for_root["mp_policy"] = _precision_policy(half, full_outputs=True)
     own = {id(unit) for unit in units}
-    for module in children_first(model):
+    for module in iterate_children_first(model):
         if not isinstance(module, FSDPModule):
-            _bring(module, device, from_rank_0=is_spread)
+            _move_and_broadcast(module, device, from_rank_0=is_spread)
         if id(module) in own:
             fully_shard(module, **options)
     return fully_shard(model, **for_root)
 
 
-def _all_workers(device: torch.device) -> Any:
+def _device_mesh(device: torch.device) -> Any:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -72,11 +72,11 @@ def _all_workers(device: torch.device) -> Any:
         raise RuntimeError(
             "parallel_strategy='fsdp' needs a process group, and there is none\n\nhint: train with a TorchTrainer"
         )
-    # Named: by itself FSDP would take any GPU of the machine, also where the workers were given none.
+    # Explicit, because FSDP would otherwise use any GPU of the machine, even if the workers have none.
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
-def _policy(half: torch.dtype, *, full_outputs: bool = False) -> Any:
+def _precision_policy(half: torch.dtype, *, full_outputs: bool = False) -> Any:
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -85,8 +85,8 @@ def _policy(half: torch.dtype, *, full_outputs: bool = False) -> Any:
     )
 
 
-def _bring(module: torch.nn.Module, device: torch.device, *, from_rank_0: bool) -> None:
-    """What a module itself holds, on the device, and with the values of rank 0."""
+def _move_and_broadcast(module: torch.nn.Module, device: torch.device, *, from_rank_0: bool) -> None:
+    """Move the module's own tensors to the device, with the values of rank 0."""
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
@@ -99,51 +99,48 @@ def _bring(module: torch.nn.Module, device: torch.device, *, from_rank_0: bool) 
     materialize(module, device)
     for tensor in held:
         if isinstance(tensor, DTensor):
-            continue  # A weight of a part of the model that somebody else has sharded.
+            continue  # Weight of a submodule that the user has sharded.
         tensor.data = tensor.data.to(device)
         if from_rank_0 and dist.get_world_size() > 1:
             dist.broadcast(tensor.data, src=0)
 
 
-# Which modules are blocks
-
-
-def _units(model: torch.nn.Module, blocks: Blocks | None) -> list[torch.nn.Module]:
+def _modules_to_shard(model: torch.nn.Module, blocks: Blocks | None) -> list[torch.nn.Module]:
     from torch.distributed.fsdp import FSDPModule
 
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if blocks is None:
-        return [] if sharded else list(_stacked(model))
-    chosen = [module for module in children_first(model) if module is not model and _is_one_of(module, blocks)]
+        return [] if sharded else list(_find_repeated_blocks(model))
+    chosen = [module for module in iterate_children_first(model) if module is not model and _is_block(module, blocks)]
     for block in blocks:
-        if not any(_is_one_of(module, [block]) for module in chosen):
+        if not any(_is_block(module, [block]) for module in chosen):
             named = block if isinstance(block, str) else block.__name__
             raise ValueError(f"shard_blocks names {named!r}, and {type(model).__name__} has no module of that class")
     return [module for module in chosen if not isinstance(module, FSDPModule)]
 
 
-def _is_one_of(module: torch.nn.Module, blocks: Blocks) -> bool:
+def _is_block(module: torch.nn.Module, blocks: Blocks) -> bool:
     return any(
         type(module).__name__ == block if isinstance(block, str) else isinstance(module, block) for block in blocks
     )
 
 
-def _stacked(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The outermost modules that stand in a row: those of a `ModuleList`, or of one class in a `Sequential`.
+def _find_repeated_blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield the outermost repeated modules: members of a `ModuleList`, or of one class in a `Sequential`.
 
-    Only those made of other modules. One that is not may be no more than a place for weights, which are read without
-    a call; and FSDP gathers weights when a module is called.
+    Only modules with submodules. One without may just hold weights that are read without calling it, and FSDP gathers
+    weights when a module is called.
     """
     from torch import nn
 
     for child in model.children():
-        if _stands_in_a_row(child, model):
+        if _is_repeated_block(child, model):
             yield child
         elif not isinstance(child, nn.Module) or any(True for _ in child.children()):
-            yield from _stacked(child)
+            yield from _find_repeated_blocks(child)
 
 
-def _stands_in_a_row(child: torch.nn.Module, parent: torch.nn.Module) -> bool:
+def _is_repeated_block(child: torch.nn.Module, parent: torch.nn.Module) -> bool:
     from torch import nn
 
     is_block = (

@@ -1,8 +1,8 @@
-"""A state made of live objects, such as models and optimizers, as a tree of tensors and values; and back into them.
+"""Convert live objects such as models and optimizers to a tree of tensors and values, and load it back.
 
-Models go through `torch.distributed.checkpoint.state_dict`: names are those of the bare model, whatever wraps it.
-Optimizers name their state by the model's parameters, here: torch's own function makes an optimizer that has no state
-yet take a step, and a save must change nothing.
+Models use `torch.distributed.checkpoint.state_dict`: names are those of the unwrapped model. Optimizer state is named
+by the model's parameters here, because torch's own function makes an optimizer without state take a step, and saving
+must not change anything.
 """
 
 from __future__ import annotations
@@ -17,39 +17,37 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
-from paceline.train.torch.outline import Outline, names_in, outlined, rebuilt
-from paceline.train.torch.shard_reader import Stored
+from paceline.train.torch.outline import Outline, iterate_tensor_names, make_outline, rebuild_tree
+from paceline.train.torch.shard_reader import StoredState
 
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-"""What torch.compile, FullyShardedDataParallel and activation checkpointing put into names."""
+"""Prefixes that torch.compile, FullyShardedDataParallel and activation checkpointing add to names."""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A state as a tree."""
-
+class StateTree:
     outline: Outline
     tensors: dict[str, torch.Tensor]
-    anywhere: frozenset[str]
-    """Tensors that are equal on all ranks, where they are not sharded: weights, and what an optimizer keeps of them."""
+    replicated: frozenset[str]
+    """Tensors that are equal on all ranks unless they are sharded: weights and their optimizer state."""
 
 
-def taken(state: Mapping[str, Any]) -> Taken:
-    """What is to be stored of a state; tensors are those of the live objects themselves."""
+def capture_state(state: Mapping[str, Any]) -> StateTree:
+    """Return what to store of a state. The tensors are those of the live objects, not copies."""
     tensors: dict[str, torch.Tensor] = {}
     outlines: dict[str, Outline] = {}
     own: set[str] = set()
     for key, value in state.items():
-        outlines[key] = outlined(_tree(key, value, state), (key,), into=tensors)
+        outlines[key] = make_outline(_to_tree(key, value, state), (key,), into=tensors)
         if isinstance(value, Optimizer):
-            own.update(names_in(outlines[key]))
+            own.update(iterate_tensor_names(outlines[key]))
         elif isinstance(value, nn.Module):
-            own.update(f"{key}.{name}" for name in names_of_parameters(value).values())
-    return Taken({"dict": outlines}, tensors, frozenset(own & tensors.keys()))
+            own.update(f"{key}.{name}" for name in parameter_names(value).values())
+    return StateTree({"dict": outlines}, tensors, frozenset(own & tensors.keys()))
 
 
-def names_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
-    """What the parameters are called in the bare model, whatever it is wrapped in."""
+def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
+    """Return the names of the parameters in the unwrapped model."""
     inside = [
         f"{prefix}." if prefix else ""
         for prefix, module in model.named_modules()
@@ -58,7 +56,7 @@ def names_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
     names = {}
     for name, parameter in model.named_parameters():
         bare = name
-        # The innermost first: what is cut out of a name must not shift what is still to be cut.
+        # Innermost first, so that removing one prefix does not shift the others.
         for prefix in sorted(inside, key=len, reverse=True):
             if name.startswith(f"{prefix}module."):
                 bare = prefix + bare[len(prefix) + len("module.") :]
@@ -68,30 +66,30 @@ def names_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
     return names
 
 
-def loading(
-    key: str, state: Mapping[str, Any], stored: Stored, strict: bool
+def plan_loading(
+    key: str, state: Mapping[str, Any], stored: StoredState, strict: bool
 ) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
-    """How one entry of a state is restored: the tensors to be read, by name, and what to call once they are.
+    """Return the tensors to read for one entry of a state, by name, and a function to call once they are read.
 
-    That returns the entry's value where there is no object to restore it in.
+    The function returns the entry's value if there is no object to restore it into.
     """
     value, outline = state[key], stored.outline["dict"][key]
     if isinstance(value, nn.Module):
-        return _loading_model(key, value, outline, strict)
+        return _plan_model_loading(key, value, outline, strict)
     if isinstance(value, Optimizer):
-        return _loading_optimizer(key, value, _names_for(key, value, state), outline, stored)
+        return _plan_optimizer_loading(key, value, _optimizer_parameter_names(key, value, state), outline, stored)
     wanted: dict[str, torch.Tensor] = {}
     live: dict[str, torch.Tensor] = {}
-    outlined(_tree(key, value, state), (key,), into=live)
+    make_outline(_to_tree(key, value, state), (key,), into=live)
 
     def target(name: str) -> torch.Tensor:
-        wanted[name] = live[name] if name in live else stored.room_for(name)
+        wanted[name] = live[name] if name in live else stored.allocate_tensor(name)
         return wanted[name]
 
-    restored = rebuilt(outline, target)
+    restored = rebuild_tree(outline, target)
 
     def load() -> dict[str, Any]:
-        if not _keeps_state(value):
+        if not _has_state_dict(value):
             return {key: restored}
         value.load_state_dict(restored)
         return {}
@@ -99,40 +97,40 @@ def loading(
     return wanted, load
 
 
-def _loading_model(
+def _plan_model_loading(
     key: str, model: nn.Module, outline: Outline, strict: bool
 ) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
     live: dict[str, torch.Tensor] = {}
-    outlined(get_model_state_dict(model), (key,), into=live)
-    names = set(names_in(outline))
+    make_outline(get_model_state_dict(model), (key,), into=live)
+    names = set(iterate_tensor_names(outline))
     _check_names(key, set(live), names, strict)
     wanted = {name: tensor for name, tensor in live.items() if name in names}
     kept = {name: below for name, below in outline["dict"].items() if "tensor" not in below or below["tensor"] in live}
 
     def load() -> dict[str, Any]:
-        weights = rebuilt({"dict": kept}, lambda name: wanted[name])
+        weights = rebuild_tree({"dict": kept}, lambda name: wanted[name])
         set_model_state_dict(model, weights, options=StateDictOptions(strict=strict))
         return {}
 
     return wanted, load
 
 
-def _loading_optimizer(
-    key: str, optimizer: Optimizer, names: Mapping[nn.Parameter, str], outline: Outline, stored: Stored
+def _plan_optimizer_loading(
+    key: str, optimizer: Optimizer, names: Mapping[nn.Parameter, str], outline: Outline, stored: StoredState
 ) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
     by_name = {name: parameter for parameter, name in names.items()}
     wanted: dict[str, torch.Tensor] = {}
 
     def target(name: str) -> torch.Tensor:
-        """Divided as the parameter that it belongs to, if it has its shape."""
+        """Sharded like its parameter, if it has the same shape."""
         parameter = by_name.get(name.removeprefix(f"{key}.state.").rpartition(".")[0])
         if parameter is None or parameter.shape != stored.shapes[name]:
-            wanted[name] = stored.room_for(name)
+            wanted[name] = stored.allocate_tensor(name)
         else:
             wanted[name] = torch.empty_like(parameter, dtype=stored.dtypes[name], requires_grad=False)
         return wanted[name]
 
-    tree = rebuilt(outline, target)
+    tree = rebuild_tree(outline, target)
 
     def load() -> dict[str, Any]:
         _load_optimizer(key, optimizer, names, tree)
@@ -141,24 +139,24 @@ def _loading_optimizer(
     return wanted, load
 
 
-def _tree(key: str, value: Any, state: Mapping[str, Any]) -> Any:
+def _to_tree(key: str, value: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(value, nn.Module):
         return get_model_state_dict(value)
     if isinstance(value, Optimizer):
-        return _optimizer_tree(value, _names_for(key, value, state))
-    return value.state_dict() if _keeps_state(value) else value
+        return _optimizer_tree(value, _optimizer_parameter_names(key, value, state))
+    return value.state_dict() if _has_state_dict(value) else value
 
 
-def _keeps_state(value: Any) -> bool:
+def _has_state_dict(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-def _names_for(key: str, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[nn.Parameter, str]:
-    """The names of an optimizer's parameters, in the model of the same state that they belong to."""
+def _optimizer_parameter_names(key: str, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[nn.Parameter, str]:
+    """Return the names of an optimizer's parameters in the model they belong to, which must be in the same state."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     models = [value for value in state.values() if isinstance(value, nn.Module)]
     for model in models:
-        names = names_of_parameters(model)
+        names = parameter_names(model)
         if all(parameter in names for parameter in parameters):
             return {parameter: names[parameter] for parameter in parameters}
     raise ValueError(
@@ -185,8 +183,9 @@ def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter,
         members = [names[parameter] for parameter in group["params"]]
         if frozenset(members) not in stored:
             raise ValueError(
-                f"{key!r}: the checkpoint has no group of exactly the parameters {_some(members)}, as this optimizer "
-                f"has; its groups are {'; '.join(_some(sorted(each)) for each in stored)}\n\n"
+                f"{key!r}: the checkpoint has no group of exactly the parameters "
+                f"{_format_names(members)}, as this optimizer "
+                f"has; its groups are {'; '.join(_format_names(sorted(each)) for each in stored)}\n\n"
                 "hint: divide the parameters into groups as they were divided when the checkpoint was saved"
             )
         for name in members:
@@ -199,13 +198,13 @@ def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter,
 def _check_names(key: str, live: set[str], stored: set[str], strict: bool) -> None:
     missing, unknown = sorted(live - stored), sorted(stored - live)
     if strict and (missing or unknown):
-        told = [f"the checkpoint lacks {_some(missing)}"] if missing else []
-        told += [f"the model has no {_some(unknown)}"] if unknown else []
+        told = [f"the checkpoint lacks {_format_names(missing)}"] if missing else []
+        told += [f"the model has no {_format_names(unknown)}"] if unknown else []
         raise ValueError(
             f"{key!r} does not fit the checkpoint: {'; '.join(told)}\n\nhint: strict=False loads what both have"
         )
 
 
-def _some(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:3]))
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

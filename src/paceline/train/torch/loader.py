@@ -1,7 +1,7 @@
-"""A data loader made ready for many workers: each rank gets its part, epochs are counted, batches move to the device.
+"""Prepare a data loader for many workers: each rank gets its shard, epochs are counted, batches move to the device.
 
-The loader that comes back is a twin of the one that was given: the same class with `_Prepared` in front, the same
-attributes. Arguments are not listed and passed on again, so none can be forgotten; only the samplers are exchanged.
+The returned loader is a copy of the given one, with the same attributes and `_PreparedLoaderMixin` in front of its
+class. Since no constructor arguments are repeated, none can be forgotten; only the samplers are replaced.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from paceline._core.spending import DATA, spent, waited_for
-from paceline.data.batches.torch import moved, moved_ahead, pinned
-from paceline.train.session import _context
+from paceline._core.time_accounting import DATA, account_data_wait, account_time
+from paceline.data.batches.torch import move_ahead, move_batch, pin_batch
+from paceline.train.session import _require_context
 from paceline.train.torch.devices import get_device
-from paceline.train.torch.reproducibility import enabled_seed, seed_for
+from paceline.train.torch.reproducibility import derive_seed, enabled_seed
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
-    from paceline._engine.messages import Begin
+    from paceline._engine.messages import WorkerInit
 
 T = TypeVar("T")
 
@@ -36,131 +36,132 @@ def prepare_data_loader(
     move_to_device: bool = True,
     auto_transfer: bool = True,
 ) -> DataLoader[T]:
-    """A loader that gives this rank its part of the data, shuffled anew in each epoch, on this worker's device.
+    """Return a loader that yields this rank's shard, reshuffled in each epoch, on this worker's device.
 
-    With more than one worker it gets a `DistributedSampler`, seeded as the loader's generator is, which must be alike
-    on all ranks. A sampler of your own, a batch sampler and an iterable dataset are kept as they are.
+    With more than one worker the loader gets a `DistributedSampler`, with the seed of the loader's generator, which
+    must be the same on all ranks. A custom sampler, a batch sampler and an iterable dataset are kept.
 
-    Each iteration is an epoch: the sampler's `set_epoch` is called with 0, 1, 2 and so on, so all ranks iterate
-    equally often. Call `loader.sampler.set_epoch(n)` yourself and the next iteration is epoch n, the one after n + 1.
+    Each iteration is an epoch: the sampler's `set_epoch` is called with 0, 1, 2 and so on, so all ranks must iterate
+    equally often. After you call `loader.sampler.set_epoch(n)`, the next iteration is epoch n and the following one n +
+    1.
 
-    With `ScalingConfig(global_batch_size=...)` that is the size of a batch over all ranks, whatever the loader says,
-    and what is in the n-th of an epoch does not depend on the number of workers; a short last one is filled up from
-    the beginning of the epoch, unless the loader drops it. `loader.state_dict()` says where the loader stands, and
-    `load_state_dict` goes on from there.
+    `ScalingConfig(global_batch_size=...)` sets the batch size over all ranks and overrides the loader's. The content of
+    the n-th batch of an epoch then does not depend on the number of workers. A short last batch is filled up from the
+    beginning of the epoch, unless the loader drops it. `loader.state_dict()` returns the position of the loader, and
+    `load_state_dict` resumes from it.
 
-    `auto_transfer`: on a GPU the next batch is copied while one is used, on a stream of its own and from pinned memory.
-    With `pin_memory=True` the loader pins batches in a thread of its own, else this one does.
+    `auto_transfer`: on a GPU, the next batch is copied while the current one is used, on a separate stream and from
+    pinned memory. With `pin_memory=True` the loader pins batches in its own thread, otherwise the calling thread does.
     """
-    begin = _context("prepare_data_loader").begin
+    begin = _require_context("prepare_data_loader").begin
     from torch.utils.data import DataLoader
 
     if not isinstance(data_loader, DataLoader):
         raise TypeError(f"data_loader={data_loader!r} is not a torch.utils.data.DataLoader")
-    if isinstance(data_loader, _Prepared):
+    if isinstance(data_loader, _PreparedLoaderMixin):
         return data_loader
-    twin = _twin(data_loader)
+    twin = _copy_loader(data_loader)
     if add_dist_sampler and (begin.world_size > 1 or begin.global_batch_size is not None):
-        _shard(twin, begin)
+        _shard_loader(twin, begin)
     device = get_device() if move_to_device else None
-    twin._feed = _Feed(
-        epochs=_epochs(twin),
+    twin._options = _LoaderOptions(
+        epochs=_install_epoch_counter(twin),
         device=device if device is not None and device.type == "cuda" else None,
-        ahead=auto_transfer,
-        reseed=_reseeding(twin, begin.rank),
+        prefetch=auto_transfer,
+        reseed=_make_reseed(twin, begin.rank),
     )
     prepared: DataLoader[T] = twin
     return prepared
 
 
 @dataclass(frozen=True)
-class _Feed:
-    """What a prepared loader does beyond loading."""
+class _LoaderOptions:
+    """What a prepared loader does in addition to loading."""
 
-    epochs: _Epochs
+    epochs: _EpochCounter
     device: torch.device | None
-    """The GPU that batches go to; None leaves them where they are."""
-    ahead: bool
+    """The GPU to move batches to; None leaves them in place."""
+    prefetch: bool
     reseed: Callable[[int], object] | None
-    """Makes what the loader's worker processes draw in an epoch follow from its number."""
+    """Seeds the loader's worker processes by epoch number."""
 
 
-class _Prepared:
-    """Stands before the class of a loader."""
+class _PreparedLoaderMixin:
+    """Put in front of a loader's class."""
 
-    _feed: _Feed
-    _position: Position | None = None
+    _options: _LoaderOptions
+    _resume_position: LoaderPosition | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        with spent(DATA):  # worker processes are started here
-            return self._begun()
+        with account_time(DATA):  # worker processes are started here
+            return self._start_epoch()
 
-    def _begun(self) -> Iterator[Any]:
-        feed = self._feed
-        position, self._position = self._position, None
+    def _start_epoch(self) -> Iterator[Any]:
+        feed = self._options
+        position, self._resume_position = self._resume_position, None
         if position is not None:
             feed.epochs(position.epoch)
-        epoch = feed.epochs.begin()
+        epoch = feed.epochs.start_epoch()
         first = position.num_batches if position is not None else 0
         if feed.reseed is not None:
             feed.reseed(epoch)
-        skips = _skips_batches(self, first)
+        skips = _try_skip_batches(self, first)
         batches: Iterator[Any] = super().__iter__()  # type: ignore[misc]
         if not skips:
             for _ in itertools.islice(batches, first):
                 pass
         if feed.device is not None:
-            batches = _on_device(batches, feed.device, ahead=feed.ahead)
-        return self._counted(batches, epoch, first)
+            batches = _move_to_device(batches, feed.device, ahead=feed.prefetch)
+        return self._count_batches(batches, epoch, first)
 
-    def _counted(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
-        """Note where the user stands, not where the loader has read to."""
-        self._stands = Position(epoch, num_batches)
-        for batch in waited_for(batches):
+    def _count_batches(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
+        """Track the user's position, not how far the loader has read."""
+        self._current_position = LoaderPosition(epoch, num_batches)
+        for batch in account_data_wait(batches):
             num_batches += 1
-            self._stands = Position(epoch, num_batches)
+            self._current_position = LoaderPosition(epoch, num_batches)
             yield batch
-        self._stands = Position(epoch + 1, 0)
+        self._current_position = LoaderPosition(epoch + 1, 0)
 
-    _stands: Position | None = None
+    _current_position: LoaderPosition | None = None
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loop over this loader stands: the epoch, and how many of its batches have been handed out."""
-        stands = self._position or self._stands or Position(self._feed.epochs.next, 0)
+        """Return the position in the loop over this loader: the epoch and the number of batches yielded."""
+        stands = self._resume_position or self._current_position or LoaderPosition(self._options.epochs.next, 0)
         return {"epoch": stands.epoch, "num_batches": stands.num_batches}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Let the next iteration go on from where `state_dict` was taken."""
-        self._position = Position(state["epoch"], state["num_batches"])
+        """Let the next iteration resume from the position in `state`."""
+        self._resume_position = LoaderPosition(state["epoch"], state["num_batches"])
 
 
-def _on_device(batches: Iterator[Any], device: torch.device, *, ahead: bool) -> Iterator[Any]:
+def _move_to_device(batches: Iterator[Any], device: torch.device, *, ahead: bool) -> Iterator[Any]:
     if not ahead:
-        return (moved(batch, device) for batch in batches)
-    # Costs nothing where the loader has pinned them; where it has not, the copy would hold up this thread.
-    return moved_ahead((pinned(batch, device) for batch in batches), device)
+        return (move_batch(batch, device) for batch in batches)
+    # Free if the loader has already pinned the batches; otherwise the copy would block this thread.
+    return move_ahead((pin_batch(batch, device) for batch in batches), device)
 
 
-class Position(NamedTuple):
+class LoaderPosition(NamedTuple):
     epoch: int
     num_batches: int
 
 
-def _skips_batches(loader: Any, num_batches: int) -> bool:
-    """Whether the sampler passes over batches without anything being loaded."""
-    if isinstance(loader.batch_sampler, GlobalBatches):
+def _try_skip_batches(loader: Any, num_batches: int) -> bool:
+    """Skip batches in the sampler without loading them; return whether that is possible."""
+    if isinstance(loader.batch_sampler, GlobalBatchSampler):
         loader.batch_sampler.first = num_batches
         return True
     return False
 
 
-class GlobalBatches:
-    """A batch sampler that gives one rank its part of batches that do not depend on the number of ranks."""
+class GlobalBatchSampler:
+    """A batch sampler that yields one rank's part of batches that do not depend on the number of ranks."""
 
     def __init__(
         self, length: int, batch_size: int, *, rank: int, world_size: int, seed: int | None, drop_last: bool
     ) -> None:
-        """`seed`: None for the order of the dataset."""
+        """Without a `seed`, rows come in the order of the dataset."""
         self._length = length
         self._batch_size = batch_size
         self._rank = rank
@@ -169,7 +170,7 @@ class GlobalBatches:
         self._drop_last = drop_last
         self.epoch = 0
         self.first = 0
-        """The batch that the next iteration begins with."""
+        """The first batch of the next iteration."""
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -184,7 +185,7 @@ class GlobalBatches:
         share = self._batch_size // self._world_size
         for number in range(first, len(self)):
             start = number * self._batch_size + self._rank * share
-            # Past the end it goes on at the beginning: every batch is full, so that every rank weighs the same.
+            # Wrap around at the end: every batch is full, so all ranks have the same weight.
             yield [order[at % self._length] for at in range(start, start + share)]
 
     def _order(self) -> list[int]:
@@ -198,8 +199,8 @@ class GlobalBatches:
         return order
 
 
-class _Epochs:
-    """Counts epochs, and stands in for the `set_epoch` of a sampler: from what the user says there it counts on."""
+class _EpochCounter:
+    """Counts epochs and replaces a sampler's `set_epoch`; an epoch the user sets there continues the count."""
 
     def __init__(self, set_epoch: Callable[[int], object], first: int) -> None:
         self._set_epoch = set_epoch
@@ -209,7 +210,7 @@ class _Epochs:
         self._set_epoch(epoch)
         self.next = epoch
 
-    def begin(self) -> int:
+    def start_epoch(self) -> int:
         epoch = self.next
         self(epoch)
         self.next = epoch + 1
@@ -218,49 +219,49 @@ class _Epochs:
 
 @functools.cache
 def _prepared_class(cls: Any) -> Any:
-    return type(cls.__name__, (_Prepared, cls), {"__module__": cls.__module__})
+    return type(cls.__name__, (_PreparedLoaderMixin, cls), {"__module__": cls.__module__})
 
 
-def _twin(loader: Any) -> Any:
+def _copy_loader(loader: Any) -> Any:
     cls = _prepared_class(loader.__class__)
     twin = cls.__new__(cls)
-    # Past `DataLoader.__setattr__`, which refuses to exchange samplers. Running worker processes stay with the
-    # loader that started them.
+    # Bypasses `DataLoader.__setattr__`, which refuses to replace samplers. Running worker processes stay with the
+    # original loader.
     twin.__dict__.update(loader.__dict__, _iterator=None)
     return twin
 
 
-def _shard(twin: Any, begin: Begin) -> None:
-    """Exchange the samplers for those of this rank, if they are the ones that `DataLoader` makes by itself."""
+def _shard_loader(twin: Any, begin: WorkerInit) -> None:
+    """Replace the samplers with those of this rank, if they are the defaults of `DataLoader`."""
     from torch.utils.data import BatchSampler, IterableDataset
 
     if isinstance(twin.dataset, IterableDataset):
         return
     if not _has_default_samplers(twin):
         if begin.rank == 0:
-            _say_what_is_kept(twin)
+            _warn_about_kept_sampler(twin)
         return
     if begin.global_batch_size is not None:
-        batches = _global_batches(twin, begin, begin.global_batch_size)
+        batches = _make_global_batch_sampler(twin, begin, begin.global_batch_size)
         twin.__dict__.update(batch_sampler=batches, sampler=batches, batch_size=None, drop_last=False)
         return
-    sampler = _part_sampler(twin, begin)
+    sampler = _make_rank_sampler(twin, begin)
     twin.__dict__["sampler"] = sampler
     if twin.batch_sampler is not None:
         twin.__dict__["batch_sampler"] = BatchSampler(sampler, twin.batch_size, twin.drop_last)
 
 
 def _has_default_samplers(loader: Any) -> bool:
-    """Whether one in order, or one at random, goes through the dataset once, and batches are cut from that."""
+    """Return whether the loader goes through the dataset once, in order or shuffled, and forms batches from that."""
     from torch.utils.data import RandomSampler, SequentialSampler
 
     sampler = loader.sampler
     if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
         return False
-    return len(sampler) == len(sampler.data_source) == len(loader.dataset) and _cuts_batches_itself(loader)
+    return len(sampler) == len(sampler.data_source) == len(loader.dataset) and _has_default_batch_sampler(loader)
 
 
-def _part_sampler(loader: Any, begin: Begin) -> DistributedSampler[Any]:
+def _make_rank_sampler(loader: Any, begin: WorkerInit) -> DistributedSampler[Any]:
     from torch.utils.data import DistributedSampler, RandomSampler
 
     return DistributedSampler(
@@ -268,40 +269,40 @@ def _part_sampler(loader: Any, begin: Begin) -> DistributedSampler[Any]:
         num_replicas=begin.world_size,
         rank=begin.rank,
         shuffle=isinstance(loader.sampler, RandomSampler),
-        seed=_seed_of(loader),
+        seed=_sampler_seed(loader),
     )
 
 
-def _global_batches(loader: Any, begin: Begin, size: int) -> GlobalBatches:
+def _make_global_batch_sampler(loader: Any, begin: WorkerInit, size: int) -> GlobalBatchSampler:
     from torch.utils.data import RandomSampler
 
-    return GlobalBatches(
+    return GlobalBatchSampler(
         len(loader.dataset),
         size,
         rank=begin.rank,
         world_size=begin.world_size,
-        seed=_seed_of(loader) if isinstance(loader.sampler, RandomSampler) else None,
+        seed=_sampler_seed(loader) if isinstance(loader.sampler, RandomSampler) else None,
         drop_last=loader.drop_last,
     )
 
 
-def _seed_of(loader: Any) -> int:
+def _sampler_seed(loader: Any) -> int:
     generator = getattr(loader.sampler, "generator", None) or loader.generator
     seed: int = generator.initial_seed() if generator is not None else enabled_seed() or 0
-    # The epoch is added to it, and a generator takes no more than 64 bits.
+    # The epoch is added to it, and a generator takes at most 64 bits.
     return seed % (1 << 63)
 
 
-def _say_what_is_kept(loader: Any) -> None:
+def _warn_about_kept_sampler(loader: Any) -> None:
     from torch.utils.data import BatchSampler, DistributedSampler
 
-    kept = loader.sampler if _cuts_batches_itself(loader) else loader.batch_sampler
+    kept = loader.sampler if _has_default_batch_sampler(loader) else loader.batch_sampler
     inner = getattr(kept, "sampler", None)
     if isinstance(kept, DistributedSampler) or isinstance(inner, DistributedSampler):
         return
     if type(kept) is BatchSampler:
         kept = inner
-    # Torch's own know nothing of ranks; of others we cannot tell.
+    # Torch's own samplers ignore ranks; of others we cannot know.
     of_torch = type(kept).__module__ == "torch.utils.data.sampler"
     log.warning(
         "prepare_data_loader keeps the %s of the loader as it is: %s. Pass add_dist_sampler=False if that is meant",
@@ -310,33 +311,33 @@ def _say_what_is_kept(loader: Any) -> None:
     )
 
 
-def _cuts_batches_itself(loader: Any) -> bool:
-    """Whether the loader was given no batch sampler: the one it has, if any, it made of its sampler."""
+def _has_default_batch_sampler(loader: Any) -> bool:
+    """Return whether the loader has no batch sampler of the user's, only one it made from its sampler."""
     from torch.utils.data import BatchSampler
 
     batches = loader.batch_sampler
     return batches is None or (type(batches) is BatchSampler and batches.sampler is loader.sampler)
 
 
-def _epochs(loader: Any) -> _Epochs:
-    """The counter of the sampler that knows of epochs, put in the place of its `set_epoch`."""
+def _install_epoch_counter(loader: Any) -> _EpochCounter:
+    """Replace the `set_epoch` of the sampler that supports epochs with a counter, and return it."""
     candidates = (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler)
     sampler = next((one for one in candidates if callable(getattr(one, "set_epoch", None))), None)
     if sampler is None:
-        return _Epochs(lambda epoch: None, 0)
-    if not isinstance(sampler.set_epoch, _Epochs):
+        return _EpochCounter(lambda epoch: None, 0)
+    if not isinstance(sampler.set_epoch, _EpochCounter):
         said = getattr(sampler, "epoch", 0)
-        sampler.set_epoch = _Epochs(sampler.set_epoch, said if isinstance(said, int) and said > 0 else 0)
-    counter: _Epochs = sampler.set_epoch
+        sampler.set_epoch = _EpochCounter(sampler.set_epoch, said if isinstance(said, int) and said > 0 else 0)
+    counter: _EpochCounter = sampler.set_epoch
     return counter
 
 
-def _reseeding(twin: Any, rank: int) -> Callable[[int], object] | None:
+def _make_reseed(twin: Any, rank: int) -> Callable[[int], object] | None:
     import torch
 
     seed = enabled_seed()
     if seed is None or twin.generator is not None:
         return None
-    # Worker processes are seeded with what the loader draws from its generator: `random`, NumPy and torch alike.
+    # The loader seeds its worker processes from its generator: `random`, NumPy and torch.
     generator = twin.generator = torch.Generator()
-    return lambda epoch: generator.manual_seed(seed_for(seed, rank, epoch))
+    return lambda epoch: generator.manual_seed(derive_seed(seed, rank, epoch))

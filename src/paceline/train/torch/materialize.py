@@ -1,7 +1,7 @@
-"""Models that were made on the meta device: weights are given memory, and the values they would have been made with.
+"""Give weights on the meta device memory and initial values.
 
-Module after module, children first, which is the order in which weights are made: so with the same seed the values on
-the CPU are those of a model that was made there.
+Modules are visited children first, the order in which weights are created. With the same seed, the values on the CPU
+are therefore those of a model created there.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     import torch
 
 _INITIALIZERS = ("reset_parameters", "_reset_parameters")
-"""What torch's own modules call it; the second is that of attention."""
+"""Names of the method in torch's own modules; attention uses the second."""
 
 
-def children_first(module: torch.nn.Module, _seen: set[int] | None = None) -> Iterator[torch.nn.Module]:
-    """All modules of a model, each once."""
+def iterate_children_first(module: torch.nn.Module, _seen: set[int] | None = None) -> Iterator[torch.nn.Module]:
+    """Yield every module of a model once, children before parents."""
     seen = _seen if _seen is not None else set()
     if id(module) in seen:
         return
     seen.add(id(module))
     for child in module.children():
-        yield from children_first(child, seen)
+        yield from iterate_children_first(child, seen)
     yield module
 
 
 def materialize(module: torch.nn.Module, device: torch.device) -> None:
-    """Give memory and values to what a module holds on the meta device itself; its children are not looked at."""
+    """Allocate and initialize a module's own meta tensors, not those of its children."""
     import torch
 
-    missing = [name for name, held in _own(module) if held.is_meta]
+    missing = [name for name, held in _own_tensors(module) if held.is_meta]
     if not missing:
         return
-    initializer = _initializer(module, missing)
+    initializer = _find_initializer(module, missing)
     for name in missing:
-        _give_memory(module, name, device)
+        _allocate_tensor(module, name, device)
     with torch.no_grad():
         initializer()
-    for name, held in _own(module):
+    for name, held in _own_tensors(module):
         if name in missing and held.is_floating_point() and bool(torch.isnan(held.detach().float()).any()):
             raise ValueError(
                 f"{name!r} of {type(module).__name__} was on the meta device, and {initializer.__name__}() has not set "
@@ -47,14 +47,14 @@ def materialize(module: torch.nn.Module, device: torch.device) -> None:
             )
 
 
-def _own(module: Any) -> list[tuple[str, torch.Tensor]]:
+def _own_tensors(module: Any) -> list[tuple[str, torch.Tensor]]:
     return [
         *module.named_parameters(recurse=False, remove_duplicate=False),
         *module.named_buffers(recurse=False, remove_duplicate=False),
     ]
 
 
-def _initializer(module: torch.nn.Module, missing: list[str]) -> Any:
+def _find_initializer(module: torch.nn.Module, missing: list[str]) -> Any:
     for name in _INITIALIZERS:
         if callable(found := getattr(module, name, None)):
             return found
@@ -66,17 +66,17 @@ def _initializer(module: torch.nn.Module, missing: list[str]) -> Any:
     )
 
 
-def _give_memory(module: Any, name: str, device: torch.device) -> None:
+def _allocate_tensor(module: Any, name: str, device: torch.device) -> None:
     import torch
 
     held = getattr(module, name)
     if not held.is_meta:
         return  # The same weight under another name.
     memory = torch.empty_like(held, device=device)
-    # What is still there afterwards was set by nobody.
+    # NaN that is still there afterwards means that the initializer did not set the value.
     memory.fill_(float("nan")) if memory.is_floating_point() else memory.zero_()
     if isinstance(held, torch.nn.Parameter):
         memory = torch.nn.Parameter(memory, requires_grad=held.requires_grad)
-    # In place, so that a weight that two modules share is still shared.
+    # In place, so that a weight shared by two modules stays shared.
     memory.__dict__.update(held.__dict__)
     torch.utils.swap_tensors(held, memory)

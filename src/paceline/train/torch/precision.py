@@ -1,6 +1,6 @@
-"""Half precision: which one, and a forward pass that computes in it.
+"""Mixed precision: parse the setting, and run a forward pass under autocast.
 
-Weights stay in full precision, and so do the outputs that come back: a loss is computed from those.
+Weights and outputs stay in full precision, so the loss is computed in full precision.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-def half_type(mixed_precision: str | torch.dtype | None) -> torch.dtype | None:
-    """What the argument `mixed_precision` means."""
+def parse_half_type(mixed_precision: str | torch.dtype | None) -> torch.dtype | None:
+    """Parse the `mixed_precision` argument."""
     import torch
 
     if mixed_precision is None or mixed_precision in (torch.bfloat16, torch.float16):
@@ -28,21 +28,21 @@ def half_type(mixed_precision: str | torch.dtype | None) -> torch.dtype | None:
     )
 
 
-def compute_in(model: torch.nn.Module, dtype: torch.dtype, device_type: str) -> None:
-    """Let the forward pass of a model run in autocast from now on, whoever calls it."""
+def enable_autocast(model: torch.nn.Module, dtype: torch.dtype, device_type: str) -> None:
+    """Run the forward pass of a model under autocast from now on, whoever calls it."""
     if "_forward_as_given" not in model.__dict__:
-        # Bound to the model, not closed over it: a copy of the model then calls itself and not the one it was made of.
+        # Bound to the model instead of closing over it, so that a copy of the model calls itself and not the original.
         model._forward_as_given = model.forward
-        model.forward = types.MethodType(_forward(), model)
+        model.forward = types.MethodType(_make_autocast_forward(), model)
     model._half_type, model._half_device = dtype, device_type
 
 
 @functools.cache
-def _forward() -> Any:
-    """For a compiler to pass over: it begins with the forward pass of the model."""
+def _make_autocast_forward() -> Any:
+    """Disabled for the compiler, which should start with the model's own forward pass."""
     import torch
 
-    in_full = torch.compiler.disable(_in_full)
+    in_full = torch.compiler.disable(_to_full_precision)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._half_device, dtype=self._half_type):
@@ -52,11 +52,11 @@ def _forward() -> Any:
     return torch.compiler.disable(forward, recursive=False)
 
 
-def _in_full(outputs: Any) -> Any:
+def _to_full_precision(outputs: Any) -> Any:
     import torch
     from torch.utils import _pytree
 
-    def in_full(tensor: torch.Tensor) -> torch.Tensor:
+    def to_float(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
-    return _pytree.tree_map_only(torch.Tensor, in_full, outputs)
+    return _pytree.tree_map_only(torch.Tensor, to_float, outputs)

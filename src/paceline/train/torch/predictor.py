@@ -1,4 +1,4 @@
-"""TorchPredictor: a checkpoint's model over the batches of a dataset, on CPU or GPU."""
+"""TorchPredictor: apply a checkpoint's model to the batches of a dataset, on CPU or GPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from paceline._storage.state import holds_state
+from paceline._storage.state import has_state
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.predictor import Predictor, checkpoint_of
+from paceline.train.predictor import Predictor, to_checkpoint
 from paceline.train.torch.checkpoint import TorchCheckpoint
-from paceline.train.torch.shards import stem_of
+from paceline.train.torch.shard_writer import shard_stem
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +32,10 @@ class TorchPredictor(Predictor):
         )
         predicted.write_parquet(path, resume=True)
 
-    `model` is a module, or what makes one; the weights come from a `TorchCheckpoint`, a `ShardedCheckpoint` or a
-    `Checkpoint.from_dict`, in which the entry `state_key` holds them. `precision="bf16"` or `"fp16"` runs it under
-    autocast; floating-point inputs are given the type of the weights, or `dtype`. With `use_gpu=True`, and `num_gpus=1`
-    of `map_batches`, each process computes on a GPU of its own. For more see `Predictor`.
+    `model` is a module, or a function that returns one. The weights come from a `TorchCheckpoint`, a
+    `ShardedCheckpoint`, or the entry `state_key` of a `Checkpoint.from_dict`. `precision="bf16"` or `"fp16"` enables
+    autocast; floating-point inputs are converted to the type of the weights, or to `dtype`. With `use_gpu=True` and
+    `num_gpus=1` in `map_batches`, each process uses its own GPU. See `Predictor` for the other arguments.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TorchPredictor(Predictor):
         dtype: torch.dtype | None = None,
         compile: bool = False,
     ) -> None:
-        """`checkpoint=None` takes the model with the weights that it has."""
+        """With `checkpoint=None` the model keeps its current weights."""
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
         import torch
 
@@ -66,7 +66,7 @@ class TorchPredictor(Predictor):
         if not isinstance(made, torch.nn.Module):
             raise TypeError(f"model={model!r} made {type(made).__name__}, which is not a torch.nn.Module")
         if checkpoint is not None:
-            load_weights(made, checkpoint_of(checkpoint), state_key)
+            load_weights(made, to_checkpoint(checkpoint), state_key)
         self.device = torch.device("cuda" if use_gpu else "cpu")
         self.model = made.to(self.device).eval()
         self._run: Callable[..., Any] = torch.compile(self.model) if compile else self.model
@@ -78,11 +78,11 @@ class TorchPredictor(Predictor):
     def from_checkpoint(
         cls, checkpoint: Checkpoint | str, model: torch.nn.Module | Callable[[], torch.nn.Module], **options: Any
     ) -> Self:
-        """The same as the constructor."""
+        """Same as the constructor."""
         return cls(checkpoint, model, **options)
 
     def call_model(self, inputs: Any) -> Any:
-        """What the model gives for a tensor, or a dict of them. Runs under `torch.inference_mode` and autocast."""
+        """Call the model with a tensor, or a dict of tensors. Runs under `torch.inference_mode` and autocast."""
         return self._run(inputs)
 
     def predict(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,10 +98,10 @@ class TorchPredictor(Predictor):
         return self.tensor(super().inputs(batch))
 
     def tensor(self, array: Any) -> torch.Tensor:
-        """An array as a tensor on the device; floating-point numbers in the type that the model computes with."""
+        """Convert an array to a tensor on the device, floating-point numbers to the type the model computes with."""
         import torch
 
-        # A copy where the rows are in memory that others read too: torch knows no tensor that must not be written to.
+        # Copy rows in shared memory: torch has no read-only tensors.
         writable = array if array.flags.writeable else array.copy()
         tensor = torch.from_numpy(np.ascontiguousarray(writable))
         dtype = self._dtype if tensor.is_floating_point() else None
@@ -109,22 +109,22 @@ class TorchPredictor(Predictor):
 
     def columns(self, outputs: Any) -> dict[str, Any]:
         if isinstance(outputs, Mapping):
-            return {str(name): _array(value) for name, value in outputs.items()}
+            return {str(name): _to_array(value) for name, value in outputs.items()}
         if isinstance(outputs, tuple | list):
-            return {f"{self._output}_{number}": _array(value) for number, value in enumerate(outputs)}
-        return {self._output: _array(outputs)}
+            return {f"{self._output}_{number}": _to_array(value) for number, value in enumerate(outputs)}
+        return {self._output: _to_array(outputs)}
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str) -> None:
-    """Whatever kind of checkpoint it is."""
+    """Load the weights of any kind of checkpoint into a model."""
     with checkpoint.as_directory() as directory:
         if Path(directory, TorchCheckpoint.MODEL_FILENAME).is_file():
             TorchCheckpoint(directory).get_model(model)
-        elif Path(directory, f"{stem_of(0)}.json").is_file():
+        elif Path(directory, f"{shard_stem(0)}.json").is_file():
             from paceline.train.torch.sharded import ShardedCheckpoint
 
             ShardedCheckpoint(directory).load_into({state_key: model})
-        elif holds_state(Path(directory)):
+        elif has_state(Path(directory)):
             state = Checkpoint(directory).to_dict()
             if state_key not in state:
                 raise ValueError(f"{checkpoint} has no {state_key!r}: it holds {', '.join(map(repr, state))}")
@@ -136,11 +136,11 @@ def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str)
             )
 
 
-def _array(value: Any) -> Any:
+def _to_array(value: Any) -> Any:
     import torch
 
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
-    # numpy has no bfloat16, and few readers of files know float16.
+    # NumPy has no bfloat16, and few file readers know float16.
     plain = value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
     return plain.cpu().numpy()

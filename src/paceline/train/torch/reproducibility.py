@@ -1,4 +1,4 @@
-"""The same numbers and the same algorithms in every run, as far as torch can promise it."""
+"""Reproducible runs: the same random numbers and algorithms, as far as torch allows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _seed: int | None = None
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Seed `random`, NumPy and torch, alike on every rank, and let torch use deterministic algorithms only.
+    """Seed `random`, NumPy and torch, the same on every rank, and restrict torch to deterministic algorithms.
 
-    From then on an operation that has no deterministic algorithm raises. The worker processes of loaders that are
-    prepared afterwards are seeded from the seed, the rank and the epoch alone, so no two draw the same numbers, and
-    a run that continues at an epoch draws what the uninterrupted one would have drawn there.
+    Operations without a deterministic algorithm then raise. The worker processes of loaders prepared afterwards are
+    seeded from seed, rank and epoch only: no two draw the same numbers, and a run that resumes at an epoch draws what
+    an uninterrupted run would have drawn.
     """
     if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
         raise ValueError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
@@ -23,7 +23,7 @@ def enable_reproducibility(seed: int = 0) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     _seed_numpy(seed)
-    # cuBLAS looks at this when a GPU is first used for a matrix product.
+    # cuBLAS reads this at the first matrix product on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     _use_deterministic_algorithms()
     torch.backends.cudnn.deterministic = True
@@ -33,17 +33,17 @@ def enable_reproducibility(seed: int = 0) -> None:
 
 
 def enabled_seed() -> int | None:
-    """The seed that `enable_reproducibility` was given in this process."""
+    """The seed passed to `enable_reproducibility` in this process."""
     return _seed
 
 
-def seed_for(seed: int, rank: int, epoch: int) -> int:
-    """A seed for one rank in one epoch; neighbours have nothing in common."""
+def derive_seed(seed: int, rank: int, epoch: int) -> int:
+    """Return an independent seed for one rank in one epoch."""
     return random.Random(f"{seed} {rank} {epoch}").getrandbits(63)
 
 
 def _use_deterministic_algorithms() -> None:
-    """What torch's function of this name does, which imports the compiler to tell it: seconds on every worker."""
+    """Like torch's function, which also imports the compiler to configure it: seconds on every worker."""
     import torch
 
     os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"

@@ -1,7 +1,7 @@
-"""Reads what all ranks wrote as one state, in any other division, as `torch.distributed.checkpoint` plans it.
+"""Read the files of all ranks as one state and reshard it, with a `torch.distributed.checkpoint` load plan.
 
-What torch keeps in a pickle, which tensors there are and where their parts lie, is rebuilt from the JSON of the ranks'
-files. Nothing is unpickled, no rank speaks to another, and only what is needed of a file is read.
+The metadata that torch keeps in a pickle (the tensors and the location of their chunks) is rebuilt from the JSON files
+of the ranks. Nothing is unpickled, ranks do not communicate, and only the needed parts of a file are read.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from paceline._core.errors import CheckpointCorruptError
-from paceline._storage.state import Deferred, read_deferred
-from paceline.train.torch.outline import Outline, merged, values_in
-from paceline.train.torch.shards import VERSION, is_stem, stem_of
+from paceline._storage.state import DeferredLeaf, read_deferred_state
+from paceline.train.torch.outline import Outline, iterate_values, merge_outlines
+from paceline.train.torch.shard_writer import VERSION, is_shard_stem, shard_stem
 
 Offsets = tuple[int, ...]
 
 
-class Stored:
-    """The state in a directory: its outline, and of each tensor the parts."""
+class StoredState:
+    """The state in a directory: its outline, and the chunks of each tensor."""
 
     def __init__(self, directory: Path, bytes_file: Callable[[str], Path]) -> None:
         self.directory = directory
         parts = _read_parts(directory, bytes_file)
         self.shapes: dict[str, torch.Size] = {}
         self.dtypes: dict[str, torch.dtype] = {}
-        self.chunks: dict[str, dict[Offsets, Deferred]] = {}
+        self.chunks: dict[str, dict[Offsets, DeferredLeaf]] = {}
         outlines: list[Outline] = []
         for part in parts:
             if part["outline"] is not None:
@@ -57,18 +57,18 @@ class Stored:
                     self.chunks.setdefault(name, {})[tuple(offsets)] = data
         self.outline: Outline = outlines[0]
         for other in outlines[1:]:
-            self.outline = merged(self.outline, other)
-        self.outline = _read(self.outline)
+            self.outline = merge_outlines(self.outline, other)
+        self.outline = _load_deferred(self.outline)
         self._check_complete()
 
-    def whole(self, name: str) -> torch.Tensor:
-        """A tensor put together from its parts, in memory of its own."""
-        whole = self.room_for(name)
+    def assemble_tensor(self, name: str) -> torch.Tensor:
+        """Assemble a tensor from its chunks, in new memory."""
+        whole = self.allocate_tensor(name)
         for offsets, data in self.chunks[name].items():
-            _part(whole, offsets, data.shape).copy_(data.value())
+            _narrow_tensor(whole, offsets, data.shape).copy_(data.value())
         return whole
 
-    def room_for(self, name: str) -> torch.Tensor:
+    def allocate_tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self.shapes[name], dtype=self.dtypes[name])
 
     def _check_complete(self) -> None:
@@ -83,7 +83,7 @@ class Stored:
 class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types here
     """For `torch.distributed.checkpoint.load(state, storage_reader=...)`."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredState) -> None:
         self._stored = stored
 
     def reset(self, checkpoint_id: Any = None) -> None:
@@ -92,7 +92,7 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         stored = self._stored
-        described: dict[str, Any] = {name: BytesStorageMetadata() for name, _ in values_in(stored.outline)}
+        described: dict[str, Any] = {name: BytesStorageMetadata() for name, _ in iterate_values(stored.outline)}
         for name, shape in stored.shapes.items():
             parts = stored.chunks[name].items()
             chunks = [ChunkStorageMetadata(torch.Size(offsets), torch.Size(data.shape)) for offsets, data in parts]
@@ -113,13 +113,13 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
         for item in plan.items:
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                values = values or dict(values_in(self._stored.outline))
-                planner.load_bytes(item, _saved(values[name]))
+                values = values or dict(iterate_values(self._stored.outline))
+                planner.load_bytes(item, _save_to_buffer(values[name]))
                 continue
             assert item.storage_index.offset is not None
             data = self._stored.chunks[name][tuple(item.storage_index.offset)].value()
             target = planner.resolve_tensor(item)
-            target.detach().copy_(_part(data, tuple(item.storage_offsets), item.lengths))
+            target.detach().copy_(_narrow_tensor(data, tuple(item.storage_offsets), item.lengths))
             planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -130,39 +130,39 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
         return False
 
 
-def read_into(wanted: dict[str, torch.Tensor], stored: Stored) -> None:
-    """Fill tensors with those that are stored under their names, of a sharded one the shard that is here.
+def read_into(wanted: dict[str, torch.Tensor], stored: StoredState) -> None:
+    """Fill tensors with the stored ones of the same name; for a sharded tensor, with the local shard.
 
-    As `torch.distributed.checkpoint.load` does it, less the exchange between ranks, which reading does not need.
+    Like `torch.distributed.checkpoint.load`, without the communication between ranks, which reading does not need.
     """
     reader, planner = ShardReader(stored), DefaultLoadPlanner()
     planner.set_up_planner(wanted, reader.read_metadata(), is_coordinator=False)
     reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
 
 
-def holds_shards(directory: Path) -> bool:
-    return (directory / f"{stem_of(0)}.json").is_file()
+def has_shards(directory: Path) -> bool:
+    return (directory / f"{shard_stem(0)}.json").is_file()
 
 
-def _read(value: Any) -> Any:
-    """With the arrays and bytes that are among the values."""
-    if isinstance(value, Deferred):
+def _load_deferred(value: Any) -> Any:
+    """Load the arrays and bytes among the values."""
+    if isinstance(value, DeferredLeaf):
         return value.value()
     if isinstance(value, dict):
         for key in value:
-            value[key] = _read(value[key])
+            value[key] = _load_deferred(value[key])
         return value
-    return type(value)(map(_read, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(_load_deferred, value)) if type(value) in (list, tuple) else value
 
 
-def _part(tensor: torch.Tensor, offsets: Offsets, lengths: Sequence[int]) -> torch.Tensor:
+def _narrow_tensor(tensor: torch.Tensor, offsets: Offsets, lengths: Sequence[int]) -> torch.Tensor:
     for dim, (start, length) in enumerate(zip(offsets, lengths, strict=True)):
         tensor = tensor.narrow(dim, start, length)
     return tensor
 
 
-def _saved(value: Any) -> io.BytesIO:
-    """A value as torch's planner expects it. It was read without pickle; this one is made here and read at once."""
+def _save_to_buffer(value: Any) -> io.BytesIO:
+    """Encode a value as torch's planner expects it. The pickle is made here and read at once; the file had none."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -170,15 +170,15 @@ def _saved(value: Any) -> io.BytesIO:
 
 
 def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict[str, Any]]:
-    if not holds_shards(directory):
+    if not has_shards(directory):
         raise ValueError(
-            f"{directory} holds no sharded checkpoint of Paceline: there is no {stem_of(0)}.json\n\n"
+            f"{directory} holds no sharded checkpoint of Paceline: there is no {shard_stem(0)}.json\n\n"
             "hint: what torch.distributed.checkpoint.save wrote is read with torch.distributed.checkpoint.load"
         )
-    first = _read_part(directory, stem_of(0), bytes_file)
+    first = _read_part(directory, shard_stem(0), bytes_file)
     world_size = first["world_size"]
-    found = {path.stem for path in directory.glob("*.json") if is_stem(path.stem)}
-    expected = {stem_of(rank) for rank in range(world_size)}
+    found = {path.stem for path in directory.glob("*.json") if is_shard_stem(path.stem)}
+    expected = {shard_stem(rank) for rank in range(world_size)}
     if found != expected:
         raise CheckpointCorruptError(
             f"{directory} was written by {world_size} ranks, and has the files of {len(found)}: "
@@ -188,7 +188,7 @@ def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict
 
 
 def _read_part(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> dict[str, Any]:
-    part: dict[str, Any] = read_deferred(directory, stem, bytes_file)
+    part: dict[str, Any] = read_deferred_state(directory, stem, bytes_file)
     if not isinstance(part, dict) or part.get("version") != VERSION:
         told = part.get("version") if isinstance(part, dict) else None
         raise ValueError(

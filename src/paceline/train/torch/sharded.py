@@ -1,8 +1,8 @@
-"""ShardedCheckpoint: models and optimizers that are spread over ranks, each rank writing its own part.
+"""ShardedCheckpoint: models and optimizers spread over ranks, each of which writes its own part.
 
-Saving goes through a tree of what this rank writes (`shards.py`), which is snapshotted and written like any state:
-`report` returns as soon as it is copied, and no rank needs another until the commit. Loading goes through
-`torch.distributed.checkpoint`, which plans what to read for another division of the tensors (`shard_reader.py`).
+Saving builds a tree of what this rank writes (`shard_writer.py`), which is snapshotted and written like any state:
+`report` returns as soon as the copy exists, and ranks do not depend on each other until the commit. Loading uses
+`torch.distributed.checkpoint`, which plans what to read if the tensors are now sharded differently (`shard_reader.py`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.checkpoint.storage import StorageReader
 
-    from paceline.train.torch.shard_reader import Stored
+    from paceline.train.torch.shard_reader import StoredState
 
 
 class ShardedCheckpoint(Checkpoint):
-    """A checkpoint to which every rank brings its shards, and that any number of ranks can load.
+    """A checkpoint to which every rank contributes its shards, and that any number of ranks can load.
 
         checkpoint = ShardedCheckpoint.from_state({"model": model, "optimizer": optimizer, "epoch": epoch})
         train.report(metrics, checkpoint=checkpoint)                            # on every rank
@@ -34,7 +34,7 @@ class ShardedCheckpoint(Checkpoint):
         rest = ShardedCheckpoint(train.get_checkpoint()).load_into({"model": model, "optimizer": optimizer})
         epoch = rest["epoch"]
 
-    Made of a path, or of another checkpoint.
+    The argument is a path or another checkpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str] | Checkpoint, filesystem: Any = None) -> None:
@@ -45,11 +45,11 @@ class ShardedCheckpoint(Checkpoint):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Models, optimizers, other objects with a `state_dict`, tensors, and numbers, strings, lists and dicts.
+        """Create a checkpoint of models, optimizers, other objects with a `state_dict`, tensors and plain values.
 
-        Every rank calls it, and gives it to `report`, which copies it: what changes after that is not in it. A model
-        may be wrapped, sharded by `fully_shard`, or neither. What is not sharded is taken to be alike on all ranks, and
-        one of them stores it. An optimizer needs its model beside it.
+        Every rank calls this and passes the result to `report`, which copies it: later changes are not included. A
+        model may be wrapped, sharded by `fully_shard`, or neither. Unsharded values are assumed to be the same on all
+        ranks, and one rank stores them. An optimizer needs its model in the same state.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state={type(state).__name__} is not a dict")
@@ -59,17 +59,17 @@ class ShardedCheckpoint(Checkpoint):
         return cls.from_dict(dict(state))
 
     def load_into(self, state: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-        """Restore objects in place, however they are spread over ranks now; returns the values that were stored.
+        """Restore objects in place, however they are sharded now, and return the other stored values.
 
-        `state` has them under the names that they were stored with, and may leave some out. Returned is what has no
-        place to be restored in: numbers, strings, lists. Tensors that `state` does not name are not read. No rank waits
-        for another. With `strict=False` a model takes what it and the checkpoint both have.
+        `state` has the objects under the names they were stored with, and may omit some. The result has what cannot be
+        restored in place: numbers, strings, lists. Tensors that `state` does not name are not read. Ranks do not wait
+        for each other. With `strict=False` a model loads only the weights that the checkpoint also has.
         """
-        from paceline.train.torch.live_state import loading
-        from paceline.train.torch.outline import names_in, rebuilt
+        from paceline.train.torch.live_state import plan_loading
+        from paceline.train.torch.outline import iterate_tensor_names, rebuild_tree
         from paceline.train.torch.shard_reader import read_into
 
-        with self._stored() as stored:
+        with self._open_stored_state() as stored:
             entries = stored.outline["dict"]
             absent = [key for key in state if key not in entries]
             if absent:
@@ -77,7 +77,7 @@ class ShardedCheckpoint(Checkpoint):
             wanted: dict[str, torch.Tensor] = {}
             finishing = []
             for key in state:
-                tensors, finish = loading(key, state, stored, strict)
+                tensors, finish = plan_loading(key, state, stored, strict)
                 wanted.update(tensors)
                 finishing.append(finish)
             for name, tensor in wanted.items():
@@ -87,43 +87,47 @@ class ShardedCheckpoint(Checkpoint):
                     )
             read_into(wanted, stored)
             rest = {
-                key: rebuilt(outline, stored.whole)
+                key: rebuild_tree(outline, stored.assemble_tensor)
                 for key, outline in entries.items()
-                if key not in state and not any(names_in(outline))
+                if key not in state and not any(iterate_tensor_names(outline))
             }
         for finish in finishing:
             rest.update(finish())
         return rest
 
     def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
-        """The whole state on one process, every tensor put together: `torch.save` makes one file of it."""
-        from paceline.train.torch.outline import rebuilt
+        """Return the whole state in one process, with every tensor assembled, for example for `torch.save`."""
+        from paceline.train.torch.outline import rebuild_tree
 
-        with self._stored() as stored:
-            state: dict[str, Any] = rebuilt(
+        with self._open_stored_state() as stored:
+            state: dict[str, Any] = rebuild_tree(
                 stored.outline,
-                lambda name: stored.whole(name) if map_location is None else stored.whole(name).to(map_location),
+                lambda name: (
+                    stored.assemble_tensor(name)
+                    if map_location is None
+                    else stored.assemble_tensor(name).to(map_location)
+                ),
             )
             return state
 
     def storage_reader(self) -> StorageReader:
-        """For `torch.distributed.checkpoint.load(state, storage_reader=...)`, where that is called by code of yours."""
-        from paceline.train.torch.shard_reader import ShardReader, Stored
+        """Return a reader for your own call of `torch.distributed.checkpoint.load(state, storage_reader=...)`."""
+        from paceline.train.torch.shard_reader import ShardReader, StoredState
 
         self._refuse_in_memory()
         if self.is_local:
-            return ShardReader(Stored(Path(self.path), Path(self.path).joinpath))
+            return ShardReader(StoredState(Path(self.path), Path(self.path).joinpath))
         directory = Path(self.to_directory())
-        reader = ShardReader(Stored(directory, directory.joinpath))
+        reader = ShardReader(StoredState(directory, directory.joinpath))
         weakref.finalize(reader, shutil.rmtree, directory, ignore_errors=True)
         return reader
 
-    def _taken(self) -> tuple[Any, str]:
-        from paceline.train.torch.live_state import taken
-        from paceline.train.torch.shards import tree_of_rank
+    def _state_for_rank(self) -> tuple[Any, str]:
+        from paceline.train.torch.live_state import capture_state
+        from paceline.train.torch.shard_writer import build_rank_tree
 
-        live = taken(self.state)
-        return tree_of_rank(live.outline, live.tensors, live.anywhere)
+        live = capture_state(self.state)
+        return build_rank_tree(live.outline, live.tensors, live.replicated)
 
     def _refuse_in_memory(self) -> None:
         if self._path is None:
@@ -133,20 +137,20 @@ class ShardedCheckpoint(Checkpoint):
             )
 
     @contextlib.contextmanager
-    def _stored(self) -> Iterator[Stored]:
-        from paceline.train.torch.shard_reader import Stored
+    def _open_stored_state(self) -> Iterator[StoredState]:
+        from paceline.train.torch.shard_reader import StoredState
 
         self._refuse_in_memory()
         if self.is_local:
             with self.as_directory() as directory:
-                yield Stored(Path(directory), Path(directory).joinpath)
+                yield StoredState(Path(directory), Path(directory).joinpath)
             return
-        # Of the files with the bytes, this rank fetches those that it needs.
+        # This rank downloads only the data files it needs.
         with tempfile.TemporaryDirectory(prefix="paceline-checkpoint-", ignore_cleanup_errors=True) as temporary:
 
-            def fetched(name: str) -> Path:
+            def fetch_file(name: str) -> Path:
                 self._download(Path(temporary), lambda path: path == name)
                 return Path(temporary, name)
 
             self._download(Path(temporary), lambda path: path.endswith(".json"))
-            yield Stored(Path(temporary), fetched)
+            yield StoredState(Path(temporary), fetch_file)

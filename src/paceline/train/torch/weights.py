@@ -1,4 +1,4 @@
-"""What lies in a file of `torch.save`, as raw leaves, read without running any code that it may hold."""
+"""Read a `torch.save` file as raw leaves, without running code from it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from paceline._storage.state import RawLeaf
 
 
-def raw_weights(path: Path) -> Any:
-    """The tree in a file, with a `RawLeaf` for each tensor; None where torch cannot read it as plain weights."""
+def read_raw_weights(path: Path) -> Any:
+    """Return the tree in a file, with a `RawLeaf` per tensor; None if torch cannot read it as plain weights."""
     import torch
 
     try:
-        return _raw(torch.load(path, map_location="cpu", weights_only=True))
+        return _to_raw(torch.load(path, map_location="cpu", weights_only=True))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError):
         return None
 
 
-def _raw(value: Any) -> Any:
+def _to_raw(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -28,7 +28,7 @@ def _raw(value: Any) -> Any:
         data = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
         return RawLeaf("tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
     if isinstance(value, Mapping):
-        return {key: _raw(item) for key, item in value.items()}
+        return {key: _to_raw(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_raw(item) for item in value]
+        return [_to_raw(item) for item in value]
     return value

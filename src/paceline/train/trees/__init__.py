@@ -1,1 +1,1 @@
-"""What the trainers of gradient-boosted trees share: no library is imported here, each has a folder of its own."""
+"""Shared code of the trainers for gradient-boosted trees. It imports no library; each has its own folder."""

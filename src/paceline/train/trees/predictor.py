@@ -1,4 +1,4 @@
-"""Prediction with a trained model of trees over the batches of a dataset."""
+"""Apply a trained tree model to the batches of a dataset."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Self
 import numpy as np
 
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.predictor import Predictor, checkpoint_of
-from paceline.train.trees.tables import matrix_of
+from paceline.train.predictor import Predictor, to_checkpoint
+from paceline.train.trees.tables import make_matrix
 
 
 class TreePredictor(Predictor):
-    """A class for `Dataset.map_batches`: the model is read once in each process.
+    """A class for `Dataset.map_batches`: each process loads the model once.
 
-    A batch comes back with the column `predictions`. `feature_columns` are by default those that the model was trained
-    with, by name, where it knows them. `keep_columns`: True keeps all columns of the batch, False none, a list those it
-    names. More arguments are for the library's own `predict`.
+    Adds the column `output_column` to each batch. `feature_columns` defaults to the names the model was trained with,
+    if it knows them. `keep_columns`: True keeps all columns of the batch, False none, a list the named ones. Other
+    arguments are passed to the library's own `predict`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class TreePredictor(Predictor):
             keep_columns=keep_columns,
             output_column=output_column,
         )
-        self.model = self._read(checkpoint_of(checkpoint), filename)
+        self.model = self._read(to_checkpoint(checkpoint), filename)
         self._predict_kwargs = predict_kwargs
 
     @classmethod
@@ -44,7 +44,7 @@ class TreePredictor(Predictor):
 
     def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         known = self._feature_names()
-        columns = self._features if self._features is not None else _holding(known, list(batch))
+        columns = self._features if self._features is not None else _source_columns(known, list(batch))
         missing = [name for name in columns if name not in batch]
         if missing:
             raise ValueError(
@@ -52,7 +52,7 @@ class TreePredictor(Predictor):
                 f"{', '.join(map(repr, batch))}\n\n"
                 "hint: a model that was trained without names needs feature_columns=[...], in the order of training"
             )
-        matrix, names = matrix_of(batch, columns, "the batch")
+        matrix, names = make_matrix(batch, columns, "the batch")
         if known is not None and self._features is None:
             places = {name: number for number, name in enumerate(names)}
             matrix = matrix[:, [places[name] for name in known]]
@@ -60,23 +60,23 @@ class TreePredictor(Predictor):
 
     def call_model(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if not len(inputs):
-            # Libraries refuse it; what one row would give has the right shape and type.
-            return self._predicted(np.zeros((1, inputs.shape[1]), inputs.dtype))[:0]
-        return self._predicted(inputs)
+            # Libraries reject empty input; the prediction for one row has the right shape and type.
+            return self._predict_matrix(np.zeros((1, inputs.shape[1]), inputs.dtype))[:0]
+        return self._predict_matrix(inputs)
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
         raise NotImplementedError
 
     def _feature_names(self) -> list[str] | None:
-        """The names that the model was trained with; None where it has none."""
+        """Return the feature names the model was trained with, or None."""
         raise NotImplementedError
 
-    def _predicted(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise NotImplementedError
 
 
-def _holding(known: list[str] | None, there: list[str]) -> list[str]:
-    """The columns of a batch that features come from: `image_7` is an element of the column `image`."""
+def _source_columns(known: list[str] | None, there: list[str]) -> list[str]:
+    """Return the batch columns that features come from: `image_7` is an element of the column `image`."""
     if known is None:
         return there
     columns: dict[str, None] = {}

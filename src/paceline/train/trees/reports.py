@@ -1,7 +1,7 @@
-"""What a report callback says after each round of boosting, and when it keeps the model.
+"""What a report callback reports after each boosting round, and when it saves the model.
 
-Which metrics, under which names, and whether a checkpoint goes with them are decided by `ReportPlan`, which is pure;
-`Reporter` writes the model and makes the report. Every rank reports, rank 0 alone brings the file.
+`ReportPlan` decides which metrics are reported under which names, and whether with a checkpoint; it is pure.
+`RoundReporter` writes the model and reports. Every rank reports, but only rank 0 contributes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._core.spending import CHECKPOINT, spent
+from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import get_context, report, staging_directory
 
@@ -21,17 +21,17 @@ PostProcess = Callable[[Values], Values]
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """Which metrics are reported after a round, and after which rounds the model is kept."""
+    """Which metrics to report after a round, and after which rounds to save the model."""
 
     metrics: Mapping[str, str] | None
-    """The name to report by the library's own; None: all that there are."""
+    """Reported name -> the library's name; None reports all."""
     filename: str
     frequency: int
     checkpoint_at_end: bool
     results_postprocessing_fn: PostProcess | None = None
 
-    def told(self, found: Mapping[str, Any]) -> Values:
-        """What is reported of the metrics that a round found."""
+    def select_metrics(self, found: Mapping[str, Any]) -> Values:
+        """Return the metrics to report from those of a round."""
         if self.metrics is None:
             told = dict(found)
         else:
@@ -50,83 +50,85 @@ class ReportPlan:
             raise TypeError(f"results_postprocessing_fn returned {made!r}, which is not a dict of metrics")
         return made
 
-    def keeps(self, num_rounds: int, *, last: bool) -> bool:
-        """Whether the model is kept that has this many rounds; `last`: as far as is known, no round follows."""
+    def should_checkpoint(self, num_rounds: int, *, last: bool) -> bool:
+        """Return whether to save the model after this round; `last` if no round is known to follow."""
         return (last and self.checkpoint_at_end) or (self.frequency > 0 and num_rounds % self.frequency == 0)
 
 
-def report_plan(
+def make_report_plan(
     metrics: str | Sequence[str] | Mapping[str, str] | None,
     filename: str,
     frequency: int,
     checkpoint_at_end: bool,
     results_postprocessing_fn: PostProcess | None,
 ) -> ReportPlan:
-    """The arguments of a report callback, checked."""
+    """Validate the arguments of a report callback."""
     if not isinstance(filename, str) or not filename or Path(filename).name != filename or filename.startswith("."):
         raise ValueError(f"filename={filename!r} is not a plain file name")
     if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 0:
         raise ValueError(f"frequency={frequency!r} is not a whole number of rounds; 0 keeps no model before the end")
     if results_postprocessing_fn is not None and not callable(results_postprocessing_fn):
         raise ValueError(f"results_postprocessing_fn={results_postprocessing_fn!r} is not a function")
-    return ReportPlan(_named(metrics), filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn)
+    return ReportPlan(
+        _parse_metric_names(metrics), filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn
+    )
 
 
-def _named(metrics: Any) -> Mapping[str, str] | None:
+def _parse_metric_names(metrics: Any) -> Mapping[str, str] | None:
     if metrics is None:
         return None
     if isinstance(metrics, str):
         metrics = [metrics]
-    named = dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in _listed(metrics)}
+    named = dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in _check_sequence(metrics)}
     if not all(isinstance(name, str) and isinstance(theirs, str) for name, theirs in named.items()):
         raise ValueError(f"metrics={metrics!r} is not a name, a list of names, or a dict of the names to report by")
     return named
 
 
-def _listed(metrics: Any) -> list[Any]:
+def _check_sequence(metrics: Any) -> list[Any]:
     if not isinstance(metrics, Sequence):
         raise ValueError(f"metrics={metrics!r} is not a name, a list of names, or a dict of the names to report by")
     return list(metrics)
 
 
-class Reporter:
-    """Reports rounds of boosting as a plan says. `save` writes a model of the library to a file."""
+class RoundReporter:
+    """Reports boosting rounds according to a plan. `save` writes a model to a file."""
 
     def __init__(self, plan: ReportPlan, save: Callable[[Any, Path], None]) -> None:
         self.plan = plan
         self._save = save
         self._told: Values | None = None
         self._num_kept = 0
-        """How many rounds the model had that went with the last report; 0: none did."""
+        """Rounds of the model in the last report; 0 if it had no model."""
 
-    def round_ended(self, model: Any, num_rounds: int, found: Mapping[str, Any], *, last: bool = False) -> None:
-        """Report a round. Where it keeps no model and the run is asked to stop right here, the model is kept."""
-        self._told = self.plan.told(found)
-        keeps = self.plan.keeps(num_rounds, last=last)
+    def on_round_end(self, model: Any, num_rounds: int, found: Mapping[str, Any], *, last: bool = False) -> None:
+        """Report a round. If it saves no model but the run is asked to stop here, the model is saved anyway."""
+        self._told = self.plan.select_metrics(found)
+        keeps = self.plan.should_checkpoint(num_rounds, last=last)
         self._num_kept = num_rounds if keeps else 0
         if keeps:
-            report(self._told, checkpoint=self._checkpoint(model))
+            report(self._told, checkpoint=self._make_checkpoint_if_needed(model))
         else:
-            report(self._told, checkpoint_on_stop=(lambda: self._made(model)) if _brings_files() else None)
+            report(self._told, checkpoint_on_stop=(lambda: self._make_checkpoint(model)) if _is_rank_zero() else None)
 
-    def training_ended(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
-        """Keep the model at the end, unless the last round did and it is still the same.
+    def on_training_end(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
+        """Save the model at the end, unless the last round already saved the same model.
 
-        One that stopped early may have fewer rounds by now; `changed`: something else of it has.
+        After early stopping it may have fewer rounds; `changed` means that it differs otherwise.
         """
         told, self._told = self._told, None
         if told is not None and self.plan.checkpoint_at_end and (changed or self._num_kept != num_rounds):
-            report(told, checkpoint=self._checkpoint(model))
+            report(told, checkpoint=self._make_checkpoint_if_needed(model))
 
-    def _checkpoint(self, model: Any) -> Checkpoint | None:
-        return self._made(model) if _brings_files() else None
+    def _make_checkpoint_if_needed(self, model: Any) -> Checkpoint | None:
+        return self._make_checkpoint(model) if _is_rank_zero() else None
 
-    def _made(self, model: Any) -> Checkpoint:
+    def _make_checkpoint(self, model: Any) -> Checkpoint:
         directory = staging_directory()
-        with spent(CHECKPOINT):
+        with account_time(CHECKPOINT):
             self._save(model, directory / self.plan.filename)
         return Checkpoint.from_directory(directory)
 
 
-def _brings_files() -> bool:
+def _is_rank_zero() -> bool:
     return get_context().get_world_rank() == 0

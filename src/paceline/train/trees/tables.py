@@ -1,4 +1,4 @@
-"""Rows of a dataset as what a library of trees takes: one matrix of features with their names, and the labels."""
+"""Convert dataset rows for tree libraries: one feature matrix with names, and the labels."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 _NUMBERS = "biuf"
-"""The kinds of NumPy's types that are numbers."""
+"""NumPy dtype kinds that are numeric."""
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Features by row and column, their names, and a label for each row."""
+class FeatureTable:
+    """Feature matrix, feature names, and one label per row."""
 
     features: np.ndarray[Any, Any]
     names: tuple[str, ...]
     labels: np.ndarray[Any, Any]
 
 
-def table_of(batches: Iterable[Mapping[str, Any]], label_column: str, who: str) -> Table:
-    """All rows of some batches; `who` names whose rows they are where there is none, or where one is no number."""
+def make_table(batches: Iterable[Mapping[str, Any]], label_column: str, who: str) -> FeatureTable:
+    """Combine all rows of the batches. `who` names their owner in errors about missing rows or non-numeric values."""
     matrices: list[np.ndarray[Any, Any]] = []
     labels: list[np.ndarray[Any, Any]] = []
     names: tuple[str, ...] = ()
@@ -36,25 +36,25 @@ def table_of(batches: Iterable[Mapping[str, Any]], label_column: str, who: str) 
         columns = [name for name in batch if name != label_column]
         if not columns:
             raise ValueError(f"{who} has no column but the labels {label_column!r}: there is nothing to learn from")
-        matrix, names = matrix_of(batch, columns, who)
+        matrix, names = make_matrix(batch, columns, who)
         if len(matrix):
             matrices.append(matrix)
-            labels.append(_checked(batch[label_column], label_column, who))
+            labels.append(_check_numeric(batch[label_column], label_column, who))
     if not matrices:
         raise ValueError(
             f"{who} has no rows: every worker needs some of each dataset\n\n"
             "hint: use fewer workers, or more rows; where rows are filtered, look at dataset.count()"
         )
-    return Table(np.concatenate(matrices), names, np.concatenate(labels))
+    return FeatureTable(np.concatenate(matrices), names, np.concatenate(labels))
 
 
-def matrix_of(
+def make_matrix(
     batch: Mapping[str, Any], columns: Sequence[str], who: str
 ) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
-    """Some columns of a batch as a matrix, and the names of its own columns: of an array, one for each element."""
+    """Return columns of a batch as a matrix with feature names; an array column has one feature per element."""
     parts, names = [], []
     for column in columns:
-        values = _checked(batch[column], column, who)
+        values = _check_numeric(batch[column], column, who)
         if values.ndim == 1:
             parts.append(values[:, None])
             names.append(column)
@@ -62,23 +62,23 @@ def matrix_of(
             flat = values.reshape(len(values), math.prod(values.shape[1:]))
             parts.append(flat)
             names.extend(f"{column}_{number}" for number in range(flat.shape[1]))
-    # Large whole numbers need the wider type; small ones and float32 do not, and take half the memory.
+    # Large integers need float64; small ones and float32 fit in float32, at half the memory.
     dtype = np.result_type(np.float32, *(part.dtype for part in parts))
     return np.concatenate([part.astype(dtype, copy=False) for part in parts], axis=1), tuple(names)
 
 
-def _checked(values: Any, column: str, who: str) -> np.ndarray[Any, Any]:
+def _check_numeric(values: Any, column: str, who: str) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     if array.dtype.kind not in _NUMBERS:
         raise ValueError(
-            f"{who}: the column {column!r} holds {_told(array)}, and trees are grown from numbers\n\n"
+            f"{who}: the column {column!r} holds {_describe_type(array)}, and trees are grown from numbers\n\n"
             "hint: encode it with paceline.data.preprocessors (OrdinalEncoder, OneHotEncoder), or leave it out with "
             f"dataset.drop_columns({column!r})"
         )
     return array
 
 
-def _told(array: np.ndarray[Any, Any]) -> str:
+def _describe_type(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.kind == "O" and len(array):
         return f"values of type {type(array.reshape(-1)[0]).__name__}"
     return f"values of type {array.dtype}"

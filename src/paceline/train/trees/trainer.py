@@ -1,4 +1,4 @@
-"""What the trainers of trees share: a train function of the caller's own, or one that is declared by its arguments."""
+"""Base class of the tree trainers: takes a train function, or arguments that declare the training."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any, ClassVar
 
 from paceline.train.datasets import DataConfig
 from paceline.train.trainer import DataParallelTrainer
-from paceline.train.trees.declared import TRAIN, Boosting, Declared, Library, Rules, declared
+from paceline.train.trees.training_spec import (
+    TRAIN,
+    BoostingLibrary,
+    BoostingLoop,
+    BoostingRules,
+    BoostingSpec,
+    make_boosting_spec,
+)
 
 
 class TreesTrainer(DataParallelTrainer):
-    """Takes `train_loop_per_worker`, or `label_column`, `params` and `num_boost_round` in its place."""
+    """Takes `train_loop_per_worker`, or instead `label_column`, `params` and `num_boost_round`."""
 
-    _rules: ClassVar[Rules]
-    _library: ClassVar[Library]
+    _rules: ClassVar[BoostingRules]
+    _library: ClassVar[BoostingLibrary]
 
     def __init__(
         self,
@@ -29,8 +36,8 @@ class TreesTrainer(DataParallelTrainer):
         **others: Any,
     ) -> None:
         rules = type(self)._rules
-        self.declared: Declared | None = None
-        """What to train, where no function was given."""
+        self.boosting_spec: BoostingSpec | None = None
+        """What to train if no function was given."""
         given = {"label_column": label_column, "params": params, "num_boost_round": num_boost_round, **train_kwargs}
         if train_loop_per_worker is not None:
             for name, value in given.items():
@@ -49,7 +56,7 @@ class TreesTrainer(DataParallelTrainer):
                     f"{rules.trainer} was not told what to train\n\nhint: give it a train_loop_per_worker, or "
                     "datasets={'train': ...}, label_column=, params= and num_boost_round="
                 )
-            self.declared = declared(
+            self.boosting_spec = make_boosting_spec(
                 rules,
                 datasets=datasets,
                 label_column=label_column,
@@ -57,9 +64,9 @@ class TreesTrainer(DataParallelTrainer):
                 num_boost_round=num_boost_round,
                 train_kwargs=train_kwargs,
             )
-            train_loop_per_worker = Boosting(self.declared, type(self)._library)
+            train_loop_per_worker = BoostingLoop(self.boosting_spec, type(self)._library)
             if dataset_config is None:
-                # Every row is trained on. Evaluation sets are whole on each rank, so that all find the same metrics,
-                # and decide alike to stop early.
+                # Train on every row. Each rank has the whole evaluation sets, so that all compute the same metrics and
+                # agree on early stopping.
                 dataset_config = DataConfig(datasets_to_split=[TRAIN], exact=[TRAIN])
         super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **others)

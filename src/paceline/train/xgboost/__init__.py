@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.xgboost.config import XGBoostConfig
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = [
     "XGBoostTrainer",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.xgboost.callback": ("RayTrainReportCallback", "ReportCallback"),

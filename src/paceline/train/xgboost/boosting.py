@@ -1,4 +1,4 @@
-"""What XGBoost does for a declared training, in a worker."""
+"""Runs a declared training with XGBoost in a worker."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from typing import Any
 
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.trees.declared import TRAIN, Declared, Rules
-from paceline.train.trees.tables import Table
+from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.training_spec import TRAIN, BoostingRules, BoostingSpec
 from paceline.train.xgboost.callback import ReportCallback
 
-RULES = Rules(
+RULES = BoostingRules(
     trainer="XGBoostTrainer",
     train="xgboost.train",
     train_kwargs=("callbacks", "custom_metric", "early_stopping_rounds", "maximize", "obj", "verbose_eval"),
-    ours={"num_boost_round": "it is an argument of its own, and says how many rounds there are after a restart too"},
+    reserved_params={
+        "num_boost_round": "it is an argument of its own, and says how many rounds there are after a restart too"
+    },
 )
 
 
 @dataclass(frozen=True)
-class XGBoost:
-    """See `paceline.train.trees.declared.Library`."""
+class XGBoostLibrary:
+    """Implements `paceline.train.trees.training_spec.BoostingLibrary`."""
 
-    def model_in(self, checkpoint: Checkpoint, declared: Declared) -> Any:
-        return ReportCallback.get_model(checkpoint, _reporting(declared).plan.filename)
+    def load_model(self, checkpoint: Checkpoint, declared: BoostingSpec) -> Any:
+        return ReportCallback.get_model(checkpoint, _report_callback(declared).plan.filename)
 
     def num_rounds(self, model: Any) -> int:
         return int(model.num_boosted_rounds())
 
-    def train(self, declared: Declared, tables: Mapping[str, Table], num_rounds: int, model: Any | None) -> None:
+    def train(
+        self, declared: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None
+    ) -> None:
         import xgboost
 
         context = worker_context.current()
@@ -42,15 +46,15 @@ class XGBoost:
             )
             for name, table in tables.items()
         }
-        reporting = _reporting(declared)
+        reporting = _report_callback(declared)
         given = dict(declared.train_kwargs)
         others = [callback for callback in given.pop("callbacks", None) or () if callback is not reporting]
         num_patient = given.pop("early_stopping_rounds", None)
         if num_patient:
-            # XGBoost would put it last: the model that is kept would not know yet that it is the best so far.
+            # XGBoost would run it last, after the model is saved, so the saved model would lack its best iteration.
             others.append(xgboost.callback.EarlyStopping(num_patient, maximize=given.pop("maximize", None)))
         xgboost.train(
-            parameters(declared.params, num_threads, context.begin.devices),
+            make_params(declared.params, num_threads, context.begin.devices),
             matrices[TRAIN],
             num_boost_round=num_rounds,
             evals=[(matrix, name) for name, matrix in matrices.items()],
@@ -60,8 +64,8 @@ class XGBoost:
         )
 
 
-def parameters(params: Mapping[str, Any], num_threads: int, devices: tuple[int, ...]) -> dict[str, Any]:
-    """The caller's parameters with the threads and the GPU of one worker, where the caller has not chosen."""
+def make_params(params: Mapping[str, Any], num_threads: int, devices: tuple[int, ...]) -> dict[str, Any]:
+    """Add the threads and GPU of this worker to the user's parameters, unless the user has set them."""
     made = dict(params)
     if "nthread" not in made and "n_jobs" not in made:
         made["nthread"] = num_threads
@@ -70,8 +74,8 @@ def parameters(params: Mapping[str, Any], num_threads: int, devices: tuple[int, 
     return made
 
 
-def _reporting(declared: Declared) -> ReportCallback:
-    """The callback that reports: the caller's own, or one that keeps the model on the way."""
+def _report_callback(declared: BoostingSpec) -> ReportCallback:
+    """Return the user's report callback, or one that also saves the model during training."""
     given = declared.train_kwargs.get("callbacks") or ()
     mine = (callback for callback in given if isinstance(callback, ReportCallback))
-    return next(mine, None) or ReportCallback(frequency=declared.frequency)
+    return next(mine, None) or ReportCallback(frequency=declared.checkpoint_frequency)

@@ -1,4 +1,4 @@
-"""ReportCallback: what XGBoost found in each round is reported, and its model kept, as the rounds go by."""
+"""ReportCallback: report XGBoost's metrics after each round and save its model during training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.trees.reports import PostProcess, Reporter, report_plan
+from paceline.train.trees.reports import PostProcess, RoundReporter, make_report_plan
 from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
 
 if TYPE_CHECKING:
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 try:
     from xgboost.callback import TrainingCallback
 except ImportError:
-    # The name is there without XGBoost, as all names of ours are; to make one then says what is missing.
+    # The class exists without XGBoost, like all our names; creating an instance raises with a hint.
     TrainingCallback = object
 
 
 class ReportCallback(TrainingCallback):  # type: ignore[misc]
-    """A callback for `xgboost.train`. Every rank has one.
+    """A callback for `xgboost.train`. Use it on every rank.
 
         xgboost.train(params, matrix, evals=[...], callbacks=[ReportCallback(frequency=10)])
 
-    `metrics`: a name such as `"valid-auc"`, a list of them, or a dict of the names to report by; None: all. Every
-    `frequency` rounds, and at the end with `checkpoint_at_end`, the model goes with the report, as the file `filename`:
-    its ending says in which format, `.ubj` or `.json`. `results_postprocessing_fn` is given the metrics and returns
-    those to report.
+    `metrics`: a name such as `"valid-auc"`, a list of names, or a dict from reported name to XGBoost's name; None
+    reports all. Every `frequency` rounds, and at the end with `checkpoint_at_end`, the report includes the model as the
+    file `filename`, whose suffix `.ubj` or `.json` selects the format. `results_postprocessing_fn` takes the metrics
+    and returns those to report.
 
-    XGBoost does not tell its callbacks which round is the last. So if that one kept no model, its metrics are reported
-    once more at the end, with the model. So they are where `early_stopping_rounds` was given and the last round was the
-    best: XGBoost notes that after this callback. An `EarlyStopping` of yours that comes before it is in time.
+    XGBoost does not tell its callbacks which round is the last. If the last round saved no model, its metrics are
+    therefore reported again at the end, with the model. The same happens with `early_stopping_rounds` if the last round
+    was the best, because XGBoost records that after this callback. To avoid it, put your own `EarlyStopping` before
+    this callback.
     """
 
     CHECKPOINT_NAME = XGBoostCheckpoint.MODEL_FILENAME
@@ -47,35 +48,36 @@ class ReportCallback(TrainingCallback):  # type: ignore[misc]
     ) -> None:
         require("ReportCallback", ("xgboost",), "xgboost")
         super().__init__()
-        self.plan = report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
-        self._reporter = Reporter(self.plan, XGBoostCheckpoint._write)
+        self.plan = make_report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+        self._reporter = RoundReporter(self.plan, XGBoostCheckpoint._write)
         self._best: str | None = None
-        """The best round so far as the model said it after the last one."""
+        """The model's best round so far, as of the previous round."""
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """XGBoost calls this after each round; False lets it go on."""
-        # Not `epoch`, which counts from 0 again when a model is trained further.
-        self._reporter.round_ended(model, model.num_boosted_rounds(), evaluated(evals_log))
+        """Called by XGBoost after each round. Returning False continues training."""
+        # Not `epoch`, which restarts at 0 when training continues from a model.
+        self._reporter.on_round_end(model, model.num_boosted_rounds(), collect_metrics(evals_log))
         self._best = model.attr("best_iteration")
         return False
 
     def after_training(self, model: Any) -> Any:
-        """XGBoost calls this at the end, also when it stopped early."""
+        """Called by XGBoost at the end, also after early stopping."""
         changed = model.attr("best_iteration") != self._best
-        self._reporter.training_ended(model, model.num_boosted_rounds(), changed=changed)
+        self._reporter.on_training_end(model, model.num_boosted_rounds(), changed=changed)
         return model
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> xgboost.Booster:
-        """The model in a checkpoint that such a callback reported."""
+        """Load the model from a checkpoint of this callback."""
         return XGBoostCheckpoint._read_from(checkpoint, filename)
 
 
 RayTrainReportCallback = ReportCallback
 
 
-def evaluated(evals_log: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The metrics of the newest round by name, `set-metric`; of cross-validation, their mean and standard deviation."""
+def collect_metrics(evals_log: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return the metrics of the last round, named `set-metric`; for cross-validation, their mean and standard
+    deviation."""
     found: dict[str, float] = {}
     for name, metrics in evals_log.items():
         for metric, history in metrics.items():

@@ -1,4 +1,4 @@
-"""The XGBoost backend: a communicator around the user's function, and the tracker that brings its workers together."""
+"""The XGBoost backend: a communicator around the user's function, and the tracker that connects its workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
-    from paceline._worker.context import Context
+    from paceline._worker.context import WorkerContext
 
 
 @dataclass(frozen=True)
 class XGBoostConfig(BackendConfig):
-    """`xgboost_communicator`: `rabit`, the one that needs nothing else.
+    """Configuration of XGBoost's communicator.
 
-    `timeout_s` is how long workers wait for each other: to connect, and in each collective.
+    `xgboost_communicator`: `rabit`, which needs no other package. `timeout_s` is how long workers wait for each other
+    to connect and in each collective.
     """
 
     xgboost_communicator: str = "rabit"
@@ -27,7 +28,7 @@ class XGBoostConfig(BackendConfig):
 
     requires: ClassVar[tuple[str, ...]] = ("xgboost",)
     extra: ClassVar[str] = "xgboost"
-    # Nothing is preloaded: forked workers import XGBoost for themselves, and no state of it is ever forked.
+    # Nothing is preloaded: forked workers import XGBoost themselves, so none of its state is ever forked.
 
     def __post_init__(self) -> None:
         if self.xgboost_communicator != "rabit":
@@ -38,7 +39,7 @@ class XGBoostConfig(BackendConfig):
             raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
 
     @contextlib.contextmanager
-    def around(self, context: Context) -> Iterator[None]:
+    def around(self, context: WorkerContext) -> Iterator[None]:
         if context.begin.world_size == 1:
             yield
             return
@@ -51,18 +52,18 @@ class XGBoostConfig(BackendConfig):
             yield
         except Exception as error:
             if tracker is not None:
-                # It would be taken down as this frame goes, and complain into the log about what is known.
+                # Otherwise its destructor would log an error about the failure we already know.
                 vars(tracker).pop("handle", None)
             note_lost_peer(error)
             raise
-        # Not in a `finally`: after a failure the peers may be gone, and waiting for them would hide the cause.
+        # Not in a `finally`: after a failure peers may be gone, and waiting for them would hide the cause.
         communicator.__exit__(None, None, None)
         if tracker is not None:
             tracker.wait_for(timeout=self._seconds)
             tracker.free()
 
-    def _rendezvous(self, context: Context) -> tuple[Any, dict[str, Any]]:
-        """Rank 0 starts the tracker, on a port of the system's choice, and the others are told where."""
+    def _rendezvous(self, context: WorkerContext) -> tuple[Any, dict[str, Any]]:
+        """Rank 0 starts the tracker on a port chosen by the system and sends its address to the others."""
         begin = context.begin
         tracker = None
         if begin.rank == 0:
@@ -74,7 +75,7 @@ class XGBoostConfig(BackendConfig):
             )
             tracker.start()
         told = context.join(json.dumps(tracker.worker_args()).encode() if tracker is not None else b"")
-        return tracker, communicator_arguments(json.loads(told), begin.rank, self._seconds)
+        return tracker, make_communicator_args(json.loads(told), begin.rank, self._seconds)
 
     @property
     def _seconds(self) -> int:
@@ -82,20 +83,20 @@ class XGBoostConfig(BackendConfig):
 
 
 def note_lost_peer(error: Exception) -> None:
-    """Say in one line what an error of XGBoost's network tells in many: another worker is gone, and is the cause."""
+    """Summarize a long XGBoost network error in one line: another worker is gone, and is the cause."""
     text = str(error)
     if type(error).__name__ == "XGBoostError" and "/collective/" in text:
-        # What it tried comes first, what the system said of it last.
+        # The last line has the system's error.
         told = [line.strip("- ") for line in text.splitlines() if line.startswith("- [")]
         error.add_note(f"connection closed by peer: {told[-1] if told else text.splitlines()[0]}")
 
 
-def communicator_arguments(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:
-    """What one rank makes its communicator with."""
+def make_communicator_args(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:
+    """Return the arguments of one rank's communicator."""
     return {
         **tracker_arguments,
         "dmlc_communicator": "rabit",
-        # Ranks are given out in the order of these names, which are strings: so that ours and theirs agree.
+        # XGBoost assigns ranks in the order of these strings; zero padding makes them match ours.
         "dmlc_task_id": f"{rank:08d}",
         "dmlc_timeout": timeout_s,
     }

@@ -1,4 +1,4 @@
-"""XGBoostPredictor: a trained booster, applied to the batches of a dataset."""
+"""XGBoostPredictor: apply a trained booster to the batches of a dataset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class XGBoostPredictor(TreePredictor):
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
         model = ReportCallback.get_model(checkpoint, filename or ReportCallback.CHECKPOINT_NAME)
-        # One thread, since there is a process for each core.
+        # One thread, as there is a process per core.
         model.set_param({"nthread": 1})
         return model
 
@@ -24,7 +24,7 @@ class XGBoostPredictor(TreePredictor):
         names = self.model.feature_names
         return list(names) if names else None
 
-    def _predicted(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         import xgboost
 
         names = self._feature_names()

@@ -1,4 +1,4 @@
-"""XGBoostTrainer: one model of XGBoost, trained by many workers on their own rows."""
+"""XGBoostTrainer: many workers train one XGBoost model, each with its own rows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.datasets import DataConfig
-from paceline.train.trees.declared import Library, Rules
 from paceline.train.trees.trainer import TreesTrainer
+from paceline.train.trees.training_spec import BoostingLibrary, BoostingRules
 from paceline.train.validation import ValidationConfig
-from paceline.train.xgboost.boosting import RULES, XGBoost
+from paceline.train.xgboost.boosting import RULES, XGBoostLibrary
 from paceline.train.xgboost.callback import ReportCallback
 from paceline.train.xgboost.config import XGBoostConfig
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class XGBoostTrainer(TreesTrainer):
-    """Trains with XGBoost on many workers, which all end with the same model.
+    """Trains one XGBoost model on many workers; all end with the same model.
 
-    Either a function trains:
+    Either pass a train function:
 
         def train_func():
             rows = train.get_dataset_shard("train").materialize().to_pandas()
@@ -32,7 +32,7 @@ class XGBoostTrainer(TreesTrainer):
 
         XGBoostTrainer(train_func, datasets={"train": ...}, scaling_config=ScalingConfig(num_workers=4)).fit()
 
-    or it is declared what to train, and a run that was interrupted goes on by itself:
+    or declare what to train, in which case an interrupted run resumes by itself:
 
         XGBoostTrainer(
             datasets={"train": ..., "valid": ...},
@@ -42,13 +42,13 @@ class XGBoostTrainer(TreesTrainer):
             scaling_config=ScalingConfig(num_workers=4),
         ).fit()
 
-    Of `xgboost.train` it then also takes `callbacks`, `custom_metric`, `early_stopping_rounds`, `maximize`, `obj` and
-    `verbose_eval`.
+    The declared form also takes the arguments `callbacks`, `custom_metric`, `early_stopping_rounds`, `maximize`, `obj`
+    and `verbose_eval` of `xgboost.train`.
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = XGBoostConfig
-    _rules: ClassVar[Rules] = RULES
-    _library: ClassVar[Library] = XGBoost()
+    _rules: ClassVar[BoostingRules] = RULES
+    _library: ClassVar[BoostingLibrary] = XGBoostLibrary()
 
     def __init__(
         self,
@@ -85,5 +85,5 @@ class XGBoostTrainer(TreesTrainer):
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint) -> xgboost.Booster:
-        """The model in a checkpoint of such a run."""
+        """Load the model from a checkpoint of a run."""
         return ReportCallback.get_model(checkpoint)

@@ -1,1 +1,1 @@
-"""The life of a search: trials made, admitted, run, told, decided about, and all of it in a journal."""
+"""The life cycle of a search: trials are created, admitted, run, reported and decided on, all recorded in a journal."""

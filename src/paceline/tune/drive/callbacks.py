@@ -1,8 +1,8 @@
-"""The callbacks of a search: who is told about the search, and who about which trial's run.
+"""The callbacks of a search: which ones observe the search, and which ones observe a trial's run.
 
-Trials run in threads of one process. A logger keeps what it has open of one run, so each run gets one of its own, made
-before it begins. Any other callback is one object that is told about all trials, one call at a time; once it has
-raised it is told nothing more of any of them.
+Trials run in threads of one process. A logger holds the open resources of one run, so each run gets its own logger,
+created before it starts. Any other callback is one object shared by all trials, called one call at a time; once it
+raises, it is not called again for any of them.
 """
 
 from __future__ import annotations
@@ -27,57 +27,59 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
 from paceline.tune.callback import Callback as SearchCallback
 from paceline.tune.drive.events import Event, SearchEnded, TrialBegan, TrialEnded, TrialReported, TrialSaved
-from paceline.tune.drive.state import Search
+from paceline.tune.drive.search_state import Search
 from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")
 
 
-class Callbacks:
-    """Those of one search. `saw` is called by its loop, `for_trial` before a trial's run begins, by any thread."""
+class SearchCallbacks:
+    """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run
+    starts.
+    """
 
     def __init__(self, callbacks: Sequence[Callback], search_name: str) -> None:
-        """Raises `ValueError` for a logger that cannot be had once for each trial."""
+        """Raise `ValueError` for a logger that cannot be created once per trial."""
         self._search_name = search_name
-        self._told = [_Told(callback) for callback in callbacks]
-        self._of_search = [told for told in self._told if isinstance(told.callback, SearchCallback)]
+        self._guarded = [_GuardedCallback(callback) for callback in callbacks]
+        self._search_callbacks = [told for told in self._guarded if isinstance(told.callback, SearchCallback)]
         self._iteration = 0
         for callback in callbacks:
             if isinstance(callback, LoggerCallback):
-                self._copied(callback, "trial_00000")
+                self._copy_logger(callback, "trial_00000")
 
     def for_trial(self, run_config: RunConfig) -> RunConfig:
-        """The same for one run, with the callbacks that are told about it."""
+        """Return the run config for one run, with the callbacks that observe it."""
         assert run_config.name is not None
         found: list[Callback] = []
-        for told in self._told:
-            if told.hears_of_runs:
-                found.append(_OfRuns(told))
+        for told in self._guarded:
+            if told.handles_run_events:
+                found.append(_RunCallbackForwarder(told))
             if isinstance(told.callback, LoggerCallback):
-                found.append(self._copied(told.callback, run_config.name))
+                found.append(self._copy_logger(told.callback, run_config.name))
             if isinstance(told.callback, TracingCallback):
-                found.append(told.callback)  # It has nothing open: each run gets a watcher of its own.
+                found.append(told.callback)  # It holds nothing open: each run gets its own watcher.
         return dataclasses.replace(run_config, callbacks=tuple(found))
 
     def setup(self, stop: Any, num_samples: int | None, total_num_samples: int | None) -> None:
-        for told in self._of_search:
+        for told in self._search_callbacks:
             told.call(lambda c: c.setup(stop=stop, num_samples=num_samples, total_num_samples=total_num_samples))
 
-    def saw(self, event: Event, search: Search) -> None:
-        """An event took effect, and this is the search after it."""
-        if not self._of_search:
+    def on_event(self, event: Event, search: Search) -> None:
+        """Handle an event that has been applied to `search`."""
+        if not self._search_callbacks:
             return
         self._iteration += 1
         about: dict[str, Any] = {"iteration": self._iteration, "trials": list(search.trials.values())}
-        calls = list(_calls(event, search, about))
-        for told in self._of_search:
+        calls = list(_list_calls(event, search, about))
+        for told in self._search_callbacks:
             for call in calls:
                 told.call(call)
 
     def tick(self, search: Search, now: float) -> None:
-        """Nothing is told by the clock."""
+        """Do nothing: callbacks are not driven by the clock."""
 
-    def _copied(self, logger: LoggerCallback, run: str) -> LoggerCallback:
+    def _copy_logger(self, logger: LoggerCallback, run: str) -> LoggerCallback:
         try:
             copied = logger.for_trial(self._search_name, run)
         except Exception as error:
@@ -88,13 +90,13 @@ class Callbacks:
             ) from error
         if not isinstance(copied, UserCallback | TrainingCallback):
             return copied
-        # Of a class that is of several kinds only this one: for the others there is one object for all trials.
-        only: type[_OnlyLogs] = type(type(logger).__name__, (_OnlyLogs,), {})
+        # If the class is of several kinds, keep only the logger: one shared object handles the others for all trials.
+        only: type[_LoggerOnlyCallback] = type(type(logger).__name__, (_LoggerOnlyCallback,), {})
         return only(copied)
 
 
-def _calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
-    """What is called, in order."""
+def _list_calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
+    """List the callback calls for an event, in order."""
     trial: Trial | None = search.trials.get(getattr(event, "trial", ""))
     calls: list[Callable[[SearchCallback], None]] = [lambda c: c.on_step_begin(**about)]
     if trial is not None:
@@ -117,8 +119,8 @@ def _calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable
     return [*calls, lambda c: c.on_step_end(**about)]
 
 
-class _Told:
-    """One callback, whoever tells it: one call at a time, and none once it has raised."""
+class _GuardedCallback:
+    """Serializes calls to one callback and drops it once it raises."""
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
@@ -126,8 +128,8 @@ class _Told:
         self._is_dropped = False
 
     @property
-    def hears_of_runs(self) -> bool:
-        """Not where all that it implements is about the search."""
+    def handles_run_events(self) -> bool:
+        """False if everything it implements concerns the search only."""
         if isinstance(self.callback, TrainingCallback):
             return True
         kind = type(self.callback)
@@ -142,16 +144,16 @@ class _Told:
                 return
             try:
                 tell(self.callback)
-            except (Exception, SystemExit):  # The latter from a `sys.exit()`, which is not a callback's to say.
+            except (Exception, SystemExit):  # `sys.exit()` in a callback must not end the search.
                 self._is_dropped = True
                 log.exception("the callback %s raised and is dropped; the search goes on", type(self.callback).__name__)
 
 
-class _OfRuns(UserCallback, TrainingCallback):
-    """Passes on what happens in one run."""
+class _RunCallbackForwarder(UserCallback, TrainingCallback):
+    """Forwards the events of one run."""
 
-    def __init__(self, told: _Told) -> None:
-        self._told = told
+    def __init__(self, told: _GuardedCallback) -> None:
+        self._guarded = told
         self._is_user = isinstance(told.callback, UserCallback)
         self._is_older = isinstance(told.callback, TrainingCallback)
 
@@ -159,26 +161,26 @@ class _OfRuns(UserCallback, TrainingCallback):
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
         if self._is_user:
-            self._told.call(lambda c: c.after_report(run_context, metrics, checkpoint))
+            self._guarded.call(lambda c: c.after_report(run_context, metrics, checkpoint))
 
     def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
         if self._is_user:
-            self._told.call(lambda c: c.after_exception(run_context, worker_exceptions))
+            self._guarded.call(lambda c: c.after_exception(run_context, worker_exceptions))
 
     def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
         if self._is_older:
-            self._told.call(lambda c: c.start_training(logdir=logdir, config=config, **info))
+            self._guarded.call(lambda c: c.start_training(logdir=logdir, config=config, **info))
 
     def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
         if self._is_older:
-            self._told.call(lambda c: c.handle_result(results, **info))
+            self._guarded.call(lambda c: c.handle_result(results, **info))
 
     def finish_training(self, error: bool = False, **info: Any) -> None:
         if self._is_older:
-            self._told.call(lambda c: c.finish_training(error=error, **info))
+            self._guarded.call(lambda c: c.finish_training(error=error, **info))
 
 
-class _OnlyLogs(LoggerCallback):
+class _LoggerOnlyCallback(LoggerCallback):
     def __init__(self, logger: LoggerCallback) -> None:
         self._logger = logger
 

@@ -1,7 +1,7 @@
-"""What can happen in a search. Past tense, frozen, and one JSON object each in the search's journal.
+"""The events of a search: past tense, frozen, and one JSON object each in the search's journal.
 
-What was decided upon an event is written in the same line (`then`): a driver is lost before both, or after both.
-Configurations and metrics are in plain form; `Space.stored` has the first, `_core.plain` the second.
+The decisions on an event are written on the same line (`then`), so a crash loses both or neither. Configurations and
+metrics are in plain form: see `Space.encode_config` and `_core.plain`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Literal
 import msgspec
 
 from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, Stop
-from paceline.tune.trial import Saved
+from paceline.tune.trial import TrialCheckpoint
 
 SEARCH_VERSION = 1
 
 By = Literal["scheduler", "stopper", "search"]
 
 
-class Act(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that was decided about a trial."""
+class TrialDecision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A decision about a trial."""
 
     do: Literal["stop", "pause", "resume", "exploit"]
     trial: str
@@ -30,8 +30,8 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     by: By = "scheduler"
 
 
-class SearchStarted(msgspec.Struct, frozen=True, tag=True):
-    """A driver took the search in hand: the first of all events, and the first after a driver was lost."""
+class SearchStarted(msgspec.Struct, frozen=True, tag="search_started"):
+    """A driver started driving the search: the first event of all, and the first after a driver was lost."""
 
     trainable: str
     num_samples: int
@@ -47,50 +47,50 @@ class SearchStarted(msgspec.Struct, frozen=True, tag=True):
     version: int = SEARCH_VERSION
 
 
-class TrialMade(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class TrialMade(msgspec.Struct, frozen=True, tag="trial_made", omit_defaults=True):
     trial: str
     config: msgspec.Raw
     at: float
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
 
 
-class NoMoreTrials(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The searcher has no further one, or the search is stopped."""
+class NoMoreTrials(msgspec.Struct, frozen=True, tag="no_more_trials", omit_defaults=True):
+    """The searcher has no further trial, or the search is being stopped."""
 
     at: float
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
     why: str = ""
-    """Why it is stopped; empty where it is not."""
+    """Why it is being stopped; empty if it is not."""
 
 
-class SearchIdle(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Nothing runs and nothing could: only paused trials are left."""
+class SearchIdle(msgspec.Struct, frozen=True, tag="search_idle", omit_defaults=True):
+    """Nothing runs and nothing can start: only paused trials are left."""
 
     at: float
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
 
 
-class TrialBegan(msgspec.Struct, frozen=True, tag=True):
-    """Its run was started, or continued."""
+class TrialBegan(msgspec.Struct, frozen=True, tag="trial_began"):
+    """The trial's run was started or resumed."""
 
     trial: str
     run: str
     at: float
 
 
-class TrialReported(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Its run has made a report that it had not made before."""
+class TrialReported(msgspec.Struct, frozen=True, tag="trial_reported", omit_defaults=True):
+    """The trial's run made a new report."""
 
     trial: str
     run: str
     seq: int
     metrics: msgspec.Raw
     at: float
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
 
 
-class TrialSaved(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint of its run is committed."""
+class TrialSaved(msgspec.Struct, frozen=True, tag="trial_saved"):
+    """A checkpoint of the trial's run was committed."""
 
     trial: str
     run: str
@@ -99,19 +99,19 @@ class TrialSaved(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
-class TrialCloned(msgspec.Struct, frozen=True, tag=True):
-    """Its next run begins from a checkpoint of another trial, with another configuration."""
+class TrialCloned(msgspec.Struct, frozen=True, tag="trial_cloned"):
+    """The trial's next run starts from a checkpoint of another trial, with another configuration."""
 
     trial: str
     run: str
     donor: str
-    saved: Saved
+    saved: TrialCheckpoint
     config: msgspec.Raw
     at: float
 
 
-class TrialStayed(msgspec.Struct, frozen=True, tag=True):
-    """What was decided about it could not be done: it goes on as it is."""
+class TrialCloneSkipped(msgspec.Struct, frozen=True, tag="trial_clone_skipped"):
+    """A decision to clone the trial could not be carried out; the trial continues unchanged."""
 
     trial: str
     at: float
@@ -121,30 +121,33 @@ class TrialStayed(msgspec.Struct, frozen=True, tag=True):
 Ending = Literal["returned", "stopped", "paused", "failed", "interrupted"]
 
 
-class TrialEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Its run is no longer driven. `interrupted`: it goes on when there is room, or with the next driver."""
+class TrialEnded(msgspec.Struct, frozen=True, tag="trial_ended", omit_defaults=True):
+    """The trial's run is no longer driven.
+
+    `interrupted`: it resumes once there is capacity, or with the next driver.
+    """
 
     trial: str
     ending: Ending
     at: float
     why: str = ""
     by: By = "scheduler"
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
 
 
-class TrialReset(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """One that had failed is to be run again: from its last checkpoint, or anew in a run of its own."""
+class TrialReset(msgspec.Struct, frozen=True, tag="trial_reset", omit_defaults=True):
+    """A failed trial is to run again: from its last checkpoint, or from scratch in a new run."""
 
     trial: str
     run: str
     at: float
-    then: tuple[Act, ...] = ()
+    then: tuple[TrialDecision, ...] = ()
     why: str = ""
-    """It had not failed: what kept it from going on in the run that it had."""
+    """For a trial that had not failed: what prevented it from resuming in its existing run."""
 
 
-class SearchEnded(msgspec.Struct, frozen=True, tag=True):
-    """No trial runs any more. `complete`: none is left to run."""
+class SearchEnded(msgspec.Struct, frozen=True, tag="search_ended"):
+    """No trial is running any more. `complete`: none is left to run."""
 
     at: float
     why: str = ""
@@ -160,7 +163,7 @@ Event = (
     | TrialReported
     | TrialSaved
     | TrialCloned
-    | TrialStayed
+    | TrialCloneSkipped
     | TrialEnded
     | TrialReset
     | SearchEnded
@@ -170,32 +173,32 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Event).decode
 
 
-def acts(actions: Iterable[Action], stored: Any, by: By = "scheduler") -> tuple[Act, ...]:
-    """What a scheduler decided, as it is written down; `stored` gives a configuration its plain form."""
-    return tuple(_act(action, stored, by) for action in actions)
+def to_decisions(actions: Iterable[Action], stored: Any, by: By = "scheduler") -> tuple[TrialDecision, ...]:
+    """Convert a scheduler's actions to journal form; `stored` converts a configuration to plain form."""
+    return tuple(_to_decision(action, stored, by) for action in actions)
 
 
-def _act(action: Action, stored: Any, by: By) -> Act:
+def _to_decision(action: Action, stored: Any, by: By) -> TrialDecision:
     match action:
         case Stop(trial_id=trial, why=why):
-            return Act("stop", trial, why, by=by)
+            return TrialDecision("stop", trial, why, by=by)
         case Pause(trial_id=trial, why=why):
-            return Act("pause", trial, why, by=by)
+            return TrialDecision("pause", trial, why, by=by)
         case Resume(trial_id=trial):
-            return Act("resume", trial, by=by)
+            return TrialDecision("resume", trial, by=by)
         case Exploit(trial_id=trial, donor_id=donor, config=config, why=why):
-            return Act("exploit", trial, why, donor, raw(stored(config)), by)
+            return TrialDecision("exploit", trial, why, donor, encode_raw(stored(config)), by)
     raise TypeError(f"a scheduler returned {action!r}, which is no Stop, Pause, Resume or Exploit")
 
 
-def raw(value: Any) -> msgspec.Raw:
+def encode_raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(encode(value))
 
 
-def unraw(value: msgspec.Raw) -> Any:
+def decode_raw(value: msgspec.Raw) -> Any:
     return msgspec.json.decode(value)
 
 
-def is_search(first: Mapping[str, Any]) -> bool:
-    """Whether a journal that begins with this line is that of a search, and not of a run."""
-    return first.get("type") == SearchStarted.__name__
+def is_search_header(first: Mapping[str, Any]) -> bool:
+    """Whether a journal with this first line belongs to a search rather than a run."""
+    return first.get("type") == SearchStarted.__struct_config__.tag

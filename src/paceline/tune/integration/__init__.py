@@ -1,1 +1,1 @@
-"""What passes reports of other libraries, and of runs that a trial starts itself, on to the trial."""
+"""Callbacks that forward reports to a trial, from other libraries and from runs the trial starts itself."""

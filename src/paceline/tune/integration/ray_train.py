@@ -1,4 +1,4 @@
-"""The familiar path to `TuneReportCallback`."""
+"""`TuneReportCallback` under its Ray Tune import path."""
 
 from paceline.tune.integration.train import CHECKPOINT_PATH_KEY, TuneReportCallback
 

@@ -1,9 +1,8 @@
-"""A run inside a trial: what its workers report becomes what the trial reports.
+"""A run inside a trial: the reports of its workers become reports of the trial.
 
-The reports of the two are counted alike: number seven of the run is number seven of the trial. A trial that is tried
-again starts its run again, which goes on from its own last checkpoint; what the trial has not heard before it then
-hears first. Checkpoints of the run become checkpoints of the trial by links to the same files, which are not copied
-and outlive the run's own retention.
+Both number their reports alike: report seven of the run is report seven of the trial. A retried trial starts its run
+again, which resumes from its own last checkpoint; the trial first receives the reports it missed. Checkpoints of the
+run become checkpoints of the trial by hard links: the files are not copied, and outlive the run's own retention.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from paceline._storage.commit import files_below
-from paceline._storage.layout import MANIFEST, METADATA
+from paceline._storage.commit import list_files
+from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._worker.upload import Directory
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback, TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
-from paceline.tune.session import TuneContext, trial_context
+from paceline.tune.session import TuneContext, require_trial_context
 
 CHECKPOINT_PATH_KEY = "checkpoint_path"
 
 
 class TrialReportError(BaseException):
-    """A report of a run could not be passed on to its trial. It ends the run, so it is not an `Exception`."""
+    """A report of a run could not be forwarded to its trial. Not an `Exception`, because it must end the run."""
 
 
 class TuneReportCallback(UserCallback, LoggerCallback):
-    """Passes the reports of a run on to the trial that started it. To be made inside the trial:
+    """Forwards the reports of a run to the trial that started it. Create it inside the trial:
 
         def trial(config):
             trainer = TorchTrainer(
@@ -38,16 +37,15 @@ class TuneReportCallback(UserCallback, LoggerCallback):
             )
             trainer.fit()
 
-    The metrics are those of rank 0. With a checkpoint comes its path, as `checkpoint_path`, and the trial has that
-    checkpoint, too.
+    The metrics are those of rank 0. A checkpoint is forwarded too, and its path is reported as `checkpoint_path`.
     """
 
     def __init__(self) -> None:
-        self._context = trial_context("integration.train.TuneReportCallback")
+        self._context = require_trial_context("integration.train.TuneReportCallback")
         begin = self._context.begin
-        self._made_for = f"{TuneContext(self._context).get_experiment_name()}/{begin.run_name} {begin.purpose}"
+        self._run_purpose = f"{TuneContext(self._context).get_experiment_name()}/{begin.run_name} {begin.purpose}"
         self._past: dict[int, LoggedReport] = {}
-        """What the run had reported before this trial started it again, by number."""
+        """Reports that the run made before this trial restarted it, by number."""
 
     def log_start(self, run: LoggedRun) -> None:
         for report in run.past:
@@ -61,51 +59,51 @@ class TuneReportCallback(UserCallback, LoggerCallback):
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
         number = run_context.report_number
-        self._catch_up(number)
+        self._forward_missed_reports(number)
         if number <= self._context.num_reports:
-            return  # Made again by workers that were started again: the trial has had it.
+            return  # Repeated by restarted workers: the trial already has it.
         passed = dict(metrics[0])
         if checkpoint is not None:
             passed[CHECKPOINT_PATH_KEY] = checkpoint.path
-        self._pass_on(passed, checkpoint)
+        self._forward_report(passed, checkpoint)
 
     def log_end(self, failed: bool) -> None:
         if not failed:
-            self._catch_up(max(self._past, default=0) + 1)
+            self._forward_missed_reports(max(self._past, default=0) + 1)
 
-    def _catch_up(self, number: int) -> None:
-        """Tell the trial what it has not heard of the reports before this one."""
+    def _forward_missed_reports(self, number: int) -> None:
+        """Send the trial the earlier reports it has not received."""
         for before in range(self._context.num_reports + 1, number):
             if before in self._past:
-                self._pass_on(dict(self._past[before].metrics), None)
+                self._forward_report(dict(self._past[before].metrics), None)
 
-    def _pass_on(self, metrics: dict[str, Any], checkpoint: Checkpoint | None) -> None:
+    def _forward_report(self, metrics: dict[str, Any], checkpoint: Checkpoint | None) -> None:
         try:
-            files = self._linked(checkpoint) if checkpoint is not None else None
+            files = self._link_checkpoint(checkpoint) if checkpoint is not None else None
             self._context.report(metrics, files)
         except Exception as error:
             raise TrialReportError(f"report {self._context.num_reports}: {error}") from error
 
-    def _linked(self, checkpoint: Checkpoint) -> Directory | None:
-        """The same files for the trial. None where they lie in a store, or are gone because a newer one is kept."""
+    def _link_checkpoint(self, checkpoint: Checkpoint) -> Directory | None:
+        """Link the files for the trial. None if they are in a store, or were deleted in favor of a newer checkpoint."""
         if not checkpoint.is_local:
             return None
         source, target = Path(checkpoint.path), self._context.uploader.scratch_directory()
         try:
-            for name in files_below(source):
+            for name in list_files(source):
                 if name not in (MANIFEST, METADATA):
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    _link(source / name, target / name)
+                    _link_or_copy(source / name, target / name)
         except FileNotFoundError:
             shutil.rmtree(target)
             return None
         return Directory(target)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # Of another disk, or of one that has no links.
+    except OSError:  # Another disk, or a filesystem without hard links.
         shutil.copyfile(source, target)

@@ -1,8 +1,8 @@
-"""What decides which trials go on: FIFO, ASHA, HyperBand, median stopping, PBT, PB2."""
+"""Schedulers, which decide which trials continue: FIFO, ASHA, HyperBand, median stopping, PBT, PB2."""
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
@@ -27,7 +27,7 @@ __all__ = [
     "TrialScheduler",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.tune.schedulers.asha": ("ASHAScheduler", "AsyncHyperBandScheduler"),

@@ -1,8 +1,8 @@
-"""Asynchronous successive halving: at growing times, a trial that is not among the best so far is stopped.
+"""Asynchronous successive halving: at increasing times, stops a trial that is not among the best so far.
 
-The times are rungs: `grace_period`, and each further one `reduction_factor` times the one before, below `max_t`. A
-trial is judged at a rung once, by its first report at or after it, among all trials that came there before it: nobody
-waits for anybody. https://arxiv.org/abs/1810.05934
+The times are rungs: `grace_period`, then each `reduction_factor` times the previous one, below `max_t`. A trial is
+judged once per rung, by its first report at or after it, against all trials that reached the rung before: no trial
+waits for another. https://arxiv.org/abs/1810.05934
 """
 
 from __future__ import annotations
@@ -13,65 +13,65 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.tune.schedulers.judged import WORST, JudgingScheduler, checked_number, short
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
 from paceline.tune.schedulers.scheduler import Action, Stop
 from paceline.tune.trial import Trial
 
 
 @dataclass
 class Rung:
-    """What trials had reached when they came to a certain time."""
+    """The scores of trials when they reached a certain time."""
 
     time: float
     scores: list[float] = field(default_factory=list)
     """From worst to best."""
 
-    def entered(self, score: float, reduction_factor: float) -> float:
-        """Take in a trial's score, and tell the least score that is among the best of all that came here.
+    def enter(self, score: float, reduction_factor: float) -> float:
+        """Add a trial's score, and return the lowest score that is still among the best at this rung.
 
-        The best are one in `reduction_factor`, and at least one. nan is among them only where there is nothing else.
+        The best are one in `reduction_factor`, and at least one. nan is among them only if there is nothing else.
         """
         bisect.insort(self.scores, score)
-        cut = self.scores[-num_best(len(self.scores), reduction_factor)]
+        cut = self.scores[-count_best(len(self.scores), reduction_factor)]
         if cut == WORST and self.scores[-1] != WORST:
             cut = self.scores[bisect.bisect_right(self.scores, WORST)]
         return cut
 
 
 @dataclass
-class Bracket:
+class AshaBracket:
     rungs: list[Rung]
     share: float
-    """Of all trials."""
+    """Fraction of all trials."""
     num_trials: int = 0
 
 
 @dataclass
-class Place:
-    """Where a trial is."""
+class BracketPosition:
+    """The bracket and next rung of a trial."""
 
-    bracket: Bracket
+    bracket: AshaBracket
     next_rung: int = 0
 
 
-def num_best(count: int, reduction_factor: float) -> int:
-    """How many of so many trials go on: one in `reduction_factor`, rounded down, and at least one."""
+def count_best(count: int, reduction_factor: float) -> int:
+    """How many of `count` trials continue: one in `reduction_factor`, rounded down, and at least one."""
     return max(1, math.floor(count / reduction_factor))
 
 
-def among_best(count: int, reduction_factor: float) -> str:
-    """`the best 1/4 of 8 trials`, for a person."""
+def format_best_share(count: int, reduction_factor: float) -> str:
+    """Format a message part such as `the best 1/4 of 8 trials`."""
     if count < 2 * reduction_factor:
         return f"the best of {count} trials"
-    return f"among the best 1/{short(reduction_factor)} of {count} trials"
+    return f"among the best 1/{format_number(reduction_factor)} of {count} trials"
 
 
-class AsyncHyperBandScheduler(JudgingScheduler):
-    """Stops a trial at a rung unless it is among the best `1/reduction_factor` of those that came there so far.
+class AsyncHyperBandScheduler(MetricScheduler):
+    """Stops a trial at a rung unless it is among the best `1/reduction_factor` of those that got there so far.
 
-    No trial is stopped before `grace_period`, and all are at `max_t` unless `stop_last_trials` is False; both are in
-    the unit of `time_attr`, which has to grow from report to report. Of several brackets, each but the first begins to
-    judge one rung later than the one before; they get trials in shares that fall by a factor of e with every rung less.
+    No trial is stopped before `grace_period`, and all are stopped at `max_t` unless `stop_last_trials` is False; both
+    are in units of `time_attr`, which must increase from report to report. With several brackets, each one starts
+    judging one rung later than the previous one; their shares of the trials fall by a factor of e for each rung fewer.
     """
 
     def __init__(
@@ -86,34 +86,39 @@ class AsyncHyperBandScheduler(JudgingScheduler):
         stop_last_trials: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.max_t = checked_number("max_t", max_t, 0, above=True)
-        self.grace_period = checked_number("grace_period", grace_period, 0, above=True)
-        self.reduction_factor = checked_number("reduction_factor", reduction_factor, 1, above=True)
+        self.max_t = check_number("max_t", max_t, 0, above=True)
+        self.grace_period = check_number("grace_period", grace_period, 0, above=True)
+        self.reduction_factor = check_number("reduction_factor", reduction_factor, 1, above=True)
         if grace_period > max_t:
             raise ValueError(f"grace_period={grace_period!r} is more than max_t={max_t!r}: no trial would reach it")
         self.stop_last_trials = stop_last_trials
-        self.brackets = checked_number("brackets", brackets, 1, whole=True)
-        self._brackets = self._made_brackets()
-        self._places: dict[str, Place] = {}
+        self.brackets = check_number("brackets", brackets, 1, whole=True)
+        self._brackets = self._make_brackets()
+        self._positions: dict[str, BracketPosition] = {}
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
-        self.needed_metric()
+        self.require_metric()
         count = sum(bracket.num_trials for bracket in self._brackets) + 1
-        # Shares are kept instead of drawn by lot: the same at every time, and no chance that a bracket stays empty.
+        # Assigned by share instead of at random: reproducible, and no bracket can stay empty.
         behind = max(self._brackets, key=lambda bracket: bracket.share * count - bracket.num_trials)
         behind.num_trials += 1
-        self._places[trial.trial_id] = Place(behind)
+        self._positions[trial.trial_id] = BracketPosition(behind)
         return ()
 
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
-        time = self.time_of(trial.trial_id, result)
+        time = self.get_time(trial.trial_id, result)
         if time is None:
             return ()
         if time >= self.max_t and self.stop_last_trials:
-            self._places.pop(trial.trial_id, None)
-            return (Stop(trial.trial_id, f"reached max_t: {self.time_attr} {short(time)} of {short(self.max_t)}"),)
-        place = self._places.get(trial.trial_id)
-        score = self.score_of(result)
+            self._positions.pop(trial.trial_id, None)
+            return (
+                Stop(
+                    trial.trial_id,
+                    f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(self.max_t)}",
+                ),
+            )
+        place = self._positions.get(trial.trial_id)
+        score = self.get_score(result)
         if place is None or score is None:
             return ()
         rungs = place.bracket.rungs
@@ -122,33 +127,33 @@ class AsyncHyperBandScheduler(JudgingScheduler):
             reached += 1
         if reached < place.next_rung:
             return ()
-        # Of several rungs passed at once only the last is entered: at the others nobody had come that far.
+        # If several rungs are passed at once, only the last is entered: at the others, no trial had trained that long.
         place.next_rung = reached + 1
-        needed = rungs[reached].entered(score, self.reduction_factor)
+        needed = rungs[reached].enter(score, self.reduction_factor)
         if score >= needed:
             return ()
-        best = among_best(len(rungs[reached].scores), self.reduction_factor)
-        why = f"{self.placed(result, time)} is not {best} (needs {self.spoken(needed)})"
-        del self._places[trial.trial_id]
+        best = format_best_share(len(rungs[reached].scores), self.reduction_factor)
+        why = f"{self.format_report(result, time)} is not {best} (needs {self.format_score(needed)})"
+        del self._positions[trial.trial_id]
         return (Stop(trial.trial_id, why),)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        self._places.pop(trial.trial_id, None)
+        self._positions.pop(trial.trial_id, None)
         return ()
 
     def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        self._places.pop(trial.trial_id, None)
+        self._positions.pop(trial.trial_id, None)
         return ()
 
-    def _made_brackets(self) -> list[Bracket]:
+    def _make_brackets(self) -> list[AshaBracket]:
         times: list[float] = []
         while (time := self.grace_period * self.reduction_factor ** len(times)) < self.max_t:
             times.append(time)
-        # A bracket without rungs lets every trial run to max_t: more than one of that kind would be the same.
+        # A bracket without rungs lets every trial run to max_t; a second one of those would be the same.
         skipped = range(min(self.brackets, len(times) + 1))
         weights = [math.exp(-skip) for skip in skipped]
         return [
-            Bracket([Rung(time) for time in times[skip:]], weight / sum(weights))
+            AshaBracket([Rung(time) for time in times[skip:]], weight / sum(weights))
             for skip, weight in zip(skipped, weights, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Trials in the order in which they are made, each to its end."""
+"""Runs trials in the order they are created, each to its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from paceline.tune.schedulers.scheduler import TrialScheduler
 
 
 class FIFOScheduler(TrialScheduler):
-    """Lets every trial run to its end. Nothing is decided, so no trial ever waits in `report()`."""
+    """Lets every trial run to its end. It decides nothing, so no trial ever waits in `report()`."""
 
     decides: ClassVar[bool] = False

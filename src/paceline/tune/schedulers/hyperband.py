@@ -1,11 +1,11 @@
-"""HyperBand: brackets of trials that are halved together, at growing times, by pausing those that come there first.
+"""HyperBand: brackets of trials that are halved together, at increasing times, by pausing early arrivals.
 
 A bracket is a number of trials and a time: many trials that are first compared early, or few that are compared late. At
-each of its times, all of its trials that still live are waited for; then the best go on and the others are stopped.
-Brackets are filled one after the other, from the smallest to the largest, and then again. https://arxiv.org/abs/1603.06560
+each of its times, the bracket waits for all of its live trials; then the best continue and the others are stopped.
+Brackets are filled one after the other, from smallest to largest, and then again. https://arxiv.org/abs/1603.06560
 
-Nothing may be waited for in vain: a trial that is over is no longer waited for, and a bracket that will not fill up is
-halved with the trials it has.
+Nothing must wait forever: finished trials are not waited for, and a bracket that will not fill up is halved with the
+trials it has.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from paceline.tune.schedulers.asha import num_best
-from paceline.tune.schedulers.judged import WORST, JudgingScheduler, checked_number, short
+from paceline.tune.schedulers.asha import count_best
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a bracket is to be."""
+class BracketShape:
+    """The size and times of a bracket."""
 
     size: int
-    """How many trials it begins with."""
+    """How many trials it starts with."""
     times: tuple[float, ...]
-    """When they are compared: all below max_t."""
+    """When they are compared; all below max_t."""
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """The report by which a trial is compared."""
+class RungArrival:
+    """The report a trial is compared by."""
 
     time: float
     score: float
-    said: str
+    description: str
 
 
 @dataclass
-class Bracket:
+class HyperBandBracket:
     number: int
-    shape: Shape
+    shape: BracketShape
     num_added: int = 0
     is_open: bool = True
-    """It takes further trials."""
+    """It accepts more trials."""
     rung: int = 0
-    """Which of its times it waits at."""
-    living: dict[str, None] = field(default_factory=dict)
-    arrived: dict[str, Arrival] = field(default_factory=dict)
-    """Those at the rung, all paused, in the order in which they came."""
+    """Index of the time it waits at."""
+    live_trials: dict[str, None] = field(default_factory=dict)
+    arrivals: dict[str, RungArrival] = field(default_factory=dict)
+    """The trials at the rung, all paused, in order of arrival."""
 
     @property
     def time(self) -> float:
@@ -60,16 +60,16 @@ class Bracket:
 
     @property
     def is_complete(self) -> bool:
-        return not self.is_open and 0 < len(self.living) == len(self.arrived)
+        return not self.is_open and 0 < len(self.live_trials) == len(self.arrivals)
 
 
-def shapes(max_t: float, reduction_factor: float) -> list[Shape]:
-    """The brackets of one round, from the smallest to the largest, as in the paper."""
+def compute_bracket_shapes(max_t: float, reduction_factor: float) -> list[BracketShape]:
+    """Return the brackets of one round, smallest to largest, as in the paper."""
     most = 0
     while reduction_factor ** (most + 1) <= max_t:
         most += 1
     return [
-        Shape(
+        BracketShape(
             math.ceil((most + 1) / (halvings + 1) * reduction_factor**halvings),
             tuple(max(1, round(max_t / reduction_factor**ahead)) for ahead in range(halvings, 0, -1)),
         )
@@ -77,16 +77,15 @@ def shapes(max_t: float, reduction_factor: float) -> list[Shape]:
     ]
 
 
-class HyperBandScheduler(JudgingScheduler):
-    """Halves brackets of trials: at each time of a bracket, the best `1/reduction_factor` of its trials go on.
+class HyperBandScheduler(MetricScheduler):
+    """Halves brackets of trials: at each time of a bracket, the best `1/reduction_factor` of its trials continue.
 
-    `max_t` is the most that a trial gets, in the unit of `time_attr`; with 81 and a factor of 3 a round has brackets of
-    5, 8, 15, 34 and 81 trials. Trials that wait are paused, so that others have their room, and go on from their last
-    checkpoint: train functions have to save and to continue.
+    `max_t` is the maximum a trial gets, in units of `time_attr`; with 81 and a factor of 3, a round has brackets of 5,
+    8, 15, 34 and 81 trials. Waiting trials are paused to free their resources, and resume from their last checkpoint:
+    train functions must save and restore.
     """
 
     largest_first: ClassVar[bool] = False
-    """Whether brackets are filled from the largest to the smallest."""
 
     def __init__(
         self,
@@ -98,113 +97,113 @@ class HyperBandScheduler(JudgingScheduler):
         stop_last_trials: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.max_t = checked_number("max_t", max_t, 0, above=True)
-        self.reduction_factor = checked_number("reduction_factor", reduction_factor, 1, above=True)
+        self.max_t = check_number("max_t", max_t, 0, above=True)
+        self.reduction_factor = check_number("reduction_factor", reduction_factor, 1, above=True)
         self.stop_last_trials = stop_last_trials
-        order = shapes(max_t, reduction_factor)
+        order = compute_bracket_shapes(max_t, reduction_factor)
         self._shapes = order[::-1] if self.largest_first else order
         self._num_brackets = 0
-        self._filling: Bracket | None = None
-        self._brackets: dict[str, Bracket] = {}
-        """Of each trial that is not over."""
+        self._filling: HyperBandBracket | None = None
+        self._brackets: dict[str, HyperBandBracket] = {}
+        """The bracket of each unfinished trial."""
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
-        self.needed_metric()
+        self.require_metric()
         if self._filling is None:
-            self._filling = Bracket(self._num_brackets, self._shapes[self._num_brackets % len(self._shapes)])
+            self._filling = HyperBandBracket(self._num_brackets, self._shapes[self._num_brackets % len(self._shapes)])
             self._num_brackets += 1
         bracket = self._filling
         self._brackets[trial.trial_id] = bracket
-        bracket.living[trial.trial_id] = None
+        bracket.live_trials[trial.trial_id] = None
         bracket.num_added += 1
-        return self._closed() if bracket.num_added == bracket.shape.size else ()
+        return self._close_bracket() if bracket.num_added == bracket.shape.size else ()
 
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         trial_id = trial.trial_id
         bracket = self._brackets.get(trial_id)
-        time = self.time_of(trial_id, result)
+        time = self.get_time(trial_id, result)
         if bracket is None or time is None:
             return ()
         if time >= self.max_t and self.stop_last_trials:
-            why = f"reached max_t: {self.time_attr} {short(time)} of {short(self.max_t)}"
-            return Stop(trial_id, why), *self._left(trial_id)
-        score = self.score_of(result)
+            why = f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(self.max_t)}"
+            return Stop(trial_id, why), *self._remove_trial(trial_id)
+        score = self.get_score(result)
         if score is None or time < bracket.time:
             return ()
-        bracket.arrived.setdefault(trial_id, Arrival(time, score, self.placed(result, time)))
-        actions = [action for action in self._halved(bracket) if action != Resume(trial_id)]
-        if trial_id not in bracket.arrived:
+        bracket.arrivals.setdefault(trial_id, RungArrival(time, score, self.format_report(result, time)))
+        actions = [action for action in self._halve_bracket(bracket) if action != Resume(trial_id)]
+        if trial_id not in bracket.arrivals:
             return actions
-        return Pause(trial_id, self._why_waiting(bracket)), *actions
+        return Pause(trial_id, self._format_wait_reason(bracket)), *actions
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        return self._left(trial.trial_id)
+        return self._remove_trial(trial.trial_id)
 
     def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        return self._left(trial.trial_id)
+        return self._remove_trial(trial.trial_id)
 
     def on_no_more_trials(self) -> Sequence[Action]:
-        return self._closed()
+        return self._close_bracket()
 
     def on_idle(self) -> Sequence[Action]:
-        return self._closed()
+        return self._close_bracket()
 
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
-        """The oldest bracket first, so that it is done before others have begun."""
-        return min(waiting, key=self._age, default=None)
+        """Choose from the oldest bracket first, so that it completes before others start."""
+        return min(waiting, key=self._bracket_number, default=None)
 
-    def _age(self, trial: Trial) -> int:
+    def _bracket_number(self, trial: Trial) -> int:
         bracket = self._brackets.get(trial.trial_id)
         return bracket.number if bracket is not None else -1
 
-    def _closed(self) -> Sequence[Action]:
-        """The bracket that is being filled gets no further trial."""
+    def _close_bracket(self) -> Sequence[Action]:
+        """Stop adding trials to the bracket that is being filled."""
         bracket, self._filling = self._filling, None
         if bracket is None:
             return ()
         bracket.is_open = False
-        return [*self._halved(bracket)]
+        return [*self._halve_bracket(bracket)]
 
-    def _left(self, trial_id: str) -> Sequence[Action]:
-        """A trial is over: those who wait for it need not."""
+    def _remove_trial(self, trial_id: str) -> Sequence[Action]:
+        """Remove a finished trial, so that others do not wait for it."""
         bracket = self._brackets.pop(trial_id, None)
         if bracket is None:
             return ()
-        bracket.living.pop(trial_id)
-        bracket.arrived.pop(trial_id, None)
-        return [*self._halved(bracket)]
+        bracket.live_trials.pop(trial_id)
+        bracket.arrivals.pop(trial_id, None)
+        return [*self._halve_bracket(bracket)]
 
-    def _halved(self, bracket: Bracket) -> Iterator[Action]:
-        """What becomes of a bracket's trials if all have come; nothing if some are still to come."""
+    def _halve_bracket(self, bracket: HyperBandBracket) -> Iterator[Action]:
+        """Decide about a bracket's trials once all have arrived; before that, nothing."""
         while bracket.is_complete:
-            # Of equals those who came first are the better.
-            ranked = sorted(bracket.arrived.items(), key=lambda item: -item[1].score)
+            # In a tie, earlier arrivals rank higher.
+            ranked = sorted(bracket.arrivals.items(), key=lambda item: -item[1].score)
             numbers = sum(arrival.score != WORST for _, arrival in ranked)
-            count = min(num_best(len(ranked), self.reduction_factor), numbers or len(ranked))
+            count = min(count_best(len(ranked), self.reduction_factor), numbers or len(ranked))
             bracket.rung += 1
-            bracket.arrived = {}
+            bracket.arrivals = {}
             for trial_id, arrival in ranked[:count]:
-                # Who has come as far as the next time already is compared there by the same report.
+                # A trial that is already past the next time is compared there by the same report.
                 if arrival.time >= bracket.time:
-                    bracket.arrived[trial_id] = arrival
+                    bracket.arrivals[trial_id] = arrival
                 else:
                     yield Resume(trial_id)
-            needed = self.spoken(ranked[count - 1][1].score)
+            needed = self.format_score(ranked[count - 1][1].score)
             best = "the best" if count == 1 else f"among the best {count}"
             for trial_id, arrival in ranked[count:]:
-                del self._brackets[trial_id], bracket.living[trial_id]
+                del self._brackets[trial_id], bracket.live_trials[trial_id]
                 best = (
                     f"the best of the {len(ranked)}" if count == 1 else f"among the best {count} of the {len(ranked)}"
                 )
-                yield Stop(trial_id, f"{arrival.said} is not {best} trials of its bracket (needs {needed})")
+                yield Stop(trial_id, f"{arrival.description} is not {best} trials of its bracket (needs {needed})")
 
-    def _why_waiting(self, bracket: Bracket) -> str:
-        missing = len(bracket.living) - len(bracket.arrived)
+    def _format_wait_reason(self, bracket: HyperBandBracket) -> str:
+        missing = len(bracket.live_trials) - len(bracket.arrivals)
         if missing:
             others = "1 other trial" if missing == 1 else f"{missing} other trials"
-            return f"waits at {self.time_attr} {short(bracket.time)} for {others} of its bracket"
+            return f"waits at {self.time_attr} {format_number(bracket.time)} for {others} of its bracket"
         size = bracket.shape.size
-        return f"waits at {self.time_attr} {short(bracket.time)} for its bracket of {size} trials to fill up"
+        return f"waits at {self.time_attr} {format_number(bracket.time)} for its bracket of {size} trials to fill up"
 
 
 class HyperBandForBOHB(HyperBandScheduler):

@@ -1,8 +1,7 @@
-"""The median rule: a trial whose best is worse than the median of the others' means so far is stopped.
+"""The median rule: stops a trial whose best value is worse than the median of the other trials' running means.
 
-As in Google Vizier (https://research.google.com/pubs/pub46180.html). Compared are the trials that have come as far as
-this one, each with the mean of what it had reported up to there. Worse than the median is what is worse than more than
-half of them.
+As in Google Vizier (https://research.google.com/pubs/pub46180.html). A trial is compared with those that got as far,
+each by the mean of its reports up to that time. "Worse than the median" means worse than more than half of them.
 """
 
 from __future__ import annotations
@@ -11,32 +10,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.schedulers.judged import WORST, JudgingScheduler, checked_number, short
-from paceline.tune.schedulers.means import Means
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
+from paceline.tune.schedulers.running_means import TrialMeans
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
 
 @dataclass
-class Followed:
-    """A trial that is not over."""
+class FollowedTrial:
+    """An unfinished trial."""
 
     best: float = WORST
     last: float = WORST
     """The time of its last report."""
-    began: float = 0.0
-    """The time from which it has been running since it last yielded."""
+    slice_started: float = 0.0
+    """Since when it has been running without yielding."""
     is_spared: bool = False
-    """It was paused and let go on: nothing is decided about it any more."""
+    """It was paused and resumed: no further decisions are made about it."""
 
 
-class MedianStoppingRule(JudgingScheduler):
+class MedianStoppingRule(MetricScheduler):
     """Stops a trial whose best value so far is worse than the median of the others' means up to the same time.
 
-    No trial is stopped before `grace_period`, nor while fewer than `min_samples_required` others have come as far;
-    means are taken from `grace_period` on. With `hard_stop=False` trials are paused instead, and go on one after the
-    other when all others are over. With `min_time_slice`, a trial that cannot be judged yet makes room after so long
-    for others that wait; 0 means never.
+    No trial is stopped before `grace_period`, nor while fewer than `min_samples_required` others have got as far; means
+    start at `grace_period`. With `hard_stop=False`, trials are paused instead, and resume one after the other when all
+    others have ended. With `min_time_slice`, a trial that cannot be judged yet yields to waiting trials after that
+    long; 0 means never.
     """
 
     def __init__(
@@ -50,22 +49,22 @@ class MedianStoppingRule(JudgingScheduler):
         hard_stop: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.grace_period = checked_number("grace_period", grace_period, 0)
-        self.min_samples_required = checked_number("min_samples_required", min_samples_required, 1, whole=True)
-        self.min_time_slice = checked_number("min_time_slice", min_time_slice, 0)
+        self.grace_period = check_number("grace_period", grace_period, 0)
+        self.min_samples_required = check_number("min_samples_required", min_samples_required, 1, whole=True)
+        self.min_time_slice = check_number("min_time_slice", min_time_slice, 0)
         self.hard_stop = hard_stop
-        self._means = Means()
-        self._followed: dict[str, Followed] = {}
+        self._means = TrialMeans()
+        self._followed: dict[str, FollowedTrial] = {}
         self._waiting: dict[str, None] = {}
-        """Trials that wait for room, as far as was told."""
+        """Trials known to be waiting for capacity."""
         self._paused: dict[str, None] = {}
         self._no_more = False
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
-        self.needed_metric()
-        # A trial that had failed and is tried again may begin anew.
+        self.require_metric()
+        # A failed trial that is retried may start from scratch.
         self._means.forget(trial.trial_id)
-        self._followed[trial.trial_id] = Followed()
+        self._followed[trial.trial_id] = FollowedTrial()
         self._waiting[trial.trial_id] = None
         return ()
 
@@ -75,67 +74,68 @@ class MedianStoppingRule(JudgingScheduler):
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         self._waiting.pop(trial.trial_id, None)
         followed = self._followed.get(trial.trial_id)
-        time = self.time_of(trial.trial_id, result)
-        score = self.score_of(result)
+        time = self.get_time(trial.trial_id, result)
+        score = self.get_score(result)
         if followed is None or time is None or score is None or time <= followed.last:
             return ()
-        score = as_float(score)
+        score = to_float_score(score)
         followed.last = time
         followed.best = max(followed.best, score)
         if time < self.grace_period:
             return ()
-        others, better = self._means.better(time, followed.best)
-        self._means.extend(trial.trial_id, time, score)
+        others, better = self._means.count_better(time, followed.best)
+        self._means.add_score(trial.trial_id, time, score)
         if followed.is_spared:
             return ()
         if others < self.min_samples_required:
-            return self._yielded(trial.trial_id, followed, time)
+            return self._yield_slice(trial.trial_id, followed, time)
         if 2 * better <= others:
             return ()
         why = (
-            f"its best {self.metric} by {self.time_attr} {short(time)}, {self.spoken(followed.best)}, is worse than "
+            f"its best {self.metric} by {self.time_attr} {format_number(time)}, "
+            f"{self.format_score(followed.best)}, is worse than "
             f"the mean so far of {better} of {others} other trials"
         )
         if self.hard_stop:
             self._followed.pop(trial.trial_id)
-            return (Stop(trial.trial_id, why), *self._last_ones())
+            return (Stop(trial.trial_id, why), *self._resume_if_last())
         self._paused[trial.trial_id] = None
-        resumed = [action for action in self._last_ones() if action.trial_id != trial.trial_id]
-        # Where all others are over or paused there is nobody to make room for: it goes on like them.
+        resumed = [action for action in self._resume_if_last() if action.trial_id != trial.trial_id]
+        # If all others have ended or are paused, there is nobody to yield to: it continues like them.
         return resumed if followed.is_spared else (Pause(trial.trial_id, why), *resumed)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        return self._left(trial.trial_id)
+        return self._remove_trial(trial.trial_id)
 
     def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        return self._left(trial.trial_id)
+        return self._remove_trial(trial.trial_id)
 
     def on_no_more_trials(self) -> Sequence[Action]:
         self._no_more = True
-        return self._last_ones()
+        return self._resume_if_last()
 
     def on_idle(self) -> Sequence[Action]:
-        return self._resumed()
+        return self._resume_paused()
 
-    def _yielded(self, trial_id: str, followed: Followed, time: float) -> Sequence[Action]:
-        if not self.min_time_slice or time - followed.began < self.min_time_slice or not self._waiting:
+    def _yield_slice(self, trial_id: str, followed: FollowedTrial, time: float) -> Sequence[Action]:
+        if not self.min_time_slice or time - followed.slice_started < self.min_time_slice or not self._waiting:
             return ()
-        why = f"makes room at {self.time_attr} {short(time)} for {len(self._waiting)} that wait"
-        followed.began = time
+        why = f"makes room at {self.time_attr} {format_number(time)} for {len(self._waiting)} that wait"
+        followed.slice_started = time
         self._waiting[trial_id] = None
         return Pause(trial_id, why), Resume(trial_id)
 
-    def _left(self, trial_id: str) -> Sequence[Action]:
+    def _remove_trial(self, trial_id: str) -> Sequence[Action]:
         self._waiting.pop(trial_id, None)
         self._paused.pop(trial_id, None)
         self._followed.pop(trial_id, None)
-        return self._last_ones()
+        return self._resume_if_last()
 
-    def _last_ones(self) -> Sequence[Action]:
-        """What was paused goes on once nothing else is left."""
-        return self._resumed() if self._no_more and len(self._paused) == len(self._followed) else ()
+    def _resume_if_last(self) -> Sequence[Action]:
+        """Resume paused trials once nothing else is left."""
+        return self._resume_paused() if self._no_more and len(self._paused) == len(self._followed) else ()
 
-    def _resumed(self) -> Sequence[Action]:
+    def _resume_paused(self) -> Sequence[Action]:
         for trial_id in self._paused:
             self._followed[trial_id].is_spared = True
         resumed = [Resume(trial_id) for trial_id in self._paused]
@@ -143,8 +143,8 @@ class MedianStoppingRule(JudgingScheduler):
         return resumed
 
 
-def as_float(score: float) -> float:
-    """A score that can be added up: an integer may be larger than any float."""
+def to_float_score(score: float) -> float:
+    """Convert a score to a float that can be summed: an integer may exceed the range of floats."""
     try:
         return float(score)
     except OverflowError:

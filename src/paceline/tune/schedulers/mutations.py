@@ -1,7 +1,7 @@
-"""How the hyperparameters of a clone differ from its donor's. Pure: what is drawn comes from the `Chance` given.
+"""How a clone's hyperparameters differ from its donor's. Pure: all randomness comes from the given `KeyedRandom`.
 
-Each parameter is drawn anew from where it came from, or moved a little: a number by a factor, an option to the one
-beside it. Whatever is moved stays inside its domain or list.
+Each parameter is resampled from its source or perturbed: a number by a factor, an option to a neighboring one.
+Perturbed values stay inside their domain or list.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.tune.space.chance import Chance, global_generators
 from paceline.tune.space.domains import Categorical, Domain, Float, Function, Grid, Integer, Normal
+from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
 
 Path = tuple[str, ...]
 Parameters = tuple[tuple[Path, "Parameter"], ...]
@@ -21,78 +21,78 @@ MISSING = object()
 
 
 class Parameter(Protocol):
-    def drawn(self, chance: Chance) -> Any:
-        """A value from where the parameter comes from."""
+    def draw(self, chance: KeyedRandom) -> Any:
+        """Draw a value from the parameter's source."""
         ...
 
-    def moved(self, value: Any, factor: float, chance: Chance) -> Any:
-        """The value a little off; `MISSING` where it is none that can be moved."""
+    def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
+        """Perturb a value; return `MISSING` if it cannot be perturbed."""
         ...
 
 
 @dataclass(frozen=True)
-class Options:
+class OptionParameter:
     values: tuple[Any, ...]
 
-    def drawn(self, chance: Chance) -> Any:
-        return self.values[chance.below(len(self.values))]
+    def draw(self, chance: KeyedRandom) -> Any:
+        return self.values[chance.draw_below(len(self.values))]
 
-    def moved(self, value: Any, factor: float, chance: Chance) -> Any:
-        at = _index(self.values, value)
+    def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
+        at = _find_option(self.values, value)
         if at is None:
             return MISSING
         beside = [other for other in (at - 1, at + 1) if 0 <= other < len(self.values)]
-        return self.values[beside[chance.below(len(beside))]] if beside else value
+        return self.values[beside[chance.draw_below(len(beside))]] if beside else value
 
 
 @dataclass(frozen=True)
-class Interval:
+class IntervalParameter:
     domain: Float | Integer | Normal
 
-    def drawn(self, chance: Chance) -> Any:
+    def draw(self, chance: KeyedRandom) -> Any:
         return self.domain.pick(chance)
 
-    def moved(self, value: Any, factor: float, chance: Chance) -> Any:
+    def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
         if not _is_number(value):
             return MISSING
         moved = self.domain.nearest(value * factor)
         step = self.domain.q if self.domain.q is not None else isinstance(self.domain, Integer)
         if moved == value and step:
-            # Less than half a step would never get anywhere.
-            moved = self.domain.nearest(value + math.copysign(step, moved_by(value, factor)))
+            # Less than half a step would never have an effect.
+            moved = self.domain.nearest(value + math.copysign(step, perturbation_delta(value, factor)))
         return moved
 
 
 @dataclass(frozen=True)
-class Made:
-    """By a function of the user, who knows what is allowed."""
+class FunctionParameter:
+    """Drawn by a user's function, which knows what is allowed."""
 
     func: Callable[[], Any]
 
-    def drawn(self, chance: Chance) -> Any:
-        with global_generators(chance):
+    def draw(self, chance: KeyedRandom) -> Any:
+        with seed_global_generators(chance):
             value = self.func()
-        # One of numpy's numbers is a plain one in the journal, and so it is from the beginning.
+        # A numpy scalar becomes a plain number in the journal, so convert it from the start.
         return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
-    def moved(self, value: Any, factor: float, chance: Chance) -> Any:
+    def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
         if not _is_number(value):
             return MISSING
         if isinstance(value, float):
             return value * factor
         moved = round(value * factor)
         if moved == value:
-            moved += int(math.copysign(1, moved_by(value, factor)))
-        # A whole number that counts something does not become nothing, where it would stay for ever.
+            moved += int(math.copysign(1, perturbation_delta(value, factor)))
+        # A count must not become 0, where it would stay forever.
         return moved if moved * value > 0 else value
 
 
-def moved_by(value: float, factor: float) -> float:
+def perturbation_delta(value: float, factor: float) -> float:
     return value * factor - value
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigChange:
     path: Path
     before: Any
     after: Any
@@ -100,8 +100,8 @@ class Change:
 
     def __str__(self) -> str:
         drawn = " (drawn anew)" if self.is_drawn else ""
-        before = f"{shown(self.before)} -> " if self.before is not MISSING else ""
-        return f"{'/'.join(self.path)} {before}{shown(self.after)}{drawn}"
+        before = f"{format_value(self.before)} -> " if self.before is not MISSING else ""
+        return f"{'/'.join(self.path)} {before}{format_value(self.after)}{drawn}"
 
 
 @dataclass(frozen=True)
@@ -110,51 +110,56 @@ class Mutations:
     resample_probability: float = 0.25
     factors: tuple[float, ...] = (1.2, 0.8)
 
-    def mutated(self, config: Mapping[str, Any], chance: Chance) -> tuple[dict[str, Any], list[Change]]:
-        """Another configuration, and what is different in it."""
-        after = copied(config)
+    def mutate_config(
+        self, config: Mapping[str, Any], chance: KeyedRandom
+    ) -> tuple[dict[str, Any], list[ConfigChange]]:
+        """Return another configuration and the changes in it."""
+        after = copy_config(config)
         changes = []
         for path, parameter in self.parameters:
-            before = at_path(after, path)
-            again, factor = chance.unit() < self.resample_probability, self.factors[chance.below(len(self.factors))]
-            value = MISSING if again or before is MISSING else parameter.moved(before, factor, chance)
+            before = get_at_path(after, path)
+            again, factor = (
+                chance.draw_unit() < self.resample_probability,
+                self.factors[chance.draw_below(len(self.factors))],
+            )
+            value = MISSING if again or before is MISSING else parameter.perturb(before, factor, chance)
             is_drawn = value is MISSING
             if is_drawn:
-                value = parameter.drawn(chance)
-            put(after, path, value)
-            changes.append(Change(path, before, value, is_drawn and before is not MISSING))
+                value = parameter.draw(chance)
+            set_at_path(after, path, value)
+            changes.append(ConfigChange(path, before, value, is_drawn and before is not MISSING))
         return after, changes
 
-    def completed(self, config: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
-        """The configuration with what it lacks drawn."""
-        after = copied(config)
+    def fill_missing(self, config: Mapping[str, Any], chance: KeyedRandom) -> dict[str, Any]:
+        """Draw the parameters that a configuration lacks."""
+        after = copy_config(config)
         for path, parameter in self.parameters:
-            if at_path(after, path) is MISSING:
-                put(after, path, parameter.drawn(chance))
+            if get_at_path(after, path) is MISSING:
+                set_at_path(after, path, parameter.draw(chance))
         return after
 
 
-def parameters_of(
+def parse_parameters(
     spec: Mapping[str, Any], argument: str = "hyperparam_mutations"
 ) -> tuple[tuple[Path, Parameter], ...]:
-    """What a user wrote, checked."""
+    """Check and parse the user's mutations."""
     if not isinstance(spec, Mapping):
         raise ValueError(f"{argument}={spec!r} is not a dict of what each hyperparameter may become")
-    return tuple(_parameters(spec, (), argument))
+    return tuple(_parse_parameters(spec, (), argument))
 
 
-def _parameters(spec: Mapping[str, Any], above: Path, argument: str) -> Iterator[tuple[Path, Parameter]]:
+def _parse_parameters(spec: Mapping[str, Any], above: Path, argument: str) -> Iterator[tuple[Path, Parameter]]:
     for key, value in spec.items():
         where = f"{argument}[{'/'.join((*above, str(key)))!r}]"
         if not isinstance(key, str):
             raise ValueError(f"{argument} has the key {key!r}: the keys of a configuration are texts")
         if isinstance(value, Mapping):
-            yield from _parameters(value, (*above, key), argument)
+            yield from _parse_parameters(value, (*above, key), argument)
         else:
-            yield (*above, key), _parameter(value, where)
+            yield (*above, key), _parse_parameter(value, where)
 
 
-def _parameter(value: Any, where: str) -> Parameter:
+def _parse_parameter(value: Any, where: str) -> Parameter:
     match value:
         case Grid() | Function():
             raise ValueError(
@@ -162,20 +167,20 @@ def _parameter(value: Any, where: str) -> Parameter:
                 "hint: give a list of options, a domain such as tune.uniform(0, 1), or a function without arguments"
             )
         case Categorical(categories=options):
-            return Options(_options(options, where))
+            return OptionParameter(_check_options(options, where))
         case Float() | Integer() | Normal():
-            return Interval(value)
+            return IntervalParameter(value)
         case list() | tuple():
-            return Options(_options(value, where))
+            return OptionParameter(_check_options(value, where))
     if callable(value) and not isinstance(value, Domain):
-        return Made(value)
+        return FunctionParameter(value)
     raise ValueError(
         f"{where}={value!r} is not allowed: it has to be a list of options, a domain such as tune.uniform(0, 1), "
         "a function without arguments, or a dict of these"
     )
 
 
-def _options(values: Sequence[Any], where: str) -> tuple[Any, ...]:
+def _check_options(values: Sequence[Any], where: str) -> tuple[Any, ...]:
     if not values:
         raise ValueError(f"{where} is empty: give at least one option")
     for value in values:
@@ -184,18 +189,18 @@ def _options(values: Sequence[Any], where: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def copied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dicts and lists anew; what else lies in them is shared, for it may be large or not to be copied."""
-    return {key: _copied(value) for key, value in config.items()}
+def copy_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy dicts and lists; share everything else, which may be large or not copyable."""
+    return {key: _copy_value(value) for key, value in config.items()}
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_value(item) for key, item in value.items()}
     return copy.copy(value) if isinstance(value, list) else value
 
 
-def at_path(config: Mapping[str, Any], path: Path) -> Any:
+def get_at_path(config: Mapping[str, Any], path: Path) -> Any:
     value: Any = config
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
@@ -204,7 +209,7 @@ def at_path(config: Mapping[str, Any], path: Path) -> Any:
     return value
 
 
-def put(config: dict[str, Any], path: Path, value: Any) -> None:
+def set_at_path(config: dict[str, Any], path: Path, value: Any) -> None:
     for key in path[:-1]:
         if not isinstance(config.get(key), dict):
             config[key] = {}
@@ -212,27 +217,27 @@ def put(config: dict[str, Any], path: Path, value: Any) -> None:
     config[path[-1]] = value
 
 
-def shown(value: Any) -> str:
-    """A value in a sentence."""
+def format_value(value: Any) -> str:
+    """Format a value for messages."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _index(values: tuple[Any, ...], value: Any) -> int | None:
+def _find_option(values: tuple[Any, ...], value: Any) -> int | None:
     for at, option in enumerate(values):
         if option is value:
             return at
     for at, option in enumerate(values):
-        # True is 1, and is no number here; a tuple that was in the journal has become a list.
-        if isinstance(option, bool) == isinstance(value, bool) and _plain(option) == _plain(value):
+        # True equals 1 but is not a number here; tuples become lists in the journal.
+        if isinstance(option, bool) == isinstance(value, bool) and _tuples_to_lists(option) == _tuples_to_lists(value):
             return at
     return None
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+def _tuples_to_lists(value: Any) -> Any:
+    return [_tuples_to_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_number(value: Any) -> bool:

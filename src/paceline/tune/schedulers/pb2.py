@@ -1,7 +1,7 @@
-"""Population based bandits: as population based training, but a model says where a clone's hyperparameters go.
+"""Population based bandits: population based training, with a model that chooses a clone's hyperparameters.
 
-The model is a Gaussian process of how much a trial's score has changed per interval, given its hyperparameters, when,
-and from where; a clone gets the hyperparameters with the highest upper confidence bound for its next interval.
+The model is a Gaussian process of how much a trial's score changes per interval, given its hyperparameters, the time
+and the starting score; a clone gets the hyperparameters with the highest upper confidence bound for its next interval.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.schedulers.mutations import MISSING, Change, Path, at_path, copied, put
+from paceline.tune.schedulers.mutations import MISSING, ConfigChange, Path, copy_config, get_at_path, set_at_path
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
-from paceline.tune.schedulers.population import Member
-from paceline.tune.space.chance import Chance
+from paceline.tune.schedulers.population import PopulationMember
 from paceline.tune.space.domains import Float
+from paceline.tune.space.keyed_random import KeyedRandom
 
-LEAST_ROWS = 3
-"""With fewer, a clone's hyperparameters are drawn: there is nothing to learn from."""
+MIN_ROWS = 3
+"""With fewer, a clone's hyperparameters are drawn at random: there is nothing to learn from."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class ParameterBound:
     path: Path
     lower: float
     upper: float
     is_whole: bool
 
-    def share(self, config: Mapping[str, Any]) -> float:
-        """Where the parameter of a configuration lies between its bounds, from 0 to 1."""
-        value = at_path(config, self.path)
+    def to_share(self, config: Mapping[str, Any]) -> float:
+        """Return the position of a configuration's parameter between its bounds, from 0 to 1."""
+        value = get_at_path(config, self.path)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return 0.5
         return min(max((value - self.lower) / (self.upper - self.lower), 0.0), 1.0)
 
-    def at(self, share: float, before: Any) -> float:
+    def from_share(self, share: float, before: Any) -> float:
         value = min(max(self.lower + share * (self.upper - self.lower), self.lower), self.upper)
         whole = self.is_whole and (before is MISSING or isinstance(before, int))
         return round(value) if whole else float(value)
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of a trial in one interval."""
+class IntervalObservation:
+    """What happened to a trial in one interval."""
 
     shares: tuple[float, ...]
-    """Its hyperparameters between their bounds."""
-    began: float
-    """Its score at the beginning, larger is better."""
+    """Its hyperparameters, as positions between their bounds."""
+    start_score: float
+    """Its score at the start; larger is better."""
     time: float
-    """At the end."""
+    """At the end of the interval."""
     gain: float
-    """How much the score had changed, per interval."""
+    """Change of the score per interval."""
 
 
 class PB2(PopulationBasedTraining):
-    """Every `perturbation_interval`, a trial among the worst goes on from one of the best, where a model points.
+    """Every `perturbation_interval`, a trial among the worst continues from one of the best, as a model suggests.
 
         scheduler = PB2(
             time_attr="training_iteration",
@@ -64,8 +64,8 @@ class PB2(PopulationBasedTraining):
             hyperparam_bounds={"lr": [1e-4, 1e-1], "optim": {"momentum": [0.0, 0.99]}},
         )
 
-    `hyperparam_bounds` has the lowest and the highest value of each hyperparameter; one whose bounds are whole numbers,
-    and which is one in the configuration, stays one. All else is as for `PopulationBasedTraining`.
+    `hyperparam_bounds` holds the lowest and highest value of each hyperparameter; an integer in the configuration with
+    integer bounds stays an integer. Everything else is as in `PopulationBasedTraining`.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class PB2(PopulationBasedTraining):
                 f"hyperparam_bounds={hyperparam_bounds!r}: there is nothing to choose\n\n"
                 "hint: give the lowest and the highest value of each hyperparameter, as {'lr': [1e-4, 1e-1]}"
             )
-        self._bounds = tuple(_bounds(hyperparam_bounds, ()))
+        self._bounds = tuple(_parse_bounds(hyperparam_bounds, ()))
         super().__init__(
             time_attr,
             metric,
             mode,
             perturbation_interval,
-            hyperparam_mutations=_nested({bound.path: Float(bound.lower, bound.upper) for bound in self._bounds}),
+            hyperparam_mutations=_nest_values({bound.path: Float(bound.lower, bound.upper) for bound in self._bounds}),
             quantile_fraction=quantile_fraction,
             custom_explore_fn=custom_explore_fn,
             log_config=log_config,
@@ -102,109 +102,113 @@ class PB2(PopulationBasedTraining):
             synch=synch,
             seed=seed,
         )
-        self._rows: list[Row] = []
-        self._began: dict[str, tuple[float, float]] = {}
-        """Of each trial, time and score at the beginning of its interval."""
-        self._asked_for: dict[str, tuple[float, ...]] = {}
-        """What was last chosen for each clone, between the bounds."""
+        self._rows: list[IntervalObservation] = []
+        self._interval_starts: dict[str, tuple[float, float]] = {}
+        """For each trial, time and score at the start of its interval."""
+        self._chosen_shares: dict[str, tuple[float, ...]] = {}
+        """The last choice for each clone, as positions between the bounds."""
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         drawn = super().completed(trial_id, config)
-        after = copied(drawn)
+        after = copy_config(drawn)
         for bound in self._bounds:
-            if at_path(config, bound.path) is MISSING and bound.is_whole:
-                put(after, bound.path, round(at_path(drawn, bound.path)))
+            if get_at_path(config, bound.path) is MISSING and bound.is_whole:
+                set_at_path(after, bound.path, round(get_at_path(drawn, bound.path)))
         return after
 
-    def _learn(self, member: Member, score: float) -> None:
+    def _observe_score(self, member: PopulationMember, score: float) -> None:
         if math.isfinite(score):
-            self._began.setdefault(member.trial_id, (member.time, self._signed(score)))
+            self._interval_starts.setdefault(member.trial_id, (member.time, self._to_signed_score(score)))
 
-    def _rank(self, member: Member, score: float) -> None:
-        began = self._began.get(member.trial_id)
+    def _rank_member(self, member: PopulationMember, score: float) -> None:
+        began = self._interval_starts.get(member.trial_id)
         if began is not None and math.isfinite(score) and member.time > began[0]:
             num_intervals = (member.time - began[0]) / self.perturbation_interval
-            gain = (self._signed(score) - began[1]) / num_intervals
-            self._rows.append(Row(self._shares(member.trial.config), began[1], member.time, gain))
+            gain = (self._to_signed_score(score) - began[1]) / num_intervals
+            self._rows.append(IntervalObservation(self._shares(member.trial.config), began[1], member.time, gain))
         if math.isfinite(score):
-            self._began[member.trial_id] = (member.time, self._signed(score))
-        super()._rank(member, score)
+            self._interval_starts[member.trial_id] = (member.time, self._to_signed_score(score))
+        super()._rank_member(member, score)
 
-    def _explored(self, member: Member, donor: Member, chance: Chance) -> tuple[dict[str, Any], list[Change]]:
-        # Its next interval begins with its first report as a clone, from where that stands.
-        self._began.pop(member.trial_id, None)
-        shares = self._chosen(member, donor, chance)
-        self._asked_for[member.trial_id] = tuple(shares)
-        config = copied(donor.trial.config)
+    def _explore(
+        self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
+    ) -> tuple[dict[str, Any], list[ConfigChange]]:
+        # Its next interval starts with its first report as a clone, at the score it has then.
+        self._interval_starts.pop(member.trial_id, None)
+        shares = self._choose_shares(member, donor, chance)
+        self._chosen_shares[member.trial_id] = tuple(shares)
+        config = copy_config(donor.trial.config)
         changes = []
         for bound, share in zip(self._bounds, shares, strict=True):
-            before = at_path(config, bound.path)
-            after = bound.at(share, before)
-            put(config, bound.path, after)
-            changes.append(Change(bound.path, before, after))
+            before = get_at_path(config, bound.path)
+            after = bound.from_share(share, before)
+            set_at_path(config, bound.path, after)
+            changes.append(ConfigChange(bound.path, before, after))
         return config, changes
 
-    def _chosen(self, member: Member, donor: Member, chance: Chance) -> list[float]:
-        if len(self._rows) < LEAST_ROWS:
-            return [chance.unit() for _ in self._bounds]
+    def _choose_shares(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> list[float]:
+        if len(self._rows) < MIN_ROWS:
+            return [chance.draw_unit() for _ in self._bounds]
         import numpy as np
 
-        from paceline.tune.schedulers.gaussian import MOST_ROWS, Process, chosen_by_bound
+        from paceline.tune.schedulers.gaussian_process import MAX_ROWS, GaussianProcess, maximize_upper_bound
 
-        rows = self._rows[-MOST_ROWS:]
-        scores = [row.began for row in rows]
+        rows = self._rows[-MAX_ROWS:]
+        scores = [row.start_score for row in rows]
         least, spread = min(scores), (max(scores) - min(scores)) or 1.0
         times = np.array([row.time for row in rows]) / self.perturbation_interval
-        seen = np.array([[*row.shares, (row.began - least) / spread] for row in rows])
-        process = Process.fitted(seen, times, np.array([row.gain for row in rows]))
-        standing = donor.standing if donor.standing is not None and math.isfinite(donor.standing) else least
+        seen = np.array([[*row.shares, (row.start_score - least) / spread] for row in rows])
+        process = GaussianProcess.fit(seen, times, np.array([row.gain for row in rows]))
+        standing = (
+            donor.interval_score if donor.interval_score is not None and math.isfinite(donor.interval_score) else least
+        )
         pending = [
-            [*self._next_shares(one), (one.standing - least) / spread]
-            for one in self._population.live()
-            if one is not member and one.standing is not None and math.isfinite(one.standing)
-        ][:MOST_ROWS]
-        found = chosen_by_bound(
+            [*self._next_shares(one), (one.interval_score - least) / spread]
+            for one in self._population.live_members()
+            if one is not member and one.interval_score is not None and math.isfinite(one.interval_score)
+        ][:MAX_ROWS]
+        found = maximize_upper_bound(
             process,
             time=donor.time / self.perturbation_interval + 1,
             given=np.array([(standing - least) / spread]),
             pending=np.array(pending).reshape(len(pending), len(self._bounds) + 1),
-            generator=np.random.default_rng(chance.below(1 << 63)),
+            generator=np.random.default_rng(chance.draw_below(1 << 63)),
         )
         return [float(share) for share in found]
 
     def _shares(self, config: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(bound.share(config) for bound in self._bounds)
+        return tuple(bound.to_share(config) for bound in self._bounds)
 
-    def _next_shares(self, member: Member) -> tuple[float, ...]:
-        """Of the interval that is under way, or about to begin."""
-        return self._asked_for[member.trial_id] if member.is_moving else self._shares(member.trial.config)
+    def _next_shares(self, member: PopulationMember) -> tuple[float, ...]:
+        """Positions for the current interval, or for the next one if the trial is about to be cloned."""
+        return self._chosen_shares[member.trial_id] if member.is_being_cloned else self._shares(member.trial.config)
 
-    def _signed(self, score: float) -> float:
-        return score if self._mode == "max" else -score
+    def _to_signed_score(self, score: float) -> float:
+        return score if self._required_mode == "max" else -score
 
 
-def _bounds(spec: Mapping[str, Any], above: Path) -> Iterator[Bound]:
+def _parse_bounds(spec: Mapping[str, Any], above: Path) -> Iterator[ParameterBound]:
     for key, value in spec.items():
         where = f"hyperparam_bounds[{'/'.join((*above, str(key)))!r}]={value!r}"
         if not isinstance(key, str):
             raise ValueError(f"hyperparam_bounds has the key {key!r}: the keys of a configuration are texts")
         if isinstance(value, Mapping):
-            yield from _bounds(value, (*above, key))
+            yield from _parse_bounds(value, (*above, key))
             continue
         if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_bound, value)):
             raise ValueError(f"{where} is not a list of the lowest and the highest value, two finite numbers")
         if not value[0] < value[1]:
             raise ValueError(f"{where}: the lowest value has to be below the highest")
         lower, upper = value
-        yield Bound((*above, key), lower, upper, is_whole=isinstance(lower, int) and isinstance(upper, int))
+        yield ParameterBound((*above, key), lower, upper, is_whole=isinstance(lower, int) and isinstance(upper, int))
 
 
 def _is_bound(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _nested(values: Mapping[Path, Any]) -> dict[str, Any]:
+def _nest_values(values: Mapping[Path, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     for path, value in values.items():
-        put(spec, path, value)
+        set_at_path(spec, path, value)
     return spec

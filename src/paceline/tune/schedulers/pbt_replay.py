@@ -1,4 +1,4 @@
-"""What a population came to, once more for one trial: its configurations, each from the iteration it was used."""
+"""Replays the schedule of configurations that population based training found, for one trial."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.tune.schedulers.mutations import shown
+from paceline.tune.schedulers.mutations import format_value
 from paceline.tune.schedulers.scheduler import Action, Exploit, TrialScheduler
 from paceline.tune.trial import Trial
 
 
 class PopulationBasedTrainingReplay(TrialScheduler):
-    """Trains one trial with the schedule of configurations that another search has found.
+    """Trains one trial with the schedule of configurations that another search found.
 
         replay = PopulationBasedTrainingReplay(pbt.policy_of(results.get_best_result().trial_id))
 
-    `policy` is what `PopulationBasedTraining.policy_of` gives: pairs of an iteration and the configuration from there
-    on, the first of them at 0; or a JSON file with a list of these. A change is made at the first report with a
-    checkpoint at or after its iteration: the trial goes on from that checkpoint, so nothing is trained twice.
+    `policy` is the result of `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from
+    there on, the first at 0; or a JSON file with a list of these. A change takes effect at the first report with a
+    checkpoint at or after its iteration: the trial continues from that checkpoint, so nothing is trained twice.
     """
 
     waits_for_checkpoints = True
@@ -56,7 +56,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             return ()
         self._num_used += len(due)
         at, config = due[-1]
-        changed = [f"{key} {shown(value)}" for key, value in config.items() if trial.config.get(key) != value]
+        changed = [f"{key} {format_value(value)}" for key, value in config.items() if trial.config.get(key) != value]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)
 

@@ -1,8 +1,8 @@
-"""What a scheduler is told, and what it may decide.
+"""The interface of schedulers: which events they get and what they may decide.
 
-A scheduler is a plain object without effects: it has no clock, no files and no randomness but its own seeded one. Told
-the same in the same order it decides the same, which is how its knowledge is rebuilt when a search is continued: it is
-told everything once more, and what it answers then is not acted upon, since what was decided is in the journal.
+A scheduler is a plain object without effects: no clock, no files, and no randomness except its own seeded generator.
+The same calls in the same order give the same decisions. That is how its state is rebuilt when a search is resumed: all
+events are replayed, and its answers are ignored because the journal already has the decisions.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.tune.made import Made
+from paceline.tune.init_args import RecordsInitArgs
 from paceline.tune.trial import Trial
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End a trial for good."""
+    """End a trial permanently."""
 
     trial_id: str
     why: str
@@ -25,7 +25,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Pause:
-    """Stop a trial at its report, so that others have its room; it waits for `Resume`."""
+    """Stop a trial at its report to free its resources; it waits for `Resume`."""
 
     trial_id: str
     why: str
@@ -33,14 +33,14 @@ class Pause:
 
 @dataclass(frozen=True)
 class Resume:
-    """Let a paused trial go on from its last checkpoint, when there is room."""
+    """Resume a paused trial from its last checkpoint, when there is capacity."""
 
     trial_id: str
 
 
 @dataclass(frozen=True)
 class Exploit:
-    """Let a trial go on with another configuration, from the last committed checkpoint of a donor."""
+    """Continue a trial with another configuration, from the last committed checkpoint of a donor."""
 
     trial_id: str
     donor_id: str
@@ -51,11 +51,11 @@ class Exploit:
 Action = Stop | Pause | Resume | Exploit
 
 
-class TrialScheduler(Made):
-    """Base of schedulers, which itself lets every trial run to its end.
+class TrialScheduler(RecordsInitArgs):
+    """Base of schedulers; on its own, it lets every trial run to its end.
 
-    Each method returns what is to be done, about any trial; nothing means that all go on. `on_trial_result` may also
-    return `CONTINUE`, `PAUSE` or `STOP` about the trial itself.
+    Each method returns actions, about any trial; an empty result means that all continue. `on_trial_result` may also
+    return `CONTINUE`, `PAUSE` or `STOP` for the trial itself.
     """
 
     CONTINUE: ClassVar[str] = "CONTINUE"
@@ -63,14 +63,14 @@ class TrialScheduler(Made):
     STOP: ClassVar[str] = "STOP"
 
     decides: ClassVar[bool] = True
-    """Trials wait in each report for what is decided about it. False: they never do."""
+    """If True, trials wait in each report for the decision on it."""
     waits_for_checkpoints: ClassVar[bool] = False
-    """A report that brings a checkpoint is told once that is committed."""
+    """If True, a report with a checkpoint is delivered once the checkpoint is committed."""
     metric: str | None = None
     mode: str | None = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take what `TuneConfig` says about the metric; False where the scheduler was given another one itself."""
+        """Take the metric from `TuneConfig`; return False if the scheduler was given its own."""
         if self.metric is not None and metric is not None and metric != self.metric:
             return False
         if self.mode is not None and mode is not None and mode != self.mode:
@@ -80,39 +80,39 @@ class TrialScheduler(Made):
         return True
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a new trial is made with, of what was suggested: for a scheduler that has hyperparameters of its own."""
+        """Complete a suggested configuration for a new trial: for schedulers that have hyperparameters of their own."""
         return config
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
-        """A trial was made; it has not begun."""
+        """A trial was created; it has not started."""
         return ()
 
     def on_trial_begin(self, trial: Trial) -> None:
-        """A trial has been given room: it begins, or goes on after a pause, an interruption or as a clone."""
+        """A trial got capacity: it starts, or resumes after a pause or an interruption or as a clone."""
 
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> str | Sequence[Action]:
-        """A trial has made its next report, with the metric in it. Each report is told once."""
+        """A trial made a report that contains the metric. Called once per report."""
         return ()
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        """A trial has returned, or was stopped by a stopper."""
+        """A trial returned or was ended by a stopper."""
         return ()
 
     def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        """A trial has failed for good."""
+        """A trial failed permanently."""
         return ()
 
     def on_no_more_trials(self) -> Sequence[Action]:
-        """The searcher has no further trial to add: whoever waits for more waits in vain."""
+        """The searcher has no further trials: nothing should wait for more."""
         return ()
 
     def on_idle(self) -> Sequence[Action]:
-        """Nothing runs, nothing waits for room, and the searcher has nothing to add before a trial is over.
+        """Nothing runs, nothing waits for capacity, and the searcher adds nothing until a trial ends.
 
-        Only paused trials are left then. Whoever keeps them has to let one go on, or end it.
+        Only paused trials are left. The scheduler must resume or stop one of them.
         """
         return ()
 
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
-        """Which of the trials that wait for room is tried next; None: none of them yet."""
+        """Choose which waiting trial to start next; None: none of them yet."""
         return waiting[0] if waiting else None

@@ -1,8 +1,8 @@
-"""What suggests configurations: grid and random search, Optuna, and a base for others."""
+"""Searchers, which suggest configurations: grid and random search, Optuna, and a base for others."""
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.tune.search.basic import BasicVariantGenerator
@@ -19,7 +19,7 @@ __all__ = [
     "grid_search",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.tune.search.basic": ("BasicVariantGenerator",),

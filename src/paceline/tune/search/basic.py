@@ -1,4 +1,4 @@
-"""Grid and random search: what a search does where no other searcher is given."""
+"""Grid and random search: the default searcher."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from paceline.tune.space.space import Space
 class BasicVariantGenerator(Searcher):
     """Every combination of `grid_search`, with random values, `num_samples` times over.
 
-    `points_to_evaluate` come first: configurations, or parts of them, each in place of one of the `num_samples`; what a
-    point leaves open is drawn, and of the grid all combinations that it leaves open are tried. `max_concurrent` trials
-    at most run at a time, 0 for as many as there is room for. With `constant_grid_search` the random values are the
-    same for all combinations of the grid. `random_state` is a seed, or a generator of numpy that one is drawn from.
+    `points_to_evaluate` come first: full or partial configurations, each in place of one of the `num_samples`. Values
+    that a point leaves open are drawn, and all grid combinations that it leaves open are tried. At most
+    `max_concurrent` trials run at a time; 0 means as many as the resources allow. With `constant_grid_search`, the
+    random values are the same for all combinations of the grid. `random_state` is a seed, or a numpy generator to draw
+    one from.
 
-    What the number-th trial gets depends on the space and the seed only, not on results.
+    The configuration of a trial depends only on the space, the seed and the trial's number, not on results.
     """
 
     needs_metric = False
@@ -32,12 +33,12 @@ class BasicVariantGenerator(Searcher):
         random_state: Any = None,
     ) -> None:
         super().__init__()
-        self.points_to_evaluate = _checked_points(points_to_evaluate)
-        self.max_concurrent = _checked_limit(max_concurrent)
+        self.points_to_evaluate = _check_points(points_to_evaluate)
+        self.max_concurrent = _check_limit(max_concurrent)
         if not isinstance(constant_grid_search, bool):
             raise ValueError(f"constant_grid_search={constant_grid_search!r} is not True or False")
         self.constant_grid_search = constant_grid_search
-        self.random_state = seed_of(random_state)
+        self.random_state = to_seed(random_state)
         self._space: Space | None = None
         self._points: tuple[Point, ...] = ()
         self._ends: tuple[int, ...] = ()
@@ -48,16 +49,16 @@ class BasicVariantGenerator(Searcher):
 
     @property
     def seed(self) -> int:
-        """What all randomness comes from."""
+        """The seed of all randomness."""
         return self._seed
 
     @property
     def total_samples(self) -> int | None:
-        """How many trials there will be; None: no end."""
+        """How many trials there will be; None: unlimited."""
         if self._num_samples == -1:
             return None
         rest = self._num_samples - len(self._points)
-        return (self._ends[-1] if self._ends else 0) + rest * self._bound_space.num_grid
+        return (self._ends[-1] if self._ends else 0) + rest * self._require_space.num_grid
 
     def set_search_properties(
         self,
@@ -76,10 +77,12 @@ class BasicVariantGenerator(Searcher):
                 f"samples\n\nhint: use num_samples={num_points} or more, or fewer points"
             )
         space = config if isinstance(config, Space) else Space(config)
-        points = [space.point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)]
+        points = [
+            space.parse_point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)
+        ]
         ends: list[int] = []
         for point in points:
-            ends.append((ends[-1] if ends else 0) + space.num_grid_of(point))
+            ends.append((ends[-1] if ends else 0) + space.num_grid_at(point))
         self.metric, self.mode = metric, mode
         self._space, self._points, self._ends = space, tuple(points), tuple(ends)
         self._num_samples = num_samples
@@ -87,7 +90,7 @@ class BasicVariantGenerator(Searcher):
         return True
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        self.max_concurrent = _checked_limit(max_concurrent)
+        self.max_concurrent = _check_limit(max_concurrent)
         return True
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
@@ -97,47 +100,47 @@ class BasicVariantGenerator(Searcher):
         if self.max_concurrent and len(self._live) >= self.max_concurrent:
             return None
         config = self.configuration(self._num_suggested)
-        self._count(trial_id)
+        self._count_samples(trial_id)
         return config
 
     def configuration(self, number: int) -> dict[str, Any]:
-        """Of the number-th trial, from 0."""
-        space = self._bound_space
+        """Return the configuration of a trial by its number, from 0."""
+        space = self._require_space
         begin = 0
         for sample, (point, end) in enumerate(zip(self._points, self._ends, strict=True)):
             if number < end:
-                return space.drawn(number - begin, self._name(number, sample), self._seed, point)
+                return space.draw_combination(number - begin, self._sample_name(number, sample), self._seed, point)
             begin = end
         sample, grid = divmod(number - begin, space.num_grid)
-        return space.drawn(grid, self._name(number, len(self._points) + sample), self._seed)
+        return space.draw_combination(grid, self._sample_name(number, len(self._points) + sample), self._seed)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         self._live.discard(trial_id)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        self._count(trial_id)
+        self._count_samples(trial_id)
 
-    def _count(self, trial_id: str) -> None:
+    def _count_samples(self, trial_id: str) -> None:
         self._num_suggested += 1
         self._live.add(trial_id)
 
-    def _name(self, number: int, sample: int) -> tuple[int | str, ...]:
+    def _sample_name(self, number: int, sample: int) -> tuple[int | str, ...]:
         return ("sample", sample) if self.constant_grid_search else ("trial", number)
 
     @property
-    def _bound_space(self) -> Space:
+    def _require_space(self) -> Space:
         if self._space is None:
             raise ValueError(f"{type(self).__name__} was asked before set_search_properties gave it a search space")
         return self._space
 
 
-def seed_of(random_state: Any) -> int | None:
-    """A seed as it was given, or drawn from a generator of numpy; None where there is none."""
+def to_seed(random_state: Any) -> int | None:
+    """Return the given seed, or draw one from a numpy generator; None if there is none."""
     if random_state is None:
         return None
     if isinstance(random_state, int) and not isinstance(random_state, bool):
         return random_state
-    for method in ("integers", "randint"):  # A Generator, a RandomState.
+    for method in ("integers", "randint"):  # Generator and RandomState.
         if hasattr(random_state, method):
             return int(getattr(random_state, method)(1 << 31))
     raise ValueError(
@@ -146,7 +149,7 @@ def seed_of(random_state: Any) -> int | None:
     )
 
 
-def _checked_points(points: Any) -> list[Mapping[str, Any]]:
+def _check_points(points: Any) -> list[Mapping[str, Any]]:
     if points is None:
         return []
     if not isinstance(points, Sequence) or isinstance(points, str):
@@ -157,7 +160,7 @@ def _checked_points(points: Any) -> list[Mapping[str, Any]]:
     return [dict(point) for point in points]
 
 
-def _checked_limit(max_concurrent: Any) -> int:
+def _check_limit(max_concurrent: Any) -> int:
     if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
         raise ValueError(f"max_concurrent={max_concurrent!r} is not a whole number of trials, or 0 for no limit")
     return max_concurrent

@@ -1,4 +1,4 @@
-"""The built-in search under the name that it has in Ray Tune."""
+"""The built-in searcher under its Ray Tune import path."""
 
 from paceline.tune.search.basic import BasicVariantGenerator
 

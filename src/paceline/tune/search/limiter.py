@@ -1,4 +1,4 @@
-"""A searcher that is asked for a few trials at a time only, so that it learns before it suggests more."""
+"""Limits how many trials a searcher has running, so that it learns before it suggests more."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from paceline.tune.search.searcher import Searcher, checked_searcher
+from paceline.tune.search.searcher import Searcher, check_searcher
 
 
 class ConcurrencyLimiter(Searcher):
     """At most `max_concurrent` trials of `searcher` run at a time.
 
-    With `batch`, trials are suggested in groups of that many: the searcher is told how the trials of a group ended once
-    all of them have, in the order in which they did, and only then is it asked for the next group.
+    With `batch`, trials are suggested in groups of that size: the searcher gets the results of a group once all of its
+    trials have ended, in the order they ended, and only then suggests the next group.
     """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
-        self.searcher = checked_searcher(searcher)
+        self.searcher = check_searcher(searcher)
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
             raise ValueError(f"max_concurrent={max_concurrent!r} is not a whole number of 1 or more")
         if not isinstance(batch, bool):
@@ -28,13 +28,13 @@ class ConcurrencyLimiter(Searcher):
         self.needs_metric = searcher.needs_metric
         self.counts_samples = searcher.counts_samples
         self._live: set[str] = set()
-        self._untold: list[Callable[[], None]] = []
-        # A searcher that keeps a limit itself goes by this one from now on.
+        self._unreported: list[Callable[[], None]] = []
+        # A searcher with its own limit uses this one from now on.
         searcher.set_max_concurrency(max_concurrent)
 
     @property
     def total_samples(self) -> int | None:
-        """How many trials there will be; None: nobody knows."""
+        """How many trials there will be; None: unknown."""
         return getattr(self.searcher, "total_samples", None)
 
     def set_search_properties(
@@ -45,10 +45,10 @@ class ConcurrencyLimiter(Searcher):
         return taken
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        return True  # Its own limit, which the user has set, stays.
+        return True  # The limit that the user set on it stays.
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
-        if len(self._live) + len(self._untold) >= self.max_concurrent:
+        if len(self._live) + len(self._unreported) >= self.max_concurrent:
             return None
         suggested = self.searcher.suggest(trial_id)
         if suggested is not None and suggested != self.FINISHED:
@@ -59,21 +59,21 @@ class ConcurrencyLimiter(Searcher):
         self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        self._over(trial_id, partial(self.searcher.on_trial_complete, trial_id, result, error))
+        self._end_trial(trial_id, partial(self.searcher.on_trial_complete, trial_id, result, error))
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
-        self._over(trial_id, partial(self.searcher.on_trial_stopped, trial_id, result))
+        self._end_trial(trial_id, partial(self.searcher.on_trial_stopped, trial_id, result))
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         self.searcher.rebuild(trial_id, config)
         self._live.add(trial_id)
 
-    def _over(self, trial_id: str, tell: Callable[[], None]) -> None:
+    def _end_trial(self, trial_id: str, tell: Callable[[], None]) -> None:
         self._live.discard(trial_id)
-        self._untold.append(tell)
+        self._unreported.append(tell)
         if self.batch and self._live:
             return
-        # A group may be smaller than asked for: the searcher may have had no more. It is over all the same.
-        untold, self._untold = self._untold, []
+        # The searcher may have had fewer trials than a full group; the group is complete all the same.
+        untold, self._unreported = self._unreported, []
         for one in untold:
             one()

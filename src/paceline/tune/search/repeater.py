@@ -1,4 +1,4 @@
-"""A searcher whose every suggestion is tried several times, so that it learns from averages."""
+"""Runs every suggestion of a searcher several times, so that it learns from averages."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core.plain import looked_up
-from paceline.tune.search.searcher import Searcher, checked_searcher
+from paceline._core.plain_values import get_metric
+from paceline.tune.search.searcher import Searcher, check_searcher
 
 TRIAL_INDEX = "__trial_index__"
-"""The key in a configuration that has the index of the repetition, from 0: good for a seed."""
+"""The configuration key with the index of the repetition, from 0: useful as a seed."""
 
 
 @dataclass
-class _Group:
+class _RepetitionGroup:
     """The repetitions of one suggestion."""
 
     first: str
-    """The trial that the searcher knows of."""
+    """The only trial of the group that the searcher knows."""
     config: Mapping[str, Any]
     trials: list[str] = field(default_factory=list)
     results: dict[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
 
 class Repeater(Searcher):
-    """Each suggestion of `searcher` is tried `repeat` times.
+    """Runs each suggestion of `searcher` `repeat` times.
 
-    `num_samples` counts all trials; what is left over when it is divided by `repeat` is not run. The searcher sees one
-    trial for each suggestion, with the average of the metric over the repetitions that had one; if none had, it failed.
-    With `set_index` the configuration has the index of the repetition, as `config["__trial_index__"]`.
+    `num_samples` counts all trials; a remainder that does not fill `repeat` is not run. The searcher sees one trial per
+    suggestion, with the metric averaged over the repetitions that reported it; if none did, the trial has failed. With
+    `set_index`, the configuration has the index of the repetition, as `config["__trial_index__"]`.
     """
 
     counts_samples = True
 
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
-        self.searcher = checked_searcher(searcher)
+        self.searcher = check_searcher(searcher)
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
             raise ValueError(f"repeat={repeat!r} is not a whole number of 1 or more")
         if not isinstance(set_index, bool):
@@ -45,9 +45,9 @@ class Repeater(Searcher):
         self.set_index = set_index
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
-        self._newest: _Group | None = None
+        self._newest: _RepetitionGroup | None = None
         self._num_left: int | None = None
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _RepetitionGroup] = {}
 
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
@@ -66,7 +66,7 @@ class Repeater(Searcher):
         return taken
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        return False  # The searcher sees suggestions, and one of them is several trials.
+        return False  # The searcher counts suggestions, and each one is several trials.
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
         group = self._open_group()
@@ -76,8 +76,8 @@ class Repeater(Searcher):
             suggested = self.searcher.suggest(trial_id)
             if suggested is None or isinstance(suggested, str):
                 return suggested
-            group = self._begun(trial_id, suggested)
-        return self._joined(group, trial_id)
+            group = self._begin_group(trial_id, suggested)
+        return self._join_group(group, trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         group = self._groups.pop(trial_id, None)
@@ -86,7 +86,7 @@ class Repeater(Searcher):
         group.results[trial_id] = None if error else result
         if len(group.results) < self.repeat:
             return
-        average = self._average(group)
+        average = self._average_results(group)
         self.searcher.on_trial_complete(group.first, average, error=average is None)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
@@ -94,34 +94,34 @@ class Repeater(Searcher):
         if group is None:
             suggested = {key: value for key, value in config.items() if key != TRIAL_INDEX or not self.set_index}
             self.searcher.rebuild(trial_id, suggested)
-            group = self._begun(trial_id, suggested)
-        self._joined(group, trial_id)
+            group = self._begin_group(trial_id, suggested)
+        self._join_group(group, trial_id)
 
-    def _open_group(self) -> _Group | None:
+    def _open_group(self) -> _RepetitionGroup | None:
         group = self._newest
         return group if group is not None and len(group.trials) < self.repeat else None
 
-    def _begun(self, trial_id: str, suggested: Mapping[str, Any]) -> _Group:
+    def _begin_group(self, trial_id: str, suggested: Mapping[str, Any]) -> _RepetitionGroup:
         if self._num_left is not None:
             self._num_left -= 1
-        self._newest = _Group(trial_id, suggested)
+        self._newest = _RepetitionGroup(trial_id, suggested)
         return self._newest
 
-    def _joined(self, group: _Group, trial_id: str) -> dict[str, Any]:
+    def _join_group(self, group: _RepetitionGroup, trial_id: str) -> dict[str, Any]:
         index = len(group.trials)
         group.trials.append(trial_id)
         self._groups[trial_id] = group
         return {**group.config, TRIAL_INDEX: index} if self.set_index else {**group.config}
 
-    def _average(self, group: _Group) -> dict[str, Any] | None:
-        """The results as one, with the average of each metric; None where a metric has none."""
+    def _average_results(self, group: _RepetitionGroup) -> dict[str, Any] | None:
+        """Combine the results into one with the average of each metric; None if a metric has no values."""
         results = [result for trial in group.trials if (result := group.results[trial]) is not None]
         metrics = [self.metric] if isinstance(self.metric, str) else self.metric or []
         if not results:
             return None
         average = dict(results[-1])
         for metric in metrics:
-            values = [value for result in results if _is_number(value := looked_up(dict(result), metric))]
+            values = [value for result in results if _is_number(value := get_metric(dict(result), metric))]
             if not values:
                 return None
             average[metric] = sum(values) / len(values)

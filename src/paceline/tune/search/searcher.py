@@ -1,4 +1,4 @@
-"""What a searcher is asked, and what it is told."""
+"""The interface of searchers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from paceline.tune.made import Made
+from paceline.tune.init_args import RecordsInitArgs
 
 log = logging.getLogger("paceline")
 
 
-class Searcher(Made):
+class Searcher(RecordsInitArgs):
     """Base of searchers: subclass it and implement `suggest`.
 
-    It runs in the driver, and is asked for one trial at a time. Randomness comes from a seed of its own: when a search
-    is continued its knowledge is rebuilt by `rebuild` and the `on_trial_...` methods, in the order of the first time.
+    It runs in the driver and suggests one trial at a time. It must take its randomness from its own seed: when a search
+    is resumed, its state is rebuilt by `rebuild` and the `on_trial_...` methods, called in the original order.
     """
 
     FINISHED: ClassVar[str] = "FINISHED"
 
     needs_metric: bool = True
-    """It learns from results: there has to be a metric."""
+    """It learns from results, so a metric is required."""
     counts_samples: bool = False
-    """It ends by itself after `num_samples` of them, however many trials that are. Else the search ends it."""
+    """It ends by itself after `num_samples` samples, however many trials these are. Otherwise the search ends it."""
 
     def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
         self.metric = metric
@@ -32,32 +32,32 @@ class Searcher(Made):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric and the space of the `Tuner`; False where the searcher was given its own already.
+        """Take the metric and the space of the `Tuner`; return False if the searcher already has its own.
 
         `spec` has `num_samples` and `seed`.
         """
         return False
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Take the limit of a `ConcurrencyLimiter`; False where the searcher keeps none of its own."""
+        """Take the limit of a `ConcurrencyLimiter`; return False if the searcher has no limit of its own."""
         return False
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
-        """The configuration of the next trial; None: not now, ask again after a result; FINISHED: never again."""
+        """Return the configuration of the next trial; None: ask again after a result; FINISHED: no more trials."""
         raise NotImplementedError
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        """A trial has made a report with the metric in it."""
+        """A trial made a report that contains the metric."""
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """A trial is over, with its last result; `error` where it failed."""
+        """A trial ended, with its last result; `error` if it failed."""
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
-        """A scheduler has ended a trial early; told in place of `on_trial_complete`, which it is unless overridden."""
+        """A scheduler stopped a trial early. Called instead of `on_trial_complete`, which it calls by default."""
         self.on_trial_complete(trial_id, result)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        """A trial was suggested with this configuration by an earlier driver."""
+        """Restore a trial that was suggested with this configuration under an earlier driver."""
         again = self.suggest(trial_id)
         if again != config:
             log.warning(
@@ -68,8 +68,8 @@ class Searcher(Made):
             )
 
 
-def checked_searcher(searcher: Any) -> Searcher:
-    """What is to be a searcher inside another one."""
+def check_searcher(searcher: Any) -> Searcher:
+    """Check a searcher that another one wraps."""
     if not isinstance(searcher, Searcher):
         raise ValueError(f"searcher={searcher!r} is not a Searcher")
     return searcher

@@ -1,7 +1,7 @@
-"""Search spaces: the functions they are written with, their domains, and `Space`, which draws configurations."""
+"""Search spaces: the functions to write them, their domains, and `Space`, which draws configurations."""
 
-from paceline.tune.space.chance import Chance
 from paceline.tune.space.domains import Categorical, Domain, Float, Function, Grid, Integer, Normal
+from paceline.tune.space.keyed_random import KeyedRandom
 from paceline.tune.space.primitives import (
     choice,
     grid_search,
@@ -18,11 +18,11 @@ from paceline.tune.space.primitives import (
     uniform,
 )
 from paceline.tune.space.space import Space
-from paceline.tune.space.tree import Option, Path, Place
+from paceline.tune.space.tree import Option, Path, SpaceParameter
 
 __all__ = [
     "Categorical",
-    "Chance",
+    "KeyedRandom",
     "Domain",
     "Float",
     "Function",
@@ -31,7 +31,7 @@ __all__ = [
     "Normal",
     "Option",
     "Path",
-    "Place",
+    "SpaceParameter",
     "Space",
     "choice",
     "grid_search",

@@ -1,7 +1,7 @@
-"""What a parameter may be: intervals of numbers, options, and functions of the other parameters.
+"""The possible values of a parameter: intervals of numbers, options, and functions of other parameters.
 
-A domain is a frozen value that searchers and schedulers look at: its kind, bounds, step and options. What is picked
-in it is a number, or the index of an option.
+A domain is a frozen value that searchers and schedulers inspect: its kind, bounds, step and options. A pick from it is
+a number or the index of an option.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any, ClassVar
 
-from paceline.tune.space.chance import Chance
+from paceline.tune.space.keyed_random import KeyedRandom
 
 
 class Domain:
@@ -27,32 +27,32 @@ class Domain:
 
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
-        """The function of `paceline.tune` that makes this domain, and its arguments."""
+        """The function of `paceline.tune` that creates this domain, and its arguments."""
         raise NotImplementedError
 
-    def pick(self, chance: Chance) -> Any:
-        """A random number of the domain, or the index of a random option."""
+    def pick(self, chance: KeyedRandom) -> Any:
+        """Draw a random number of the domain, or the index of a random option."""
         raise NotImplementedError
 
     def sample(self, config: Any = None, size: int = 1, random_state: int | None = None) -> Any:
-        """A value, drawn outside of a search; with a `size` above 1 a list of so many.
+        """Draw a value outside of a search; with a `size` above 1, a list of that many.
 
-        The same `random_state` gives the same; without one, `random.seed` does. An option is given as it is, whatever
-        domains are in it. `config` is what a function of `sample_from` is called with.
+        The same `random_state` gives the same value; without one, `random.seed` determines it. An option is returned as
+        it is, even if it contains domains. `config` is the argument for a `sample_from` function.
         """
         seed = random.getrandbits(64) if random_state is None else random_state
-        values = [self._valued(self.pick(Chance("sample", seed, number))) for number in range(size)]
+        values = [self._to_value(self.pick(KeyedRandom("sample", seed, number))) for number in range(size)]
         return values[0] if size == 1 else values
 
-    def _valued(self, picked: Any) -> Any:
+    def _to_value(self, picked: Any) -> Any:
         return picked
 
     def contains(self, picked: Any) -> bool:
-        """Whether this is a number, or the index of an option, that the domain has."""
+        """Whether the domain contains this number or option index."""
         raise NotImplementedError
 
     def nearest(self, picked: Any) -> Any:
-        """What the domain has that is nearest to a number; options have no neighbours."""
+        """Return the domain's value nearest to a number; options have no neighbors."""
         return picked
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Float(Domain):
 
     lower: float
     upper: float
-    """Itself drawn only where there is a step."""
+    """Exclusive, unless there is a step."""
     log: bool = False
     q: float | None = None
     """The step: values are multiples of it."""
@@ -79,19 +79,19 @@ class Float(Domain):
     @property
     def first(self) -> float:
         """The smallest value."""
-        return self.lower if self.q is None else float(self._multiples[0] * _exact(self.q))
+        return self.lower if self.q is None else float(self._multiples[0] * _to_exact_fraction(self.q))
 
     @property
     def last(self) -> float:
-        """The largest value; without a step, the bound that values come near to."""
-        return self.upper if self.q is None else float(self._multiples[1] * _exact(self.q))
+        """The largest value; without a step, the exclusive upper bound."""
+        return self.upper if self.q is None else float(self._multiples[1] * _to_exact_fraction(self.q))
 
     @property
     def is_empty(self) -> bool:
         return self._multiples[0] > self._multiples[1] if self.q is not None else self.lower > self.upper
 
-    def pick(self, chance: Chance) -> float:
-        value = _between(self.lower, self.upper, chance.unit(), self.log)
+    def pick(self, chance: KeyedRandom) -> float:
+        value = _interpolate(self.lower, self.upper, chance.draw_unit(), self.log)
         if self.q is not None:
             return self.nearest(value)
         return max(self.lower, min(value, math.nextafter(self.upper, self.lower)))
@@ -104,12 +104,12 @@ class Float(Domain):
     def nearest(self, picked: Any) -> float:
         if self.q is None:
             return float(min(max(picked, self.lower), self.upper))
-        return float(_rounded(picked, self.q, *self._multiples) * _exact(self.q))
+        return float(_nearest_multiple(picked, self.q, *self._multiples) * _to_exact_fraction(self.q))
 
     @cached_property
     def _multiples(self) -> tuple[int, int]:
-        step = _exact(self.q or 1)
-        return math.ceil(_exact(self.lower) / step), math.floor(_exact(self.upper) / step)
+        step = _to_exact_fraction(self.q or 1)
+        return math.ceil(_to_exact_fraction(self.lower) / step), math.floor(_to_exact_fraction(self.upper) / step)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +118,7 @@ class Integer(Domain):
 
     lower: int
     upper: int
-    """Itself drawn only where there is a step."""
+    """Exclusive, unless there is a step."""
     log: bool = False
     q: int | None = None
     """The step: values are multiples of it. None is a step of 1."""
@@ -142,12 +142,12 @@ class Integer(Domain):
     def is_empty(self) -> bool:
         return self.first > self.last
 
-    def pick(self, chance: Chance) -> int:
+    def pick(self, chance: KeyedRandom) -> int:
         end = self.upper if self.q is None else self.upper + 1
         if self.log:
-            value = math.floor(_between(self.lower, end, chance.unit(), log=True))
+            value = math.floor(_interpolate(self.lower, end, chance.draw_unit(), log=True))
         else:
-            value = self.lower + chance.below(end - self.lower)
+            value = self.lower + chance.draw_below(end - self.lower)
         return self.nearest(value)
 
     def contains(self, picked: Any) -> bool:
@@ -160,7 +160,7 @@ class Integer(Domain):
 
     def nearest(self, picked: Any) -> int:
         step = self.q or 1
-        return _rounded(picked, step, self.first // step, self.last // step) * step
+        return _nearest_multiple(picked, step, self.first // step, self.last // step) * step
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,15 +176,15 @@ class Normal(Domain):
     def call(self) -> tuple[str, tuple[Any, ...]]:
         return ("randn", (self.mean, self.sd)) if self.q is None else ("qrandn", (self.mean, self.sd, self.q))
 
-    def pick(self, chance: Chance) -> float:
-        return self.nearest(NormalDist(self.mean, self.sd).inv_cdf(chance.unit()))
+    def pick(self, chance: KeyedRandom) -> float:
+        return self.nearest(NormalDist(self.mean, self.sd).inv_cdf(chance.draw_unit()))
 
     def contains(self, picked: Any) -> bool:
         return _is_number(picked) and (self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12))
 
     def nearest(self, picked: Any) -> float:
         value = min(max(float(picked), -sys.float_info.max), sys.float_info.max)
-        return value if self.q is None else float(_rounded(value, self.q) * _exact(self.q))
+        return value if self.q is None else float(_nearest_multiple(value, self.q) * _to_exact_fraction(self.q))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -192,16 +192,16 @@ class Categorical(Domain):
     kind: ClassVar[str] = "categorical"
 
     categories: tuple[Any, ...]
-    """The options: any objects, also ones with domains of their own in them."""
+    """The options: any objects, including ones that contain domains."""
 
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
         return "choice", ([*self.categories],)
 
-    def pick(self, chance: Chance) -> int:
-        return chance.below(len(self.categories))
+    def pick(self, chance: KeyedRandom) -> int:
+        return chance.draw_below(len(self.categories))
 
-    def _valued(self, picked: int) -> Any:
+    def _to_value(self, picked: int) -> Any:
         return self.categories[picked]
 
     def contains(self, picked: Any) -> bool:
@@ -221,7 +221,7 @@ class Grid(Categorical):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Function(Domain):
-    """A value that the other values give."""
+    """A value computed from the other values."""
 
     kind: ClassVar[str] = "function"
 
@@ -235,31 +235,31 @@ class Function(Domain):
         values = [self.func(config) for _ in range(size)]
         return values[0] if size == 1 else values
 
-    def pick(self, chance: Chance) -> Any:
+    def pick(self, chance: KeyedRandom) -> Any:
         raise TypeError(f"{self} is not drawn by itself: it is called with the other values")
 
     def contains(self, picked: Any) -> bool:
         return True
 
 
-def _between(lower: float, upper: float, share: float, log: bool) -> float:
+def _interpolate(lower: float, upper: float, share: float, log: bool) -> float:
     if log:
         value = math.exp(math.log(lower) * (1 - share) + math.log(upper) * share)
     else:
-        value = lower * (1 - share) + upper * share  # The difference of the two may be larger than any float.
+        value = lower * (1 - share) + upper * share  # The difference of the two can overflow.
     return max(lower, min(value, upper))
 
 
-def _rounded(value: float, step: float, first: int | None = None, last: int | None = None) -> int:
-    """How many steps from zero the nearest multiple is that lies inside the bounds."""
-    multiple = math.floor(Fraction(value) / _exact(step) + Fraction(1, 2))
+def _nearest_multiple(value: float, step: float, first: int | None = None, last: int | None = None) -> int:
+    """Return the nearest multiple within the bounds, as a number of steps from zero."""
+    multiple = math.floor(Fraction(value) / _to_exact_fraction(step) + Fraction(1, 2))
     if first is not None:
         multiple = max(multiple, first)
     return multiple if last is None else min(multiple, last)
 
 
-def _exact(number: float) -> Fraction:
-    """The number as it is written: 0.1 is a tenth, so that its multiples are those a person would write."""
+def _to_exact_fraction(number: float) -> Fraction:
+    """Return the number as written: 0.1 is a tenth, so its multiples are the ones a person would write."""
     return Fraction(repr(number))
 
 

@@ -1,4 +1,4 @@
-"""Configurations that were given, or parts of them, found again in a search space."""
+"""Matches given full or partial configurations to a search space."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.space.tree import Drawn, Fixed, Group, Made, Node, Path
+from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, Path, SpaceNode
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a configuration sets of a space."""
+    """The values of a space that a configuration sets."""
 
-    picked: Mapping[Path, Any]
-    """Numbers and indexes of options, by the paths of their domains."""
-    made: Mapping[Path, Any]
-    """Values that stand in for those of `sample_from` functions."""
+    picks: Mapping[Path, Any]
+    """Numbers and option indexes, by the paths of their domains."""
+    function_values: Mapping[Path, Any]
+    """Values that replace those of `sample_from` functions."""
 
 
-def point_of(tree: Node, config: Any, name: str) -> Point:
-    """What a configuration sets. Raises `ValueError` with the path, which begins with `name`, of what is not there."""
+def match_config(tree: SpaceNode, config: Any, name: str) -> Point:
+    """Return what a configuration sets. Raises `ValueError` with the path, starting at `name`, of an unknown value."""
     if not isinstance(config, Mapping):
         raise ValueError(f"{name}={config!r} is not a dict of values")
-    return _matched(tree, dict(config), name, Point({}, {}))
+    return _match_node(tree, dict(config), name, Point({}, {}))
 
 
-def _matched(node: Node, value: Any, name: str, point: Point) -> Point:
-    """`point` with what `value` sets at a node."""
+def _match_node(node: SpaceNode, value: Any, name: str, point: Point) -> Point:
+    """Return `point` plus what `value` sets at a node."""
     match node:
-        case Fixed():
-            if not is_same(node.value, value):
+        case FixedNode():
+            if not is_same_value(node.value, value):
                 raise ValueError(f"{name}={value!r} is not what it is in param_space: {node.value!r}")
             return point
-        case Made():
-            return Point(point.picked, {**point.made, node.path: value})
-        case Group(kind="dict"):
-            return _matched_keys(node, value, name, point)
-        case Group():
+        case FunctionNode():
+            return Point(point.picks, {**point.function_values, node.path: value})
+        case GroupNode(kind="dict"):
+            return _match_keys(node, value, name, point)
+        case GroupNode():
             if not isinstance(value, list | tuple) or len(value) != len(node.children):
                 raise ValueError(f"{name}={value!r} is not a {node.kind} of {len(node.children)}, as in param_space")
             for index, child in enumerate(node.children):
-                point = _matched(child, value[index], f"{name}[{index}]", point)
+                point = _match_node(child, value[index], f"{name}[{index}]", point)
             return point
-        case Drawn() if node.options:
-            return _matched_option(node, value, name, point)
-        case Drawn():
+        case DrawnNode() if node.options:
+            return _match_option(node, value, name, point)
+        case DrawnNode():
             if not node.domain.contains(value):
                 raise ValueError(f"{name}={value!r} is not in {node.domain}")
-            return Point({**point.picked, node.path: node.domain.nearest(value)}, point.made)
+            return Point({**point.picks, node.path: node.domain.nearest(value)}, point.function_values)
 
 
-def _matched_keys(node: Group, value: Any, name: str, point: Point) -> Point:
+def _match_keys(node: GroupNode, value: Any, name: str, point: Point) -> Point:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name}={value!r} is not a dict, as in param_space")
     children = dict(zip(node.keys, node.children, strict=True))
@@ -60,22 +60,22 @@ def _matched_keys(node: Group, value: Any, name: str, point: Point) -> Point:
             raise ValueError(
                 f"{name}[{key!r}] is not in param_space, which has {', '.join(map(repr, children)) or 'nothing'} there"
             )
-        point = _matched(children[key], item, f"{name}[{key!r}]", point)
+        point = _match_node(children[key], item, f"{name}[{key!r}]", point)
     return point
 
 
-def _matched_option(node: Drawn, value: Any, name: str, point: Point) -> Point:
+def _match_option(node: DrawnNode, value: Any, name: str, point: Point) -> Point:
     for index, option in enumerate(node.options):
         try:
-            found = _matched(option, value, name, point)
+            found = _match_node(option, value, name, point)
         except ValueError:
-            continue  # Not this option; where it is none of them that is said below.
-        return Point({**found.picked, node.path: index}, found.made)
+            continue  # Not this option; if none matches, that is reported below.
+        return Point({**found.picks, node.path: index}, found.function_values)
     raise ValueError(f"{name}={value!r} is not an option of {node.domain}")
 
 
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two values are the same to a person: 1 and 1.0 are, 1 and True are not."""
+def is_same_value(a: Any, b: Any) -> bool:
+    """Whether two values are equal to a person: 1 and 1.0 are, 1 and True are not."""
     if a is b:
         return True
     if isinstance(a, bool) != isinstance(b, bool):
@@ -83,4 +83,4 @@ def is_same(a: Any, b: Any) -> bool:
     try:
         return (a == b) is True or ((a != a) is True and (b != b) is True)
     except (TypeError, ValueError, AttributeError, RuntimeError):
-        return False  # An object that compares with its own kind only.
+        return False  # The object can only be compared with its own kind.

@@ -1,4 +1,4 @@
-"""The functions that a search space is written with. Each checks its arguments and makes a domain."""
+"""The functions to write a search space with. Each checks its arguments and returns a domain."""
 
 from __future__ import annotations
 
@@ -13,82 +13,84 @@ _LARGEST_LOG = 10**300
 
 
 def uniform(lower: float, upper: float) -> Float:
-    """A float from `lower` up to, but not with, `upper`."""
-    return _float("uniform", lower, upper)
+    """A float from `lower` up to, but excluding, `upper`."""
+    return _make_float("uniform", lower, upper)
 
 
 def quniform(lower: float, upper: float, q: float) -> Float:
-    """A float between `lower` and `upper`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
-    return _float("quniform", lower, upper, _positive("quniform", "q", q))
+    """A float between `lower` and `upper`, rounded to a multiple of `q` within the bounds; `upper` may be drawn."""
+    return _make_float("quniform", lower, upper, _check_positive("quniform", "q", q))
 
 
 def loguniform(lower: float, upper: float, base: float = 10) -> Float:
-    """A float from `lower` up to, but not with, `upper`, each order of magnitude as likely as the others.
+    """A float from `lower` up to, but excluding, `upper`; all orders of magnitude are equally likely.
 
-    `base` is of no consequence: the distribution is the same for all of them.
+    `base` has no effect: the distribution is the same for any base.
     """
     _check_base("loguniform", base)
-    return _float("loguniform", lower, upper, log=True)
+    return _make_float("loguniform", lower, upper, log=True)
 
 
 def qloguniform(lower: float, upper: float, q: float, base: float = 10) -> Float:
-    """As `loguniform`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
+    """Like `loguniform`, rounded to a multiple of `q` within the bounds; `upper` may be drawn."""
     _check_base("qloguniform", base)
-    return _float("qloguniform", lower, upper, _positive("qloguniform", "q", q), log=True)
+    return _make_float("qloguniform", lower, upper, _check_positive("qloguniform", "q", q), log=True)
 
 
 def randint(lower: int, upper: int) -> Integer:
-    """A whole number from `lower` up to, but not with, `upper`."""
-    return _integer("randint", lower, upper)
+    """An integer from `lower` up to, but excluding, `upper`."""
+    return _make_integer("randint", lower, upper)
 
 
 def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
-    """A whole number from `lower` to `upper`, rounded to a multiple of `q` that is inside; `upper` may be drawn.
+    """An integer from `lower` to `upper`, rounded to a multiple of `q` within the bounds; `upper` may be drawn.
 
     As in Ray Tune, with `q` 1 this is `randint`, which never draws `upper`.
     """
-    step = _step("qrandint", q)
-    return _integer("qrandint", lower, upper, None if step == 1 else step)
+    step = _check_step("qrandint", q)
+    return _make_integer("qrandint", lower, upper, None if step == 1 else step)
 
 
 def lograndint(lower: int, upper: int, base: float = 10) -> Integer:
-    """A whole number from `lower` up to, but not with, `upper`, each order of magnitude as likely as the others."""
+    """An integer from `lower` up to, but excluding, `upper`; all orders of magnitude are equally likely."""
     _check_base("lograndint", base)
-    return _integer("lograndint", lower, upper, log=True)
+    return _make_integer("lograndint", lower, upper, log=True)
 
 
 def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Integer:
-    """As `lograndint`, rounded to a multiple of `q` that is inside; `upper` may be drawn."""
+    """Like `lograndint`, rounded to a multiple of `q` within the bounds; `upper` may be drawn."""
     _check_base("qlograndint", base)
-    return _integer("qlograndint", lower, upper, _step("qlograndint", q), log=True)
+    return _make_integer("qlograndint", lower, upper, _check_step("qlograndint", q), log=True)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Normal:
-    """A float that is normally distributed around `mean`."""
-    return Normal(_number("randn", "mean", mean), _positive("randn", "sd", sd))
+    """A normally distributed float with mean `mean` and standard deviation `sd`."""
+    return Normal(_check_number("randn", "mean", mean), _check_positive("randn", "sd", sd))
 
 
 def qrandn(mean: float, sd: float, q: float) -> Normal:
-    """As `randn`, rounded to a multiple of `q`."""
-    return Normal(_number("qrandn", "mean", mean), _positive("qrandn", "sd", sd), _positive("qrandn", "q", q))
+    """Like `randn`, rounded to a multiple of `q`."""
+    return Normal(
+        _check_number("qrandn", "mean", mean), _check_positive("qrandn", "sd", sd), _check_positive("qrandn", "q", q)
+    )
 
 
 def choice(categories: Iterable[Any]) -> Categorical:
-    """One of the options, all as likely; an option may have domains in it, drawn where it is the one."""
-    return Categorical(_options("choice", "categories", categories))
+    """One of the options, all equally likely; domains inside an option are drawn if it is chosen."""
+    return Categorical(_check_options("choice", "categories", categories))
 
 
 def grid_search(values: Iterable[Any]) -> Grid:
-    """Each of the values, in turn. Several of these are tried in all combinations, the last one changing fastest."""
-    return Grid(_options("grid_search", "values", values))
+    """Try each of the values. Several grids are tried in all combinations; the last one changes fastest."""
+    return Grid(_check_options("grid_search", "values", values))
 
 
 def sample_from(func: Callable[[Any], Any]) -> Function:
-    """What `func` returns for the other values of the same trial.
+    """The return value of `func` for the other values of the same trial.
 
-    It is called once for a trial, with one argument: `spec.config.lr`, `spec["lr"]` and, for a nested value,
-    `spec["model"]["lr"]` are the other values. Those of other `sample_from` functions are there too, whatever the
-    order. While it runs, `random` and `numpy.random` are seeded for this trial and this parameter.
+    It is called once per trial, with one argument that gives access to the other values: `spec.config.lr`, `spec["lr"]`
+    and, for a nested value, `spec["model"]["lr"]`. Values of other `sample_from` functions are available too, in any
+    order. During the call, `random` and `numpy.random` are seeded for this trial and this parameter.
     """
     if not callable(func):
         raise ValueError(f"tune.sample_from: func={func!r} is not a function of the other values")
@@ -100,18 +102,18 @@ def sample_from(func: Callable[[Any], Any]) -> Function:
             "hint: it is given the other values, as in lambda spec: spec.config.lr * 10"
         ) from None
     except ValueError:
-        pass  # Written in C, without a signature that could be looked at.
+        pass  # Written in C, without a signature to inspect.
     return Function(func)
 
 
-def _float(name: str, lower: Any, upper: Any, q: float | None = None, log: bool = False) -> Float:
-    domain = Float(_number(name, "lower", lower), _number(name, "upper", upper), log, q)
+def _make_float(name: str, lower: Any, upper: Any, q: float | None = None, log: bool = False) -> Float:
+    domain = Float(_check_number(name, "lower", lower), _check_number(name, "upper", upper), log, q)
     _check_interval(name, domain)
     return domain
 
 
-def _integer(name: str, lower: Any, upper: Any, q: int | None = None, log: bool = False) -> Integer:
-    domain = Integer(_whole(name, "lower", lower), _whole(name, "upper", upper), log, q)
+def _make_integer(name: str, lower: Any, upper: Any, q: int | None = None, log: bool = False) -> Integer:
+    domain = Integer(_check_whole(name, "lower", lower), _check_whole(name, "upper", upper), log, q)
     _check_interval(name, domain)
     if log and domain.upper > _LARGEST_LOG:
         raise ValueError(f"tune.{name}: upper={upper!r} is above 1e300, the most that is drawn by magnitude")
@@ -135,8 +137,8 @@ def _check_interval(name: str, domain: Float | Integer) -> None:
         )
 
 
-def _number(name: str, argument: str, value: Any) -> float:
-    number = _unwrapped(value)
+def _check_number(name: str, argument: str, value: Any) -> float:
+    number = _to_python_number(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ValueError(f"tune.{name}: {argument}={value!r} is not a number")
     try:
@@ -148,39 +150,39 @@ def _number(name: str, argument: str, value: Any) -> float:
     return as_float
 
 
-def _positive(name: str, argument: str, value: Any) -> float:
-    number = _number(name, argument, value)
+def _check_positive(name: str, argument: str, value: Any) -> float:
+    number = _check_number(name, argument, value)
     if number <= 0:
         raise ValueError(f"tune.{name}: {argument}={value!r} is not above 0")
     return number
 
 
-def _whole(name: str, argument: str, value: Any) -> int:
-    number = _unwrapped(value)
+def _check_whole(name: str, argument: str, value: Any) -> int:
+    number = _to_python_number(value)
     if isinstance(number, bool) or not isinstance(number, int):
         hint = "\n\nhint: tune.uniform and its kind draw floats" if isinstance(number, float) else ""
         raise ValueError(f"tune.{name}: {argument}={value!r} is not a whole number{hint}")
     return int(number)
 
 
-def _step(name: str, q: Any) -> int:
-    step = _whole(name, "q", q)
+def _check_step(name: str, q: Any) -> int:
+    step = _check_whole(name, "q", q)
     if step < 1:
         raise ValueError(f"tune.{name}: q={q!r} is not a whole number of 1 or more")
     return step
 
 
 def _check_base(name: str, base: Any) -> None:
-    if _positive(name, "base", base) == 1:
+    if _check_positive(name, "base", base) == 1:
         raise ValueError(f"tune.{name}: base={base!r} is no base of a logarithm")
 
 
-def _unwrapped(value: Any) -> Any:
-    """A number of numpy as one of Python's."""
+def _to_python_number(value: Any) -> Any:
+    """Convert a numpy number to a Python one."""
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
-def _options(name: str, argument: str, values: Any) -> tuple[Any, ...]:
+def _check_options(name: str, argument: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, str | bytes | dict | set | frozenset) or not isinstance(values, Iterable):
         why = ", which has no order" if isinstance(values, set | frozenset) else ""
         raise ValueError(

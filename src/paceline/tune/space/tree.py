@@ -1,7 +1,7 @@
-"""A search space as a tree: what stays as it is, what is drawn, and what follows from the rest.
+"""A search space as a tree: fixed values, drawn values, and values computed from the others.
 
-Dicts, lists and tuples are walked; every other object is a value that is handed on as it is. A place in the space is
-named by its path: the keys and indexes that lead to it, with an `Option` where an option of a choice is entered.
+Dicts, lists and tuples are traversed; any other object is passed on unchanged. A node is identified by its path: the
+keys and indexes that lead to it, with an `Option` wherever the path enters an option of a choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.tune.space.domains import Categorical, Domain, Function, Grid
 
 @dataclass(frozen=True)
 class Option:
-    """On a path, the step from a choice into one of its options."""
+    """The step of a path from a choice into one of its options."""
 
     index: int
 
@@ -29,24 +29,24 @@ Condition = tuple[tuple[Path, int], ...]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A domain and where it is in the space."""
+class SpaceParameter:
+    """A domain and its path in the space."""
 
     path: Path
     domain: Domain
     condition: Condition = ()
-    """The choices that must have been made for it to be drawn: their paths, and the index of the option."""
+    """The choices required for it to be drawn: their paths, and the option index."""
     name: str = ""
-    """For a person, and unique in the space: `model/lr`."""
+    """Display name, unique in the space: `model/lr`."""
 
     @property
-    def where(self) -> tuple[Any, ...]:
+    def config_keys(self) -> tuple[Any, ...]:
         """The keys and indexes that lead to its value in a configuration."""
         return tuple(step for step in self.path if not isinstance(step, Option))
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedNode:
     """A value that is the same in every trial."""
 
     path: Path
@@ -54,38 +54,38 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupNode:
     """A dict, list or tuple."""
 
     path: Path
     kind: Literal["dict", "list", "tuple"]
     keys: tuple[Any, ...]
-    children: tuple[Node, ...]
+    children: tuple[SpaceNode, ...]
     num_grid: int
 
-    def built(self, values: list[Any]) -> Any:
-        """The container with these values in it."""
+    def build_container(self, values: list[Any]) -> Any:
+        """Build the container with these values."""
         if self.kind == "dict":
             return dict(zip(self.keys, values, strict=True))
         return values if self.kind == "list" else tuple(values)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnNode:
     """A number, or one of several options."""
 
     path: Path
     domain: Domain
     condition: Condition
     key: str
-    """The path as text, which names its randomness."""
-    options: tuple[Node, ...]
+    """The path as text; seeds its randomness."""
+    options: tuple[SpaceNode, ...]
     num_grid: int
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a function makes of the other values."""
+class FunctionNode:
+    """A value that a function computes from the others."""
 
     path: Path
     domain: Function
@@ -93,120 +93,125 @@ class Made:
     key: str
 
 
-Node = Fixed | Group | Drawn | Made
+SpaceNode = FixedNode | GroupNode | DrawnNode | FunctionNode
 
 KEY_TYPES = (str, int, float, bool, type(None))
 
 
-def tree_of(param_space: Any) -> Node:
-    """The tree of a space. Raises `ValueError` with the path of what cannot be part of one."""
-    return _node(param_space, (), (), None, ())
+def build_tree(param_space: Any) -> SpaceNode:
+    """Build the tree of a space. Raises `ValueError` with the path of an invalid value."""
+    return _build_node(param_space, (), (), None, ())
 
 
-def num_grid(node: Node, chosen: Mapping[Path, int]) -> int:
-    """How many combinations of the grids in a node there are, with some of their options chosen already."""
+def count_grid(node: SpaceNode, chosen: Mapping[Path, int]) -> int:
+    """Count the combinations of the grids in a node, given the options chosen so far."""
     match node:
-        case Group(children=children):
-            return math.prod(num_grid(child, chosen) for child in children) if chosen else node.num_grid
-        case Drawn(path=path, domain=Grid(), options=options) if chosen:
+        case GroupNode(children=children):
+            return math.prod(count_grid(child, chosen) for child in children) if chosen else node.num_grid
+        case DrawnNode(path=path, domain=Grid(), options=options) if chosen:
             among = options if path not in chosen else [options[chosen[path]]]
-            return sum(num_grid(option, chosen) for option in among)
-        case Drawn(num_grid=number):
+            return sum(count_grid(option, chosen) for option in among)
+        case DrawnNode(num_grid=number):
             return number
     return 1
 
 
-def grid_options(node: Node, number: int, chosen: Mapping[Path, int]) -> Iterator[tuple[Path, int]]:
-    """The options of the grids in a node in their number-th combination; the last grid changes fastest."""
+def iter_grid_options(node: SpaceNode, number: int, chosen: Mapping[Path, int]) -> Iterator[tuple[Path, int]]:
+    """Iterate over the grid options of a node in combination `number`; the last grid changes fastest."""
     match node:
-        case Group(children=children):
+        case GroupNode(children=children):
             for child in reversed(children):
-                number, of_child = divmod(number, num_grid(child, chosen))
-                yield from grid_options(child, of_child, chosen)
-        case Drawn(path=path, domain=Grid(), options=options):
+                number, of_child = divmod(number, count_grid(child, chosen))
+                yield from iter_grid_options(child, of_child, chosen)
+        case DrawnNode(path=path, domain=Grid(), options=options):
             if path not in chosen and node.num_grid == len(options):
-                # No option has more than one combination of its own; there may be very many options.
+                # Shortcut: there may be very many options, and here each has only one combination.
                 yield path, number
-                yield from grid_options(options[number], 0, chosen)
+                yield from iter_grid_options(options[number], 0, chosen)
                 return
             among = [chosen[path]] if path in chosen else range(len(options))
             for index in among:
-                if number < (count := num_grid(options[index], chosen)):
+                if number < (count := count_grid(options[index], chosen)):
                     yield path, index
-                    yield from grid_options(options[index], number, chosen)
+                    yield from iter_grid_options(options[index], number, chosen)
                     return
                 number -= count
 
 
-def nodes(node: Node) -> Iterator[Node]:
-    """A node and all inside it, in the order of the space; all options of a choice."""
+def iter_nodes(node: SpaceNode) -> Iterator[SpaceNode]:
+    """Iterate over a node and all its descendants, in the order of the space; includes all options of a choice."""
     yield node
-    inside = node.children if isinstance(node, Group) else node.options if isinstance(node, Drawn) else ()
+    inside = node.children if isinstance(node, GroupNode) else node.options if isinstance(node, DrawnNode) else ()
     for child in inside:
-        yield from nodes(child)
+        yield from iter_nodes(child)
 
 
-def told(path: Path, root: str = "param_space") -> str:
-    """A path as a person would write it."""
+def format_path(path: Path, root: str = "param_space") -> str:
+    """Format a path as a person would write it."""
     return root + "".join(f"(option {step.index})" if isinstance(step, Option) else f"[{step!r}]" for step in path)
 
 
-def as_text(path: Path) -> str:
+def encode_path(path: Path) -> str:
     return json.dumps([{"option": step.index} if isinstance(step, Option) else step for step in path])
 
 
-def _node(value: Any, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]) -> Node:
-    """`choice` is the path of the random choice that this is inside of, and `around` the ids of the containers."""
+def _build_node(
+    value: Any, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]
+) -> SpaceNode:
+    """`choice` is the path of the enclosing random choice; `around` has the ids of the enclosing containers."""
     if isinstance(value, dict) and value.keys() == {"grid_search"} and isinstance(value["grid_search"], list | tuple):
         if not value["grid_search"]:
-            raise ValueError(f"{told(path)} is a grid_search without values")
+            raise ValueError(f"{format_path(path)} is a grid_search without values")
         value = Grid(tuple(value["grid_search"]))
     if isinstance(value, Function):
-        return Made(path, value, condition, as_text(path))
+        return FunctionNode(path, value, condition, encode_path(path))
     if isinstance(value, Domain):
-        return _drawn(value, path, condition, choice, around)
+        return _build_drawn(value, path, condition, choice, around)
     kind = type(value)
     if kind in (list, tuple) or (kind is dict and all(type(key) in KEY_TYPES for key in value)):
-        return _group(value, path, condition, choice, around)
+        return _build_group(value, path, condition, choice, around)
     _check_opaque(value, path)
-    return Fixed(path, value)
+    return FixedNode(path, value)
 
 
-def _group(
+def _build_group(
     value: dict[Any, Any] | list[Any] | tuple[Any, ...],
     path: Path,
     condition: Condition,
     choice: Path | None,
     around: tuple[int, ...],
-) -> Group:
+) -> GroupNode:
     if id(value) in around:
-        raise ValueError(f"{told(path)} contains itself")
+        raise ValueError(f"{format_path(path)} contains itself")
     inside = (*around, id(value))
     keys = tuple(value) if isinstance(value, dict) else tuple(range(len(value)))
     for key in keys:
         if isinstance(key, float) and not math.isfinite(key):
-            raise ValueError(f"{told(path)} has the key {key!r}: keys have to be strings or finite numbers")
+            raise ValueError(f"{format_path(path)} has the key {key!r}: keys have to be strings or finite numbers")
     values = value.values() if isinstance(value, dict) else value
     children = tuple(
-        _node(child, (*path, key), condition, choice, inside) for key, child in zip(keys, values, strict=True)
+        _build_node(child, (*path, key), condition, choice, inside) for key, child in zip(keys, values, strict=True)
     )
     name: Any = type(value).__name__
-    return Group(path, name, keys, children, math.prod(map(_grid_size, children)))
+    return GroupNode(path, name, keys, children, math.prod(map(_grid_size, children)))
 
 
-def _drawn(domain: Domain, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]) -> Drawn:
+def _build_drawn(
+    domain: Domain, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]
+) -> DrawnNode:
     if not isinstance(domain, Categorical):
-        return Drawn(path, domain, condition, as_text(path), (), 1)
+        return DrawnNode(path, domain, condition, encode_path(path), (), 1)
     is_grid = isinstance(domain, Grid)
     if is_grid and choice is not None:
         raise ValueError(
-            f"{told(path)} is a grid_search inside an option of the choice at {told(choice)}: how many trials there "
+            f"{format_path(path)} is a grid_search inside an option of the choice at "
+            f"{format_path(choice)}: how many trials there "
             "are would depend on what is drawn\n\nhint: use choice for the inner one, or grid_search for the outer one"
         )
     if id(domain) in around:
-        raise ValueError(f"{told(path)} contains itself")
+        raise ValueError(f"{format_path(path)} contains itself")
     options = tuple(
-        _node(
+        _build_node(
             option,
             (*path, Option(index)),
             (*condition, (path, index)),
@@ -216,15 +221,15 @@ def _drawn(domain: Domain, path: Path, condition: Condition, choice: Path | None
         for index, option in enumerate(domain.categories)
     )
     size = sum(map(_grid_size, options)) if is_grid else 1
-    return Drawn(path, domain, condition, as_text(path), options, size)
+    return DrawnNode(path, domain, condition, encode_path(path), options, size)
 
 
-def _grid_size(node: Node) -> int:
-    return node.num_grid if isinstance(node, Group | Drawn) else 1
+def _grid_size(node: SpaceNode) -> int:
+    return node.num_grid if isinstance(node, GroupNode | DrawnNode) else 1
 
 
 def _check_opaque(value: Any, path: Path) -> None:
-    """An object is not looked into, so there must be nothing to draw in it."""
+    """Raise if an object that is not traversed contains a domain."""
     inside: Any = ()
     if isinstance(value, Mapping):
         inside = [*value.values(), *value.keys()]
@@ -235,7 +240,8 @@ def _check_opaque(value: Any, path: Path) -> None:
     for item in inside:
         if isinstance(item, Domain):
             raise ValueError(
-                f"{told(path)} is a {type(value).__name__} with {item} in it, where it would not be drawn: only plain "
+                f"{format_path(path)} is a {type(value).__name__} with {item} in it, where it would "
+                "not be drawn: only plain "
                 "dicts with keys such as strings, lists and tuples are looked into\n\n"
                 "hint: let tune.choice or tune.grid_search have several of these objects as its options"
             )

@@ -1,11 +1,11 @@
-"""What ends a trial, or the whole search."""
+"""Stoppers, which end a trial or the whole search."""
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
+from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from paceline.tune.stoppers.given import CombinedStopper, FunctionStopper, NoopStopper, stopper_of
+    from paceline.tune.stoppers.combined import CombinedStopper, FunctionStopper, NoopStopper, stopper_of
     from paceline.tune.stoppers.limits import MaximumIterationStopper, ThresholdStopper, TimeoutStopper
     from paceline.tune.stoppers.plateau import ExperimentPlateauStopper, TrialPlateauStopper
     from paceline.tune.stoppers.stopper import Stopper
@@ -23,10 +23,10 @@ __all__ = [
     "stopper_of",
 ]
 
-__getattr__ = on_demand(
+__getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.tune.stoppers.given": ("CombinedStopper", "FunctionStopper", "NoopStopper", "stopper_of"),
+        "paceline.tune.stoppers.combined": ("CombinedStopper", "FunctionStopper", "NoopStopper", "stopper_of"),
         "paceline.tune.stoppers.limits": ("MaximumIterationStopper", "ThresholdStopper", "TimeoutStopper"),
         "paceline.tune.stoppers.plateau": ("ExperimentPlateauStopper", "TrialPlateauStopper"),
         "paceline.tune.stoppers.stopper": ("Stopper",),

@@ -1,4 +1,4 @@
-"""Stoppers with a limit: a number of iterations, values that a report reaches, seconds of the whole search."""
+"""Stoppers with a limit: a number of iterations, metric values, or seconds of the whole search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from paceline._core.clock import Clock, SystemClock
-from paceline.tune.stoppers.reported import Reported
+from paceline.tune.stoppers.metric_lookup import MetricLookup
 from paceline.tune.stoppers.stopper import Stopper
 
 
@@ -24,7 +24,7 @@ class MaximumIterationStopper(Stopper):
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         self._reports[trial_id] += 1
-        # What a trial was cloned from counts too, and only the report knows of that.
+        # Only the report counts the iterations before cloning.
         iteration = result.get("training_iteration", self._reports[trial_id])
         return bool(iteration >= self.max_iter)
 
@@ -34,21 +34,21 @@ class MaximumIterationStopper(Stopper):
 
 
 class ThresholdStopper(Stopper):
-    """Ends a trial when one of these numbers reaches its limit, that is, is equal to it or more.
+    """Ends a trial when one of these metrics reaches its limit, that is, equals or exceeds it.
 
-    This is what a dict means: `{"training_iteration": 10, "eval/accuracy": 0.9}`. A report without one of the names
-    does not reach it; that the first one is without it is said.
+    A dict has this meaning: `{"training_iteration": 10, "eval/accuracy": 0.9}`. A report without a metric does not
+    reach its limit; if the first report lacks one, that is logged.
     """
 
     def __init__(self, limits: Mapping[str, Any]) -> None:
-        self.limits = dict(_flat(limits))
-        self._reported = Reported("stop")
+        self.limits = dict(_flatten_limits(limits))
+        self._metric_lookup = MetricLookup("stop")
         self._why = "a limit was reached"
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         reached = []
         for name, limit in self.limits.items():
-            value = self._reported.number(name, trial_id, result)
+            value = self._metric_lookup.get_number(name, trial_id, result)
             if value is not None and value >= limit:
                 reached.append(f"{name} {value} has reached {limit}")
         if reached:
@@ -61,9 +61,9 @@ class ThresholdStopper(Stopper):
 
 
 class TimeoutStopper(Stopper):
-    """Ends the search when it has run for so long: seconds, or a `timedelta`.
+    """Ends the search after it has run this long: seconds, or a `timedelta`.
 
-    Only the time counts in which a driver ran it. A continued search has what is left.
+    Only time with a running driver counts. A resumed search has the remaining time.
     """
 
     decides = False
@@ -79,7 +79,7 @@ class TimeoutStopper(Stopper):
 
     @property
     def ran_s(self) -> float:
-        """How long the search has run. This driver's time begins with the first question."""
+        """How long the search has run. This driver's time starts at the first call."""
         now = self._clock.now()
         if self._began is None:
             self._began = now
@@ -99,12 +99,12 @@ class TimeoutStopper(Stopper):
         return f"the search has run for {self.timeout_s:g} s (timeout)"
 
 
-def _flat(limits: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+def _flatten_limits(limits: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
     for name, limit in limits.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"stop={limits!r} has the key {name!r}, which is not the name of a metric")
         if isinstance(limit, Mapping):
-            yield from _flat(limit, f"{path}{name}/")
+            yield from _flatten_limits(limit, f"{path}{name}/")
         elif not isinstance(limit, (int, float)) or limit != limit:
             raise ValueError(
                 f"stop={{{path + name!r}: {limit!r}}} is not a number, which the metric has to reach\n\n"

@@ -1,4 +1,4 @@
-"""Stoppers that see a metric change no more: of one trial, or of the best over all trials."""
+"""Stoppers that detect a plateau: in one trial, or in the best values over all trials."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.tune.stoppers.reported import Reported
+from paceline.tune.stoppers.metric_lookup import MetricLookup
 from paceline.tune.stoppers.stopper import Stopper
 
 
 class TrialPlateauStopper(Stopper):
-    """Ends a trial whose last `num_results` values of a metric differ by a standard deviation of at most `std`.
+    """Ends a trial when the standard deviation of its last `num_results` values of a metric is at most `std`.
 
-    Not before its `grace_period`-th result; and with `metric_threshold`, not before the metric is at least that good in
-    the sense of `mode`.
+    Not before its `grace_period`-th result; and with `metric_threshold`, not before the metric is at least that good
+    according to `mode`.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class TrialPlateauStopper(Stopper):
         metric_threshold: float | None = None,
         mode: str | None = None,
     ) -> None:
-        self.metric = _checked_name(metric)
-        self._reported = Reported(type(self).__name__)
+        self.metric = _check_name(metric)
+        self._metric_lookup = MetricLookup(type(self).__name__)
         if isinstance(std, bool) or not isinstance(std, (int, float)) or not 0 <= std < math.inf:
             raise ValueError(f"std={std!r} is not a number of 0 or more")
         _check_count("num_results", num_results, 2)
@@ -49,7 +49,7 @@ class TrialPlateauStopper(Stopper):
         self._why = "it has reached a plateau"
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        value = self._reported.number(self.metric, trial_id, result)
+        value = self._metric_lookup.get_number(self.metric, trial_id, result)
         if value is None:
             return False
         window = self._windows.setdefault(trial_id, deque(maxlen=self.num_results))
@@ -59,7 +59,7 @@ class TrialPlateauStopper(Stopper):
             return False
         if not self._is_good_enough(value):
             return False
-        spread = _spread(window)
+        spread = _standard_deviation(window)
         if not spread <= self.std:
             return False
         self._why = (
@@ -79,14 +79,15 @@ class TrialPlateauStopper(Stopper):
 
 
 class ExperimentPlateauStopper(Stopper):
-    """Ends the search when the `top` best values of a metric, over all trials, differ by at most `std`.
+    """Ends the search when the `top` best values of a metric, over all trials, have a standard deviation of at most
+    `std`.
 
-    They have to do so for more than `patience` results in a row.
+    This must hold for more than `patience` results in a row.
     """
 
     def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0) -> None:
-        self.metric = _checked_name(metric)
-        self._reported = Reported(type(self).__name__)
+        self.metric = _check_name(metric)
+        self._metric_lookup = MetricLookup(type(self).__name__)
         if isinstance(std, bool) or not isinstance(std, (int, float)) or not 0 < std < math.inf:
             raise ValueError(f"std={std!r} is not a number above 0")
         _check_count("top", top, 2)
@@ -98,17 +99,17 @@ class ExperimentPlateauStopper(Stopper):
         self.mode = mode
         self.patience = patience
         self._best: list[float] = []
-        """Scores, of which more is better, from worst to best."""
+        """Scores, where more is better, from worst to best."""
         self._num_flat = 0
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        value = self._reported.number(self.metric, trial_id, result)
+        value = self._metric_lookup.get_number(self.metric, trial_id, result)
         if value is None:
             return self.stop_all()
         if value == value:
             bisect.insort(self._best, value if self.mode == "max" else -value)
             del self._best[: -self.top]
-        is_flat = len(self._best) == self.top and _spread(self._best) <= self.std
+        is_flat = len(self._best) == self.top and _standard_deviation(self._best) <= self.std
         self._num_flat = self._num_flat + 1 if is_flat else 0
         return self.stop_all()
 
@@ -123,17 +124,17 @@ class ExperimentPlateauStopper(Stopper):
         )
 
 
-def _spread(values: deque[float] | list[float]) -> float:
-    """The standard deviation; nan where a value has none."""
+def _standard_deviation(values: deque[float] | list[float]) -> float:
+    """Return the standard deviation; nan if it is undefined."""
     if any(value != value or abs(value) == math.inf for value in values):
         return math.nan
     try:
         return statistics.pstdev(values)
-    except OverflowError:  # Integers that are larger than any float.
+    except OverflowError:  # Integers beyond the range of floats.
         return math.inf
 
 
-def _checked_name(metric: Any) -> str:
+def _check_name(metric: Any) -> str:
     if not isinstance(metric, str) or not metric:
         raise ValueError(f"metric={metric!r} is not the name of a metric")
     return metric

@@ -1,4 +1,4 @@
-"""What a stopper is asked."""
+"""The interface of stoppers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 
 class Stopper:
-    """Ends trials, or the whole search. Told the same in the same order it answers the same, a clock aside."""
+    """Ends trials, or the whole search. Apart from a clock, the same calls in the same order give the same answers."""
 
     decides: bool = True
-    """Trials wait in each report for what it says about them. False: it never ends a single trial."""
+    """If True, trials wait in each report for its answer. False: it never ends a single trial."""
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Whether this trial is to end with this result, which each report is given as once."""
+        """Whether this trial should end with this result. Called once per report."""
         raise NotImplementedError
 
     def stop_all(self) -> bool:
-        """Whether the search is to end. Asked after every result and now and then."""
+        """Whether the search should end. Called after every result and periodically."""
         return False
 
     def continued(self, ran_s: float) -> None:
-        """A driver begins, and earlier ones have run the search for so many seconds: 0 for a new one."""
+        """A driver starts; earlier ones ran the search for `ran_s` seconds, 0 for a new search."""
 
     @property
     def why(self) -> str:
-        """For a person, why it stopped a trial or the search last."""
+        """Why it last stopped a trial or the search."""
         return type(self).__name__

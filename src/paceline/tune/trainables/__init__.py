@@ -1,1 +1,1 @@
-"""What a trial runs: functions, classes, trainers."""
+"""The trainables of a trial: functions, classes, trainers."""

@@ -1,7 +1,7 @@
-"""What a trial is to have: as a dict, a `ScalingConfig`, bundles, or a function of the configuration.
+"""A trial's resource request: a dict, a `ScalingConfig`, bundles, or a function of the configuration.
 
-A trial that is not a trainer has one process, which gets all that was asked for: what it starts itself, an inner run
-for one, shares that with it. So all bundles of a trial lie in one place.
+A trial that is not a trainer has one process, which gets all requested resources and shares them with what it starts,
+such as an inner run. So all bundles of a trial are placed together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.train.config import ScalingConfig
-from paceline.tune.trainables.planned import Bundle, TrialNeeds
+from paceline.tune.trainables.trainable_plan import TrialBundle, TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -22,7 +22,7 @@ _LEAST_AMOUNT = 0.0001
 
 @dataclass(frozen=True)
 class PlacementGroupFactory:
-    """Bundles of resources for a trial: the first for its own process, the others for what that starts.
+    """Bundles of resources for a trial: the first for its own process, the others for what that process starts.
 
     PlacementGroupFactory([{"CPU": 1}, {"CPU": 2, "GPU": 1}])
     """
@@ -37,12 +37,12 @@ class PlacementGroupFactory:
             raise ValueError("bundles=[] asks for nothing: give at least one, such as [{'CPU': 1}]")
         if self.strategy not in _STRATEGIES:
             raise ValueError(f"strategy={self.strategy!r} is not one of {', '.join(_STRATEGIES)}")
-        checked = tuple(_checked(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
+        checked = tuple(_check_bundle(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
         object.__setattr__(self, "bundles", checked)
 
     @property
     def required_resources(self) -> dict[str, float]:
-        """What all bundles ask for together."""
+        """The total of all bundles."""
         total: Counter[str] = Counter()
         for bundle in self.bundles:
             for name, amount in bundle.items():
@@ -58,26 +58,26 @@ class PlacementGroupFactory:
         return self.bundles[0].get("CPU", 0.0)
 
 
-Asked = Mapping[str, float] | ScalingConfig | PlacementGroupFactory
-Resources = Asked | Callable[[Mapping[str, Any]], Asked]
-"""What `with_resources` takes."""
+ResourceRequest = Mapping[str, float] | ScalingConfig | PlacementGroupFactory
+TrialResources = ResourceRequest | Callable[[Mapping[str, Any]], ResourceRequest]
+"""The argument of `with_resources`."""
 
 
-def checked_resources(resources: Any) -> Resources:
-    """As it was given, where it can be known before there is a configuration."""
+def check_resources(resources: Any) -> TrialResources:
+    """Return the resources as given, checked as far as possible without a configuration."""
     if callable(resources) and not isinstance(resources, type):
         return resources  # type: ignore[no-any-return]
-    _request(resources, "resources")
+    _to_placement_group(resources, "resources")
     return resources  # type: ignore[no-any-return]
 
 
-def scaling_for(resources: Resources, config: Mapping[str, Any]) -> ScalingConfig:
-    """One worker that has all of it."""
+def make_single_worker_scaling(resources: TrialResources, config: Mapping[str, Any]) -> ScalingConfig:
+    """Return the scaling for one worker that has all resources."""
     where = "resources"
     if callable(resources):
         where = f"{getattr(resources, '__name__', 'resources')}(config)"
         resources = resources(config)
-    request = _request(resources, where)
+    request = _to_placement_group(resources, where)
     if isinstance(resources, ScalingConfig) and resources.num_workers == 1:
         return resources
     total = {name: float(amount) for name, amount in request.required_resources.items() if amount or name == "CPU"}
@@ -93,36 +93,36 @@ def scaling_for(resources: Resources, config: Mapping[str, Any]) -> ScalingConfi
     )
 
 
-def needs_of(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
-    """What the workers of a run need, one bundle each. Of an elastic run, as many as it may grow to."""
+def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
+    """Return what the workers of a run need, one bundle each. For an elastic run, the maximum number of workers."""
     others = dict(scaling.additional_resources_per_worker)
     if scaling.accelerator_type is not None:
         others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
-    bundle = Bundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
+    bundle = TrialBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
     return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
 
 
-def _request(given: Any, where: str) -> PlacementGroupFactory:
+def _to_placement_group(given: Any, where: str) -> PlacementGroupFactory:
     if isinstance(given, PlacementGroupFactory):
         return given
     if isinstance(given, ScalingConfig):
         if given.max_workers == 0:
             raise ValueError(f"{where}={given!r} has no worker: use 1 or more")
-        return PlacementGroupFactory([_per_worker(given)] * given.max_workers, given.placement_strategy)
+        return PlacementGroupFactory([_worker_resources(given)] * given.max_workers, given.placement_strategy)
     if isinstance(given, Mapping):
-        return PlacementGroupFactory([_checked(given, where)])
+        return PlacementGroupFactory([_check_bundle(given, where)])
     raise ValueError(
         f"{where}={given!r} is no resources: use a dict such as {{'cpu': 2, 'gpu': 0.5}}, a ScalingConfig, "
         "a PlacementGroupFactory, or a function of the config that returns one of them"
     )
 
 
-def _per_worker(scaling: ScalingConfig) -> dict[str, float]:
+def _worker_resources(scaling: ScalingConfig) -> dict[str, float]:
     own = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
     return {**own, **scaling.additional_resources_per_worker}
 
 
-def _checked(bundle: Any, where: str) -> dict[str, float]:
+def _check_bundle(bundle: Any, where: str) -> dict[str, float]:
     if not isinstance(bundle, Mapping):
         raise ValueError(f"{where}={bundle!r} is not a dict such as {{'CPU': 1}}")
     found: dict[str, float] = {}
@@ -130,7 +130,7 @@ def _checked(bundle: Any, where: str) -> dict[str, float]:
         if not isinstance(name, str) or not name:
             raise ValueError(f"{where} has {name!r}, which is not the name of a resource")
         if name == "custom_resources" and isinstance(amount, Mapping):
-            found |= _checked(amount, f"{where}['custom_resources']")
+            found |= _check_bundle(amount, f"{where}['custom_resources']")
             continue
         name_of = _KNOWN.get(name.lower(), name)
         if name_of in found:

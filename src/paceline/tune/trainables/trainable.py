@@ -1,6 +1,6 @@
-"""`Trainable`: a trial as a class, which is asked for one step after another.
+"""`Trainable`: a trial as a class whose `step` is called repeatedly.
 
-What belongs to the loop around it (reports, checkpoints, the end) is in `classes`.
+The loop around it (reports, checkpoints, the end) is in `trial_functions`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from paceline.tune import session
 from paceline.tune.trainables.resources import PlacementGroupFactory
 
 _NOTE = ".trainable.json"
-"""What is kept with a checkpoint beside the user's own files: how far the trainable was."""
+"""Stored in a checkpoint beside the user's own files: the progress of the trainable."""
 
 
 class Trainable:
-    """Subclass this, and implement `setup`, `step`, and `save_checkpoint` and `load_checkpoint`.
+    """Subclass this, and implement `setup`, `step`, `save_checkpoint` and `load_checkpoint`.
 
-    A trial has one object of it in a process of its own, and calls `step` again and again: each result is a report. It
-    ends when a result has `done` as true, or when it is stopped. A result with `should_checkpoint` as true brings a
-    checkpoint; `CheckpointConfig(checkpoint_frequency=..., checkpoint_at_end=...)` say when there are others.
+    A trial has one instance in a process of its own, and calls `step` repeatedly: each result is a report. It ends when
+    a result has a true `done`, or when it is stopped. A result with a true `should_checkpoint` makes a checkpoint;
+    `CheckpointConfig(checkpoint_frequency=..., checkpoint_at_end=...)` adds others.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, *, parameters: Mapping[str, Any] | None = None) -> None:
@@ -38,37 +38,37 @@ class Trainable:
         self.setup(self.config, **(parameters or {}))
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Begin; objects of `with_parameters` come as further arguments."""
+        """Initialize; objects of `with_parameters` are passed as further arguments."""
 
     def step(self) -> dict[str, Any]:
-        """Train a while, and return what is to be reported."""
+        """Train for a while, and return the metrics to report."""
         raise NotImplementedError(f"{type(self).__name__} has to implement step()")
 
     def save_checkpoint(self, checkpoint_dir: str) -> str | dict[str, Any] | None:
-        """Write all that is needed to go on to a directory; or return it, as a dict of numbers, texts and arrays."""
+        """Write everything needed to resume to a directory; or return it, as a dict of numbers, strings and arrays."""
         raise NotImplementedError(f"{type(self).__name__} has to implement save_checkpoint()")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from a checkpoint: the directory, or the dict, where `save_checkpoint` returned one."""
+        """Resume from a checkpoint: the directory, or the dict if `save_checkpoint` returned one."""
         raise NotImplementedError(f"{type(self).__name__} has to implement load_checkpoint()")
 
     def cleanup(self) -> None:
-        """The trial ends, or pauses."""
+        """Called when the trial ends or pauses."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take another configuration. Never called: each trial has a process and an object of its own."""
+        """Take another configuration. Never called: each trial has its own process and instance."""
         return False
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """A step has returned this."""
+        """Called with the result of each step."""
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory | Mapping[str, float] | None:
-        """What a trial with this configuration needs, where `with_resources` does not say; None: one CPU."""
+        """What a trial with this configuration needs if `with_resources` does not say; None: one CPU."""
         return None
 
     def train(self) -> dict[str, Any]:
-        """One iteration."""
+        """Run one iteration."""
         began = time.monotonic()
         result = self.step()
         if not isinstance(result, dict):
@@ -80,7 +80,7 @@ class Trainable:
         return result
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> Checkpoint:
-        """Save to a directory, a new temporary one if none is given."""
+        """Save to a directory; a new temporary one by default."""
         directory = Path(checkpoint_dir) if checkpoint_dir is not None else Path(tempfile.mkdtemp(prefix="trainable-"))
         directory.mkdir(parents=True, exist_ok=True)
         returned = self.save_checkpoint(str(directory))
@@ -88,7 +88,7 @@ class Trainable:
             "iteration": self._iteration,
             "time_total_s": self._time_total_s,
             "done": self._is_done,
-            "holds": _written(returned, directory, type(self).__name__),
+            "holds": _write_returned(returned, directory, type(self).__name__),
         }
         if note["holds"] == "path":
             note["path"] = str(Path(str(returned)).absolute().relative_to(directory.absolute()))
@@ -96,13 +96,13 @@ class Trainable:
         return Checkpoint(str(directory))
 
     def restore(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> None:
-        """Go on from what `save` has made."""
+        """Resume from the result of `save`."""
         given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(os.fspath(checkpoint))
         with given.as_directory() as directory:
             try:
                 note = json.loads((Path(directory) / _NOTE).read_text())
             except FileNotFoundError:
-                note = {}  # Not of a trainable: what is in it, its own code has to know.
+                note = {}  # Not saved by a Trainable: only the user's code knows what is in it.
             self._iteration = note.get("iteration", 0)
             self._time_total_s = note.get("time_total_s", 0.0)
             self._is_done = note.get("done", False)
@@ -119,7 +119,7 @@ class Trainable:
 
     @property
     def iteration(self) -> int:
-        """How many steps were made, those before the checkpoint that this went on from included."""
+        """How many steps were made, including those before the checkpoint this resumed from."""
         return self._iteration
 
     @property
@@ -128,12 +128,12 @@ class Trainable:
 
     @property
     def time_total_s(self) -> float:
-        """How long all steps took together."""
+        """The total time of all steps."""
         return self._time_total_s
 
     @property
     def is_done(self) -> bool:
-        """Whether the last step said so."""
+        """Whether the last step reported `done`."""
         return self._is_done
 
     @property
@@ -154,7 +154,7 @@ class Trainable:
         return session.get_context().get_trial_resources()
 
 
-def _written(returned: Any, directory: Path, name: str) -> Literal["dict", "path", "directory"]:
+def _write_returned(returned: Any, directory: Path, name: str) -> Literal["dict", "path", "directory"]:
     if returned is None:
         return "directory"
     if isinstance(returned, dict):

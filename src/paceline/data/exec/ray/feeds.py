@@ -1,7 +1,7 @@
-"""The side of a worker: it asks the service of its run which rows are its own, and fetches those.
+"""The worker side: asks the service of the run for the worker's own rows, and fetches them.
 
-A worker is no process of Ray's. It connects to the cluster as it begins, in a thread beside it: Ray would take the
-handlers of signals from the main one. A few pieces are on their way to this node before they are asked for.
+A worker is not a Ray process. It connects to the cluster at its start, in a separate thread: in the main thread, Ray
+would replace the signal handlers. A few pieces are prefetched to this node.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import msgspec
 import numpy as np
 
 from paceline._core.errors import DataError
-from paceline._engine.ray.connect import connected, quietly
+from paceline._engine.ray.connection import connect_to_cluster, quiet_ray_logging
 from paceline.data.block import Block, Schema
-from paceline.data.exec.ray.asked import Opened, Told
-from paceline.data.exec.ray.cut import pieced, writable
-from paceline.data.exec.ray.values import unpacked
+from paceline.data.exec.ray.block_cutting import assemble_piece, copy_writable
+from paceline.data.exec.ray.ray_values import unpack_from_ray
+from paceline.data.exec.ray.row_messages import OpenRowsRequest, PiecesReply
 from paceline.data.exec.stats import StreamStats
-from paceline.data.mixing import Mixing
-from paceline.data.parts import Division
-from paceline.data.position import Cursor, Delivered
-from paceline.data.sparse import Partial, Sparse
+from paceline.data.row_ownership import EpochDivision
+from paceline.data.sharding import Cursor, RowDelivery
+from paceline.data.shuffle_mixing import Mixing
+from paceline.data.sparse_block import PartialDelivery, SparseBlock
 
-_AHEAD = 3
-"""So many pieces are brought to this node before they are used."""
+_NUM_PREFETCHED = 3
+"""How many pieces are brought to this node before they are used."""
 
 
-class Service:
-    """The service at an address, as seen from this process."""
+class RowServiceClient:
+    """A client of the service at an address, for this process."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -51,7 +51,7 @@ class Service:
         self._thread.start()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """A reference to the answer, which is under way."""
+        """Start the call and return a reference to its answer."""
         if self._owner != os.getpid():
             raise DataError(
                 "rows of a dataset on a Ray cluster were asked for in a fork of the worker, and no connection to Ray "
@@ -60,8 +60,8 @@ class Service:
         self._thread.join()
         if self._problem is not None:
             raise DataError(f"the service that gives the rows cannot be reached: {self._problem}") from self._problem
-        # What can be asked twice is, while the service begins anew. Of pieces each is told once.
-        retries = -1 if method in ("known", "open") else 0
+        # Idempotent calls are retried while the service restarts. Pieces are delivered only once.
+        retries = -1 if method in ("fetch_fact", "open") else 0
         return getattr(self._actor, method).options(max_task_retries=retries).remote(self._token, *arguments)
 
     def leave(self, number: int) -> None:
@@ -76,126 +76,130 @@ class Service:
         except self.ray.exceptions.RayError as error:
             raise DataError(f"rows on the cluster were lost, or what serves them: {_first_line(error)}") from error
 
-    def known(self, attempt: int, dataset: str, what: str) -> Any:
-        value, told = self.get(self.call("known", attempt, dataset, what))
+    def fetch_fact(self, attempt: int, dataset: str, what: str) -> Any:
+        value, told = self.get(self.call("fetch_fact", attempt, dataset, what))
         if told:
-            raise _error(msgspec.msgpack.decode(told, type=Told))
+            raise _to_exception(msgspec.msgpack.decode(told, type=PiecesReply))
         return cloudpickle.loads(value)
 
     def _connect(self, cluster: str, namespace: str, name: str) -> None:
         try:
-            with quietly():
-                self.ray = connected(cluster, namespace)
+            with quiet_ray_logging():
+                self.ray = connect_to_cluster(cluster, namespace)
             self._actor = self.ray.get_actor(name, namespace=namespace)
-        except BaseException as problem:  # noqa: BLE001  raised where rows are asked for
+        except BaseException as problem:  # noqa: BLE001  raised when rows are requested
             self._problem = problem
 
 
 @lru_cache(maxsize=4)
-def service_at(address: str) -> Service:
-    """One for all datasets of this process. It begins to connect at once."""
-    return Service(address)
+def get_service_client(address: str) -> RowServiceClient:
+    """One client for all datasets of this process. It starts to connect at once."""
+    return RowServiceClient(address)
 
 
 class RayFeeds:
-    """The rows of a dataset that the service at an address serves: for one worker of a group."""
+    """The rows of a dataset served at an address, for one worker of a group."""
 
     def __init__(self, address: str, dataset: str, attempt: int = 0) -> None:
         self._address = address
         self._dataset = dataset
         self._attempt = attempt
-        service_at(address)
+        get_service_client(address)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._address, self._dataset, self._attempt)
 
-    def open(self, epoch: int, unit: int, offset: int) -> Iterator[Delivered]:
-        division = Division(Cursor(epoch=epoch, unit=unit, offset=offset), "all", 1)
+    def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
+        division = EpochDivision(Cursor(epoch=epoch, unit=unit, offset=offset), "all", 1)
         for partial in self.open_part(division, 0):
             assert isinstance(partial.block, Block)
-            yield Delivered(partial.unit, partial.offset, partial.block)
+            yield RowDelivery(partial.unit, partial.offset, partial.block)
 
-    def open_part(self, division: Division, rank: int) -> Iterator[Partial]:
-        service = service_at(self._address)
-        asked = msgspec.msgpack.encode(Opened(self._dataset, division, rank, self._attempt, secrets.token_hex(8)))
+    def open_part(self, division: EpochDivision, rank: int) -> Iterator[PartialDelivery]:
+        service = get_service_client(self._address)
+        asked = msgspec.msgpack.encode(
+            OpenRowsRequest(self._dataset, division, rank, self._attempt, secrets.token_hex(8))
+        )
         number = service.get(service.call("open", asked))
         is_shared = division.mode == "all" and division.world > 1
         try:
-            for num, (told, ref) in enumerate(_pieces(service, number), 1):
+            for num, (told, ref) in enumerate(_receive_pieces(service, number), 1):
                 unit, offset, num_rows, whole = told
-                yield Partial(unit, offset, _block(service, ref, num_rows, whole, is_shared))
-                service.call("passed", number, num)
+                yield PartialDelivery(unit, offset, _load_block(service, ref, num_rows, whole, is_shared))
+                service.call("mark_passed", number, num)
         finally:
             service.leave(number)
 
     def fingerprint(self) -> str:
-        return str(self._known("fingerprint"))
+        return str(self._fetch_fact("fingerprint"))
 
     def num_rows(self) -> int | None:
-        number: int | None = self._known("num_rows")
+        number: int | None = self._fetch_fact("num_rows")
         return number
 
     def schema(self) -> Schema | None:
-        schema: Schema | None = self._known("schema")
+        schema: Schema | None = self._fetch_fact("schema")
         return schema
 
     def mixing(self) -> Mixing:
-        mixing: Mixing = self._known("mixing")
+        mixing: Mixing = self._fetch_fact("mixing")
         return mixing
 
     def stats(self) -> str:
-        return str(self.seen())
+        return str(self.stream_stats())
 
-    def seen(self) -> StreamStats:
+    def stream_stats(self) -> StreamStats:
         """The statistics of the dataset, over all workers and epochs."""
-        seen: StreamStats = self._known("stats")
+        seen: StreamStats = self._fetch_fact("stats")
         return seen
 
-    def _known(self, what: str) -> Any:
-        return service_at(self._address).known(self._attempt, self._dataset, what)
+    def _fetch_fact(self, what: str) -> Any:
+        return get_service_client(self._address).fetch_fact(self._attempt, self._dataset, what)
 
 
-def _pieces(service: Service, number: int) -> Iterator[tuple[tuple[int, int, int, bool], Any]]:
-    """What is to be had of each block, in order."""
+def _receive_pieces(service: RowServiceClient, number: int) -> Iterator[tuple[tuple[int, int, int, bool], Any]]:
+    """Yield what the worker gets of each block, in order."""
     known: deque[tuple[tuple[int, int, int, bool], Any]] = deque()
-    last: Told | None = None
+    last: PiecesReply | None = None
     asked = service.call("take", number)
     while known or last is None:
-        if last is None and (not known or (len(known) < _AHEAD and _is_there(service, asked))):
+        if last is None and (not known or (len(known) < _NUM_PREFETCHED and _is_answered(service, asked))):
             encoded, refs = service.get(asked)
-            told = msgspec.msgpack.decode(encoded, type=Told)
+            told = msgspec.msgpack.decode(encoded, type=PiecesReply)
             known.extend(zip(told.pieces, refs, strict=True))
             if told.ended or told.failure is not None:
                 last = told
             else:
                 asked = service.call("take", number)
             continue
-        ahead = [ref for _, ref in list(known)[:_AHEAD] if ref is not None]
+        ahead = [ref for _, ref in list(known)[:_NUM_PREFETCHED] if ref is not None]
         if ahead:
             service.ray.wait(ahead, num_returns=len(ahead), timeout=0)
         yield known.popleft()
     if last.failure is not None:
-        raise _error(last)
+        raise _to_exception(last)
 
 
-def _is_there(service: Service, asked: Any) -> bool:
+def _is_answered(service: RowServiceClient, asked: Any) -> bool:
     found, _ = service.ray.wait([asked], timeout=0)
     return bool(found)
 
 
-def _block(service: Service, ref: Any, num_rows: int, whole: bool, is_shared: bool) -> Block | Sparse:
+def _load_block(
+    service: RowServiceClient, ref: Any, num_rows: int, whole: bool, is_shared: bool
+) -> Block | SparseBlock:
     if ref is None:
-        return Sparse(num_rows, np.empty(0, np.int64), Block.empty())
+        return SparseBlock(num_rows, np.empty(0, np.int64), Block.empty())
     value = service.get(ref)
     if not whole:
-        return pieced(value, num_rows)
-    # What all workers read none of them may write to, and it need not be copied.
-    return unpacked(value) if is_shared else writable(unpacked(value))
+        return assemble_piece(value, num_rows)
+    # Rows that all workers read must not be written to, so they need no copy.
+    return unpack_from_ray(value) if is_shared else copy_writable(unpack_from_ray(value))
 
 
-def _error(told: Told) -> BaseException:
+def _to_exception(told: PiecesReply) -> BaseException:
     assert told.failure is not None
-    return told.failure.error(told.pickled)
+    return told.failure.to_exception(told.pickled)
 
 
 def _first_line(error: Exception) -> str:

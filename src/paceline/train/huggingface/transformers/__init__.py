@@ -1,14 +1,13 @@
-"""Training with the `Trainer` of Hugging Face Transformers, inside a train function of a `TorchTrainer`.
+"""Training with the `Trainer` of Hugging Face Transformers, inside the train function of a `TorchTrainer`.
 
-To import this lets the process that workers fork from import what Transformers needs, while the script goes on
-importing. Transformers itself is left to each worker: when it is imported it reads variables such as HF_HOME, and a
-script may set those after this line.
+Importing this module lets the process that workers fork from preload what Transformers needs. Each worker imports
+Transformers itself: on import it reads variables such as HF_HOME, which a script may set after this line.
 """
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy import on_demand
-from paceline._engine.local.launch import prewarm
+from paceline._core.lazy_imports import make_lazy_getattr
+from paceline._engine.local.launchers import prewarm
 from paceline.train.backend import require
 from paceline.train.huggingface.transformers.prepare import prepare_trainer
 from paceline.train.torch.config import TorchConfig
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RayTrainReportCallback", "ReportCallback", "prepare_trainer"]
 
-_find = on_demand(
+_find = make_lazy_getattr(
     __name__, {"paceline.train.huggingface.transformers.report": ("RayTrainReportCallback", "ReportCallback")}
 )
 

@@ -1,4 +1,4 @@
-"""prepare_trainer: a Transformers trainer that reads this worker's part of a dataset, checked to be one of this run."""
+"""prepare_trainer: check that a Transformers trainer fits this run, and let it read dataset shards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.train.backend import require
-from paceline.train.session import _context
+from paceline.train.session import _require_context
 from paceline.train.torch.devices import get_device
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def prepare_trainer(trainer: T) -> T:
-    """Check that a Transformers trainer has found the ranks and the device of this run, and return it.
+    """Check that a Transformers trainer uses the ranks and device of this run, and return it.
 
-    As `train_dataset` and `eval_dataset` it may have what `get_dataset_shard(name).iter_torch_batches(...)` gives, or
-    the shard itself, which is then cut into batches as the training arguments say. Such a dataset knows where it
-    stands: a trainer that resumes goes on from there and skips nothing (`ignore_data_skip` is set).
+    Its `train_dataset` and `eval_dataset` may be the result of `get_dataset_shard(name).iter_torch_batches(...)`, or
+    the shard itself, which is then batched according to the training arguments. Such a dataset tracks its position: a
+    resumed trainer continues from there and skips nothing (`ignore_data_skip` is set).
     """
-    begin = _context("prepare_trainer").begin
+    begin = _require_context("prepare_trainer").begin
     require("paceline.train.huggingface.transformers.prepare_trainer", ("transformers", "accelerate"), "transformers")
     from transformers import Trainer
 
@@ -37,16 +37,16 @@ def prepare_trainer(trainer: T) -> T:
             f"this worker is rank {begin.rank} of {begin.world_size} on {get_device()}\n\n"
             "hint: make TrainingArguments in the train function, and leave the device to ScalingConfig(use_gpu=...)"
         )
-    if not isinstance(trainer, _ReadsShards):
+    if not isinstance(trainer, _ShardLoaderMixin):
         cls: Any = type(trainer)
-        trainer.__class__ = _reading_shards(cls)
+        trainer.__class__ = _add_shard_loader_mixin(cls)
     if _is_shard(trainer.train_dataset):
         args.ignore_data_skip = True
     return trainer
 
 
-class _ReadsShards:
-    """Stands before the class of a trainer: loaders of shards are ours, all others the trainer's."""
+class _ShardLoaderMixin:
+    """Put in front of a trainer's class: creates loaders for shards, and leaves others to the trainer."""
 
     args: Any
     train_dataset: Any
@@ -54,7 +54,7 @@ class _ReadsShards:
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if _is_shard(self.train_dataset):
-            return _loader(self.train_dataset, self.args.train_batch_size)
+            return _make_shard_loader(self.train_dataset, self.args.train_batch_size)
         loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
         return loader
 
@@ -62,25 +62,25 @@ class _ReadsShards:
         named = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
         dataset = named if named is not None else self.eval_dataset
         if _is_shard(dataset):
-            return _loader(dataset, self.args.eval_batch_size)
+            return _make_shard_loader(dataset, self.args.eval_batch_size)
         loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
         return loader
 
 
 @functools.cache
-def _reading_shards(cls: Any) -> Any:
-    return type(cls.__name__, (_ReadsShards, cls), {"__module__": cls.__module__})
+def _add_shard_loader_mixin(cls: Any) -> Any:
+    return type(cls.__name__, (_ShardLoaderMixin, cls), {"__module__": cls.__module__})
 
 
 def _is_shard(dataset: Any) -> bool:
-    from paceline.data.epochs import _Again
+    from paceline.data.epochs import _ReusableIterable
     from paceline.data.iterator import DataIterator
 
-    return isinstance(dataset, DataIterator | _Again)
+    return isinstance(dataset, DataIterator | _ReusableIterable)
 
 
-def _loader(shard: Any, batch_size: int) -> DataLoader[Any]:
-    """A loader whose elements are the batches of a shard, as they are."""
+def _make_shard_loader(shard: Any, batch_size: int) -> DataLoader[Any]:
+    """Return a loader that yields the batches of a shard unchanged."""
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -89,15 +89,15 @@ def _loader(shard: Any, batch_size: int) -> DataLoader[Any]:
 
     class Batches(IterableDataset):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
-            return _some(batches)
+            return _non_empty_epoch(batches)
 
-    # With a generator of its own: a loader draws a number whenever it is iterated, and after a resume that is at other
-    # times. From torch's own generator, dropout would go on with other numbers.
+    # A separate generator: a loader draws a number on each iteration, and a resumed run iterates at other times. With
+    # torch's global generator, dropout would then differ.
     return DataLoader(Batches(), batch_size=None, generator=torch.Generator())
 
 
-def _some(batches: Iterable[Any]) -> Iterator[Any]:
-    """One epoch that has a batch: resumed right after the last one of an epoch, nothing is left of that."""
+def _non_empty_epoch(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield one epoch that has batches: when resumed right after the last batch of an epoch, nothing of it is left."""
     is_empty = True
     for batch in batches:
         is_empty = False

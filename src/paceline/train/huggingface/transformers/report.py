@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from transformers.trainer_callback import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from paceline._core.spending import CHECKPOINT, spent
+from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train import collective
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import CheckpointUploadMode, _context, report, staging_directory
+from paceline.train.session import CheckpointUploadMode, _require_context, report, staging_directory
 
 if TYPE_CHECKING:
-    from paceline._engine.messages import Begin
+    from paceline._engine.messages import WorkerInit
 
 
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
@@ -23,10 +23,9 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
 
         trainer.add_callback(ReportCallback())
 
-    A report has the newest value of everything that was logged so far, with `step` and `epoch`. What is logged in a
-    step that is saved as well makes one report, with the checkpoint: a directory with the trainer's own in
-    `checkpoint/`, from which `trainer.train(resume_from_checkpoint=...)` goes on. `checkpoint_upload_mode` is that of
-    `train.report`.
+    A report has the latest value of every logged metric, with `step` and `epoch`. A step that both logs and saves makes
+    one report. The checkpoint is a directory with the trainer's own in `checkpoint/`, for
+    `trainer.train(resume_from_checkpoint=...)`. `checkpoint_upload_mode` is passed to `train.report`.
     """
 
     CHECKPOINT_NAME: ClassVar[str] = "checkpoint"
@@ -44,20 +43,20 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._metrics.update(step=state.global_step, epoch=state.epoch)
         saved = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        # Nobody takes the files before all have written theirs.
+        # Wait until all ranks have written their files.
         collective.barrier()
-        with spent(CHECKPOINT):
-            checkpoint = self._brought(saved, _context("ReportCallback").begin)
+        with account_time(CHECKPOINT):
+            checkpoint = self._copy_own_files(saved, _require_context("ReportCallback").begin)
         report(dict(self._metrics), checkpoint=checkpoint, checkpoint_upload_mode=self._mode)
 
-    def _brought(self, saved: Path, begin: Begin) -> Checkpoint | None:
-        """The files that this rank adds. A copy: the trainer deletes old checkpoints, and may write them once more."""
+    def _copy_own_files(self, saved: Path, begin: WorkerInit) -> Checkpoint | None:
+        """Copy the files this rank contributes. A copy, because the trainer deletes or rewrites old checkpoints."""
         own = saved / f"rng_state_{begin.rank}.pth"
         on_its_own_disk = begin.local_rank == 0 and not (saved / "trainer_state.json").exists()
         directory = staging_directory()
         target = directory / self.CHECKPOINT_NAME
         if begin.rank == 0 or on_its_own_disk:
-            # Random states are brought by the ranks that they are of, from whatever machine.
+            # Each rank contributes its own random state, from whatever node.
             shutil.copytree(saved, target, ignore=shutil.ignore_patterns("rng_state_*.pth"))
         if own.exists():
             target.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """Optuna's samplers as a search uses them.
 
-With a name the sampler is made afresh for each trial, from the seed of the search and the number of the trial: what it
-suggests then depends on these and on what was told before, and on nothing that would be lost with the driver.
+A sampler given by name is created anew for each trial, from the search's seed and the trial's number. So its
+suggestions depend only on these and on earlier results, and on nothing that would be lost with the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from paceline.tune.search.optuna.quiet import quiet
+from paceline.tune.search.optuna.log_filter import silence_optuna
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsgaii", "nsgaiii", "random"]
 
@@ -26,48 +26,51 @@ _SEEDS = 1 << 32
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A sampler that has a name here."""
+class SamplerKind:
+    """A sampler that can be selected by name."""
 
     make: Callable[[int, int], BaseSampler]
-    """From a seed of this trial, and the seed of the search."""
-    leaves_marks: bool = False
-    """Its sampling leaves marks on the study that it relies on later, so that it cannot be skipped."""
+    """Creates the sampler from the trial's seed and the search's seed."""
+    writes_study_state: bool = False
+    """Its sampling stores state in the study that it needs later, so it cannot be skipped."""
     learns_from_stopped: bool = True
-    """Told as pruned, with its values on the way, a trial teaches it something, or nothing teaches it anything."""
-    several: bool = True
-    """It can search for several objectives."""
-    needs: str | None = None
-    """A package that Optuna does not bring."""
+    """It learns from pruned trials and their intermediate values, or does not learn at all."""
+    supports_multiple_objectives: bool = True
+    required_package: str | None = None
+    """A package that is not a dependency of Optuna."""
 
 
-KINDS: Mapping[str, Kind] = {
-    # What runs is taken for no better than what has ended, so that trials at the same time are not all alike.
-    "tpe": Kind(lambda trial, search: optuna.samplers.TPESampler(seed=trial, constant_liar=True)),
-    "gp": Kind(
+SAMPLER_KINDS: Mapping[str, SamplerKind] = {
+    # Running trials count as no better than finished ones, so that concurrent trials differ.
+    "tpe": SamplerKind(lambda trial, search: optuna.samplers.TPESampler(seed=trial, constant_liar=True)),
+    "gp": SamplerKind(
         lambda trial, search: optuna.samplers.GPSampler(seed=trial),
         learns_from_stopped=False,
     ),
-    "cmaes": Kind(
+    "cmaes": SamplerKind(
         lambda trial, search: optuna.samplers.CmaEsSampler(seed=trial, consider_pruned_trials=True),
-        leaves_marks=True,
-        several=False,
-        needs="cmaes",
+        writes_study_state=True,
+        supports_multiple_objectives=False,
+        required_package="cmaes",
     ),
-    # Points of one sequence come from one seed; what it cannot give, parameters under a condition, must not repeat.
-    "qmc": Kind(
+    # The points of one sequence need one seed; conditional parameters, which it cannot provide, must not repeat.
+    "qmc": SamplerKind(
         lambda trial, search: optuna.samplers.QMCSampler(
             scramble=True, seed=search, independent_sampler=optuna.samplers.RandomSampler(trial)
         ),
-        leaves_marks=True,
+        writes_study_state=True,
     ),
-    "nsgaii": Kind(
-        lambda trial, search: optuna.samplers.NSGAIISampler(seed=trial), leaves_marks=True, learns_from_stopped=False
+    "nsgaii": SamplerKind(
+        lambda trial, search: optuna.samplers.NSGAIISampler(seed=trial),
+        writes_study_state=True,
+        learns_from_stopped=False,
     ),
-    "nsgaiii": Kind(
-        lambda trial, search: optuna.samplers.NSGAIIISampler(seed=trial), leaves_marks=True, learns_from_stopped=False
+    "nsgaiii": SamplerKind(
+        lambda trial, search: optuna.samplers.NSGAIIISampler(seed=trial),
+        writes_study_state=True,
+        learns_from_stopped=False,
     ),
-    "random": Kind(lambda trial, search: optuna.samplers.RandomSampler(trial)),
+    "random": SamplerKind(lambda trial, search: optuna.samplers.RandomSampler(trial)),
 }
 
 _ENDS_ITSELF = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
@@ -78,23 +81,23 @@ _LEARNS_ONLY_FROM_WHOLE = (
 )
 
 
-class Samplers:
-    """The sampler for each trial."""
+class TrialSamplers:
+    """Creates the sampler for each trial."""
 
     def __init__(self, sampler: str | BaseSampler, objectives: int, seed: int) -> None:
         self._given = sampler if isinstance(sampler, BaseSampler) else None
-        self._kind = KINDS[sampler] if isinstance(sampler, str) else None
+        self._kind = SAMPLER_KINDS[sampler] if isinstance(sampler, str) else None
         self._seed = seed
-        if isinstance(sampler, str) and objectives > 1 and not KINDS[sampler].several:
-            others = ", ".join(repr(name) for name, kind in KINDS.items() if kind.several)
+        if isinstance(sampler, str) and objectives > 1 and not SAMPLER_KINDS[sampler].supports_multiple_objectives:
+            others = ", ".join(repr(name) for name, kind in SAMPLER_KINDS.items() if kind.supports_multiple_objectives)
             raise ValueError(
                 f"sampler={sampler!r} searches for one objective, and there are {objectives} metrics: use {others}"
             )
 
     @property
     def can_skip(self) -> bool:
-        """A trial whose parameters are all known need not be sampled."""
-        return self._kind is not None and not self._kind.leaves_marks
+        """Whether sampling can be skipped for a trial whose parameters are all known."""
+        return self._kind is not None and not self._kind.writes_study_state
 
     @property
     def learns_from_stopped(self) -> bool:
@@ -102,17 +105,17 @@ class Samplers:
             return self._kind.learns_from_stopped
         return not isinstance(self._given, _LEARNS_ONLY_FROM_WHOLE)
 
-    def of(self, number: int) -> BaseSampler:
-        """Of the trial with this number."""
+    def make_sampler(self, number: int) -> BaseSampler:
+        """Return the sampler for the trial with this number."""
         if self._kind is None:
             assert self._given is not None
             return self._given
-        with quiet():
-            return self._kind.make(derived(self._seed, number), derived(self._seed, -1))
+        with silence_optuna():
+            return self._kind.make(derive_seed(self._seed, number), derive_seed(self._seed, -1))
 
 
-class Known(BaseSampler):
-    """Gives the parameters that are known already, and lets a sampler suggest the others."""
+class KnownParametersSampler(BaseSampler):
+    """Returns known parameters and lets another sampler suggest the rest."""
 
     def __init__(self, inner: BaseSampler, known: Mapping[str, Any], skip: bool = False) -> None:
         self._inner = inner
@@ -135,7 +138,7 @@ class Known(BaseSampler):
     ) -> Any:
         if self._skip and param_name in self._known:
             return self._known[param_name]
-        # Also where its answer is not needed: a sampler of the user's must have drawn as often as it did before.
+        # Sample even if the result is not needed: the state of a user's sampler must advance as it did before.
         sampled = self._inner.sample_independent(study, trial, param_name, param_distribution)
         return self._known.get(param_name, sampled)
 
@@ -149,13 +152,13 @@ class Known(BaseSampler):
         self._inner.reseed_rng()
 
 
-def derived(seed: int, number: int) -> int:
-    """A seed of its own for each number."""
+def derive_seed(seed: int, number: int) -> int:
+    """Derive a separate seed for each number."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big") % _SEEDS
 
 
-def checked_sampler(sampler: Any) -> str | BaseSampler:
-    """What was given as the sampler, or a clear error."""
+def check_sampler(sampler: Any) -> str | BaseSampler:
+    """Return the given sampler, or raise a clear error."""
     if sampler is None:
         return "tpe"
     if isinstance(sampler, _ENDS_ITSELF):
@@ -165,12 +168,14 @@ def checked_sampler(sampler: Any) -> str | BaseSampler:
         )
     if isinstance(sampler, BaseSampler):
         return sampler
-    if isinstance(sampler, str) and sampler in KINDS:
-        needs = KINDS[sampler].needs
+    if isinstance(sampler, str) and sampler in SAMPLER_KINDS:
+        needs = SAMPLER_KINDS[sampler].required_package
         if needs is not None and importlib.util.find_spec(needs) is None:
             raise ImportError(
                 f"sampler={sampler!r} needs the package {needs}, which is missing\n\nhint: pip install {needs}",
                 name=needs,
             )
         return sampler
-    raise ValueError(f"sampler={sampler!r} is neither a sampler of Optuna's nor one of {', '.join(map(repr, KINDS))}")
+    raise ValueError(
+        f"sampler={sampler!r} is neither a sampler of Optuna's nor one of {', '.join(map(repr, SAMPLER_KINDS))}"
+    )

@@ -1,4 +1,4 @@
-"""`OptunaSearch`: suggests by Optuna's samplers, asked for one trial at a time and told what became of it."""
+"""`OptunaSearch`: suggests configurations with Optuna's samplers, by ask and tell."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from paceline._core.plain import looked_up
-from paceline.tune.search.optuna.quiet import quiet
-from paceline.tune.search.optuna.samplers import Known, Samplers, checked_sampler
-from paceline.tune.search.optuna.spaces import Space, same, understood
+from paceline._core.plain_values import get_metric
+from paceline.tune.search.optuna.log_filter import silence_optuna
+from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler
+from paceline.tune.search.optuna.spaces import OptunaSpace, is_same_config, parse_space
 from paceline.tune.search.searcher import Searcher
 
 log = logging.getLogger("paceline")
@@ -24,19 +24,18 @@ _DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
 class OptunaSearch(Searcher):
-    """Suggests by a sampler of Optuna's: TPE unless another is asked for.
+    """Suggests configurations with an Optuna sampler; TPE by default.
 
-    `space` is the space of the `Tuner` if it is left out; else a space of paceline's domains, a dict of Optuna's
-    distributions, or a function that takes an Optuna trial, suggests by its `suggest_...` methods, and returns further
+    `space` defaults to the space of the `Tuner`; else it is a space of paceline's domains, a dict of Optuna
+    distributions, or a function that takes an Optuna trial, calls its `suggest_...` methods, and returns further
     constant values or nothing. `metric` and `mode` may be lists, for several objectives.
 
-    `sampler` is a name ("tpe", "gp", "cmaes", "qmc", "nsgaii", "nsgaiii", "random") or a sampler of Optuna's. With a
-    name and a seed, each suggestion depends only on the seed, its number and what was told before: a search that is
-    continued suggests what it would have suggested had it not been interrupted. A sampler that you made has its own
-    seed, and `seed` is not used.
+    `sampler` is a name ("tpe", "gp", "cmaes", "qmc", "nsgaii", "nsgaiii", "random") or an Optuna sampler. With a name
+    and a seed, each suggestion depends only on the seed, its number and earlier results: a resumed search suggests what
+    it would have suggested without the interruption. A sampler object has its own seed, and `seed` is ignored.
 
-    `points_to_evaluate` are configurations, or parts of them, to begin with; with `evaluated_rewards`, the metric of
-    each of them, they are only learned from. Trials that a scheduler has stopped early are told as pruned.
+    `points_to_evaluate` are full or partial configurations to start with; if `evaluated_rewards` gives the metric of
+    each, they are only learned from and not run. Trials stopped early by a scheduler are reported to Optuna as pruned.
     """
 
     def __init__(
@@ -53,46 +52,48 @@ class OptunaSearch(Searcher):
         _check_objectives(metric, mode)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ValueError(f"seed={seed!r} is not a whole number, or None")
-        self._sampler = checked_sampler(sampler)
+        self._sampler = check_sampler(sampler)
         if seed is not None and isinstance(self._sampler, BaseSampler):
             log.warning("seed=%s is not used: %s was made with its own", seed, type(self._sampler).__name__)
         self._seed = seed
-        self._chance = seed if seed is not None else secrets.randbits(32)
-        self._space: Space | None = understood(space, "space") if space is not None else None
+        self._search_seed = seed if seed is not None else secrets.randbits(32)
+        self._space: OptunaSpace | None = parse_space(space, "space") if space is not None else None
         self._constants: dict[str, Any] = {}
-        self._points = _checked_points(points_to_evaluate, evaluated_rewards)
+        self._points = _check_points(points_to_evaluate, evaluated_rewards)
         self._rewards = evaluated_rewards
         self._study: optuna.Study | None = None
-        self._samplers: Samplers | None = None
+        self._samplers: TrialSamplers | None = None
         self._trials: dict[str, optuna.Trial] = {}
-        """Those that run."""
-        self._over: dict[str, int] = {}
-        """The numbers of those that do not."""
+        """Running trials."""
+        self._ended_numbers: dict[str, int] = {}
+        """The numbers of ended trials."""
         self._num_suggested = 0
         self._farthest = 0
-        """The most iterations that a trial has made."""
+        """The most iterations any trial has made."""
 
     @property
     def study(self) -> optuna.Study:
-        """Optuna's study, in memory: its trials are numbered as they were suggested, and `user_attrs["trial_id"]` has
-        the name of each."""
+        """Optuna's in-memory study.
+
+        Trials are numbered in the order they were suggested; `user_attrs["trial_id"]` has the id of each.
+        """
         if self._study is None:
-            self._begin()
+            self._create_study()
         assert self._study is not None
         return self._study
 
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric, the mode, the space and the seed of the `Tuner`, where this searcher has none of its own.
+        """Take the metric, mode, space and seed of the `Tuner` where this searcher has none of its own.
 
-        A searcher with a space of its own takes constants beside it. Raises `ValueError` where it was given a space
-        twice, or one metric with two modes. False once it has begun.
+        A searcher with its own space accepts constants in the `Tuner`'s. Raises `ValueError` if two spaces are given,
+        or one metric with two modes. Returns False once it has started.
         """
         if self._study is not None:
             return False
-        taken = understood(config, "param_space") if config else None
-        if taken is not None and self._space is not None and taken.parameters:
+        taken = parse_space(config, "param_space") if config else None
+        if taken is not None and self._space is not None and taken.has_parameters:
             raise ValueError(
                 f"OptunaSearch has the space {self._space}, and Tuner has a param_space with {taken}: only one of them "
                 "can be searched\n\nhint: leave out one of the two"
@@ -112,7 +113,7 @@ class OptunaSearch(Searcher):
         elif taken is not None:
             self._constants = dict(config)
         if self._seed is None and spec.get("seed") is not None:
-            self._seed = self._chance = spec["seed"]
+            self._seed = self._search_seed = spec["seed"]
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
@@ -121,16 +122,16 @@ class OptunaSearch(Searcher):
         point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
         self._num_suggested += 1
         if point is None:
-            return self._asked(trial_id, {})
-        return self._asked(trial_id, self._space_of_search().given(point), point=point)
+            return self._ask_study(trial_id, {})
+        return self._ask_study(trial_id, self._require_space().parse_point(point), point=point)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         self._check_new(trial_id)
-        known = self._space_of_search().known(config)
+        known = self._require_space().find_parameters(config)
         if known is not None:
             self._num_suggested += 1
-            self._asked(trial_id, known, again=True)
-        elif not same(again := self.suggest(trial_id), config):
+            self._ask_study(trial_id, known, again=True)
+        elif not is_same_config(again := self.suggest(trial_id), config):
             log.warning(
                 "OptunaSearch does not recognise the configuration of trial %s, and suggests another one for it than "
                 "before: what that trial reports is learned under the wrong configuration. Before: %s; now: %s",
@@ -144,24 +145,24 @@ class OptunaSearch(Searcher):
         self._farthest = max(self._farthest, step if isinstance(step, int) else 0)
         trial = self._trials.get(trial_id)
         if trial is None or isinstance(self.metric, list):
-            return  # Optuna has no values on the way to several objectives.
-        value = self._value(result, self.metric)
+            return  # Optuna has no intermediate values for several objectives.
+        value = self._get_objective(result, self.metric)
         if value is not None and isinstance(step, int) and step >= 0:
-            with quiet():
+            with silence_optuna():
                 trial.report(value, step)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        values = None if error else self._values(trial_id, result)
-        self._tell(trial_id, values, TrialState.FAIL if values is None else TrialState.COMPLETE)
+        values = None if error else self._get_objectives(trial_id, result)
+        self._tell_study(trial_id, values, TrialState.FAIL if values is None else TrialState.COMPLETE)
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
         assert self._samplers is not None
-        # Schedulers also stop trials that have had all the time there is: these are whole.
+        # Schedulers also stop trials that have used all their time: these are complete.
         is_whole = result is not None and result.get("training_iteration", 0) >= self._farthest
         if is_whole or not self._samplers.learns_from_stopped or isinstance(self.metric, list):
             self.on_trial_complete(trial_id, result)
         else:
-            self._tell(trial_id, None, TrialState.PRUNED)
+            self._tell_study(trial_id, None, TrialState.PRUNED)
 
     def add_evaluated_point(
         self,
@@ -171,12 +172,12 @@ class OptunaSearch(Searcher):
         pruned: bool = False,
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
-        """Learn from a configuration that was evaluated elsewhere. Tell it the same when a search is continued."""
+        """Learn from a configuration that was evaluated elsewhere. Add the same points again when resuming a search."""
         values = list(value) if isinstance(value, Sequence) else [value]
         name = f"evaluated_{len(self.study.trials)}"
-        self._evaluated(name, parameters, values, error, pruned, intermediate_values or ())
+        self._add_evaluated(name, parameters, values, error, pruned, intermediate_values or ())
 
-    def _evaluated(
+    def _add_evaluated(
         self,
         name: str,
         point: Mapping[str, Any],
@@ -185,47 +186,47 @@ class OptunaSearch(Searcher):
         pruned: bool = False,
         on_the_way: Sequence[float] = (),
     ) -> None:
-        known = self._space_of_search().known(point)
+        known = self._require_space().find_parameters(point)
         if known is None:
             raise ValueError(
                 f"{dict(point)!r} is no configuration of the space: to learn from it, each parameter has to be in it, "
                 f"with a value that it can have. The space is {self._space}"
             )
-        objectives = len(_listed(self.metric))
+        objectives = len(_to_list(self.metric))
         if len(values) != objectives:
             raise ValueError(f"{list(values)!r} is not one number for each of the {objectives} metrics")
-        self._asked(name, known)
+        self._ask_study(name, known)
         for step, value in enumerate(on_the_way, start=1):
             self.on_trial_result(name, {str(self.metric): value, "training_iteration": step})
-        numbers = [_number(value) for value in values]
+        numbers = [_to_number(value) for value in values]
         finite = None if error or None in numbers else [number for number in numbers if number is not None]
         state = TrialState.FAIL if finite is None else TrialState.PRUNED if pruned else TrialState.COMPLETE
-        self._tell(name, finite if state is TrialState.COMPLETE else None, state)
+        self._tell_study(name, finite if state is TrialState.COMPLETE else None, state)
 
-    def _begin(self) -> None:
-        metrics, modes = _listed(self.metric), _listed(self.mode)
+    def _create_study(self) -> None:
+        metrics, modes = _to_list(self.metric), _to_list(self.mode)
         if not metrics or not modes:
             raise ValueError(
                 f"OptunaSearch has metric={self.metric!r} and mode={self.mode!r}: it has to know what to search for\n\n"
                 'hint: OptunaSearch(metric="loss", mode="min"), or the same in TuneConfig'
             )
-        self._samplers = Samplers(self._sampler, len(metrics), self._chance)
-        with quiet():
+        self._samplers = TrialSamplers(self._sampler, len(metrics), self._search_seed)
+        with silence_optuna():
             self._study = optuna.create_study(
                 directions=[_DIRECTIONS[mode] for mode in modes],  # type: ignore[misc]
-                sampler=self._samplers.of(0),
+                sampler=self._samplers.make_sampler(0),
                 pruner=optuna.pruners.NopPruner(),
             )
             self._study.set_metric_names(metrics)
         for index, reward in enumerate(self._rewards or ()):
             values = list(reward) if isinstance(reward, Sequence) else [reward]
-            self._evaluated(f"evaluated_{index}", self._points[index], values)
+            self._add_evaluated(f"evaluated_{index}", self._points[index], values)
 
     def _check_new(self, trial_id: str) -> None:
-        if trial_id in self._trials or trial_id in self._over:
+        if trial_id in self._trials or trial_id in self._ended_numbers:
             raise ValueError(f"trial {trial_id} was suggested already: an OptunaSearch is of one search only")
 
-    def _space_of_search(self) -> Space:
+    def _require_space(self) -> OptunaSpace:
         if self._space is None:
             raise ValueError(
                 "OptunaSearch has no space to search in\n\n"
@@ -233,39 +234,39 @@ class OptunaSearch(Searcher):
             )
         return self._space
 
-    def _asked(
+    def _ask_study(
         self, trial_id: str, known: Mapping[str, Any], again: bool = False, point: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        study, space = self.study, self._space_of_search()
+        study, space = self.study, self._require_space()
         assert self._samplers is not None
-        inner = self._samplers.of(len(study.get_trials(deepcopy=False)))
-        study.sampler = Known(inner, known, again and self._samplers.can_skip) if known else inner
-        with quiet():
+        inner = self._samplers.make_sampler(len(study.get_trials(deepcopy=False)))
+        study.sampler = KnownParametersSampler(inner, known, again and self._samplers.can_skip) if known else inner
+        with silence_optuna():
             trial = study.ask()
             trial.set_user_attr("trial_id", trial_id)
             try:
-                config = space.suggest(trial, point or {}, self._chance)
+                config = space.suggest(trial, point or {}, self._search_seed)
             except BaseException:
                 study.tell(trial, state=TrialState.FAIL)
                 raise
         self._trials[trial_id] = trial
         return {**self._constants, **config}
 
-    def _tell(self, trial_id: str, values: list[float] | None, state: TrialState) -> None:
+    def _tell_study(self, trial_id: str, values: list[float] | None, state: TrialState) -> None:
         trial = self._trials.pop(trial_id, None)
-        if trial is None and trial_id not in self._over:
+        if trial is None and trial_id not in self._ended_numbers:
             return
         assert self._samplers is not None
-        with quiet():
+        with silence_optuna():
             if trial is None:
-                self._tell_again(self._over[trial_id], values)
+                self._tell_again(self._ended_numbers[trial_id], values)
                 return
-            self.study.sampler = self._samplers.of(len(self.study.get_trials(deepcopy=False)))
-            self._over[trial_id] = trial.number
+            self.study.sampler = self._samplers.make_sampler(len(self.study.get_trials(deepcopy=False)))
+            self._ended_numbers[trial_id] = trial.number
             self.study.tell(trial, values, state)
 
     def _tell_again(self, number: int, values: list[float] | None) -> None:
-        """A trial that had failed has run again, to its end; to Optuna it is another one with the same parameters."""
+        """Report a failed trial that ran again to its end; for Optuna it is a new trial with the same parameters."""
         failed = self.study.get_trials(deepcopy=False)[number]
         if values is not None and failed.state is TrialState.FAIL:
             again = optuna.trial.create_trial(
@@ -273,10 +274,10 @@ class OptunaSearch(Searcher):
             )
             self.study.add_trial(again)
 
-    def _values(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
-        """The objectives in a result; None where one is missing or not a number."""
-        values = [self._value(result or {}, metric) for metric in _listed(self.metric)]
-        missing = [m for m, value in zip(_listed(self.metric), values, strict=True) if value is None]
+    def _get_objectives(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
+        """Return the objectives in a result; None if one is missing or not a number."""
+        values = [self._get_objective(result or {}, metric) for metric in _to_list(self.metric)]
+        missing = [m for m, value in zip(_to_list(self.metric), values, strict=True) if value is None]
         if missing and result:
             log.warning(
                 "trial %s ended without a number for %s, so the search learns nothing from it; its last report has %s",
@@ -286,11 +287,11 @@ class OptunaSearch(Searcher):
             )
         return None if missing else [value for value in values if value is not None]
 
-    def _value(self, result: Mapping[str, Any], metric: str | None) -> float | None:
-        return _number(looked_up(dict(result), metric)) if metric is not None else None
+    def _get_objective(self, result: Mapping[str, Any], metric: str | None) -> float | None:
+        return _to_number(get_metric(dict(result), metric)) if metric is not None else None
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return None
     try:
@@ -300,12 +301,12 @@ def _number(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _listed(value: str | Sequence[str] | None) -> list[str]:
+def _to_list(value: str | Sequence[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else [*(value or ())]
 
 
 def _differs(own: Any, other: Any) -> bool:
-    return own is not None and other is not None and _listed(own) != _listed(other)
+    return own is not None and other is not None and _to_list(own) != _to_list(other)
 
 
 def _check_objectives(metric: Any, mode: Any) -> None:
@@ -313,17 +314,17 @@ def _check_objectives(metric: Any, mode: Any) -> None:
         names = value if isinstance(value, list | tuple) else [value]
         if value is not None and not (names and all(isinstance(item, str) and item for item in names)):
             raise ValueError(f"{name}={value!r} is neither a name nor a list of names")
-    for item in _listed(mode):
+    for item in _to_list(mode):
         if item not in _DIRECTIONS:
             raise ValueError(f"mode={mode!r} has {item!r}: it has to be 'min' or 'max'")
-    metrics, modes = _listed(metric), _listed(mode)
+    metrics, modes = _to_list(metric), _to_list(mode)
     if metrics and modes and len(metrics) != len(modes):
         raise ValueError(f"metric={metric!r} and mode={mode!r}: there has to be one mode for each metric")
     if len({*metrics}) != len(metrics):
         raise ValueError(f"metric={metric!r} names a metric twice")
 
 
-def _checked_points(points: Any, rewards: Any) -> list[Mapping[str, Any]]:
+def _check_points(points: Any, rewards: Any) -> list[Mapping[str, Any]]:
     if points is not None and (isinstance(points, Mapping | str) or not isinstance(points, Sequence)):
         raise ValueError(f"points_to_evaluate={points!r} is not a list of configurations")
     for point in points or ():

@@ -1,7 +1,7 @@
-"""The spaces that `OptunaSearch` can search in: paceline's own domains, Optuna's distributions, or a function.
+"""The spaces that `OptunaSearch` supports: paceline's own domains, Optuna's distributions, or a function.
 
-Each gives the configuration that a trial of Optuna's suggests, parameter by parameter, and finds the parameters of a
-configuration again. A parameter is suggested by its path, `model/lr`, and one under a condition only where that holds.
+Each builds the configuration that an Optuna trial suggests, parameter by parameter, and finds the parameters of a given
+configuration. A parameter is named by its path, `model/lr`; a conditional one is suggested only if its condition holds.
 """
 
 from __future__ import annotations
@@ -13,63 +13,63 @@ from typing import Any, Protocol, Self
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from paceline._core.plain import plain
-from paceline.tune.columns import flattened
-from paceline.tune.search.optuna.quiet import heard, quiet
+from paceline._core.plain_values import to_plain
+from paceline.tune.parameter_columns import flatten_config
+from paceline.tune.search.optuna.log_filter import silence_optuna, unsilence_optuna
 from paceline.tune.space.domains import Categorical, Domain, Float, Grid, Integer
 from paceline.tune.space.points import Point
 from paceline.tune.space.space import Space as ParamSpace
-from paceline.tune.space.tree import Path, Place, told
+from paceline.tune.space.tree import Path, SpaceParameter, format_path
 
 _SIMPLE = (type(None), bool, int, float, str)
 
 
-class Space(Protocol):
+class OptunaSpace(Protocol):
     @property
-    def parameters(self) -> bool:
+    def has_parameters(self) -> bool:
         """Whether there is anything to search for."""
         ...
 
     def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """The configuration of a trial; `given` is the point it was asked to begin with, if any."""
+        """Return the configuration of a trial; `given` is the point it starts from, if any."""
         ...
 
-    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that a configuration, or a part of one, sets. Raises `ValueError` for what is not there."""
+    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters set by a full or partial configuration. Raises `ValueError` for unknown ones."""
         ...
 
-    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """All parameters of a configuration; None where it is not one of this space."""
+    def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return all parameters of a configuration; None if it is not from this space."""
         ...
 
 
-def understood(space: Any, name: str) -> Space:
-    """The space that was given, checked."""
+def parse_space(space: Any, name: str) -> OptunaSpace:
+    """Check and parse the given space."""
     if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
-        return Distributions(space)
+        return DistributionSpace(space)
     if isinstance(space, Mapping | Domain):
-        tree: Any = space  # A choice among whole configurations is one as well.
-        return Domains(ParamSpace(tree), name)
+        tree: Any = space  # A choice among whole configurations is a space too.
+        return DomainSpace(ParamSpace(tree), name)
     if callable(space):
-        return DefinedByRun(space)
+        return DefineByRunSpace(space)
     raise ValueError(
         f"{name}={space!r} is neither a dict of paceline's domains or Optuna's distributions, nor a function that "
         'takes an Optuna trial\n\nhint: {"lr": tune.loguniform(1e-5, 1e-1)}'
     )
 
 
-class _Unchanging:
-    """Copied with its searcher it stays one: options are the user's very objects, and some cannot be copied."""
+class _SharedOnDeepcopy:
+    """Stays shared when its searcher is copied: options are the user's own objects, and some cannot be copied."""
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
 
 
-class Domains(_Unchanging):
+class DomainSpace(_SharedOnDeepcopy):
     """A space of paceline's own domains.
 
-    What Optuna has no distribution for is suggested as something else: floats with a step as the number of steps from
-    zero, and options that are objects, or not all different, by their index.
+    Domains without an Optuna distribution are translated: floats with a step become the number of steps from zero;
+    options that are objects, or not all different, become their index.
     """
 
     def __init__(self, space: ParamSpace, name: str) -> None:
@@ -79,37 +79,37 @@ class Domains(_Unchanging):
             _check_searchable(place, name)
 
     @property
-    def parameters(self) -> bool:
+    def has_parameters(self) -> bool:
         return bool(self._places)
 
     def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        made = self._point(given).made if given else {}
-        return self._space.put_together(lambda place: _suggested(trial, place), trial.number, seed, made)
+        made = self._point(given).function_values if given else {}
+        return self._space.assemble_config(lambda place: _suggest_parameter(trial, place), trial.number, seed, made)
 
-    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
+    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
         found = self._point(point)
-        return {self._places[path].name: _as_suggested(self._places[path], at) for path, at in found.picked.items()}
+        return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in found.picks.items()}
 
-    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             found = self._point(config)
         except ValueError:
-            return None  # It may be from another space; the caller says so.
-        picked: dict[Path, Any] = {**found.picked}
+            return None  # It may be from another space; the caller reports that.
+        picked: dict[Path, Any] = {**found.picks}
         for place in self._places.values():
             if place.path not in picked and all(picked.get(path) == index for path, index in place.condition):
                 return None
-        return {self._places[path].name: _as_suggested(self._places[path], at) for path, at in picked.items()}
+        return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in picked.items()}
 
     def _point(self, config: Mapping[str, Any]) -> Point:
-        return self._space.point(config, "points_to_evaluate")
+        return self._space.parse_point(config, "points_to_evaluate")
 
     def __str__(self) -> str:
         return "{" + ", ".join(f"{place.name}: {place.domain}" for place in self._places.values()) + "}"
 
 
-class Distributions(_Unchanging):
-    """A dict of Optuna's distributions, with constants beside them. `a/b` is `b` in the dict `a`."""
+class DistributionSpace(_SharedOnDeepcopy):
+    """A dict of Optuna's distributions and constants. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         self._space = dict(space)
@@ -123,33 +123,37 @@ class Distributions(_Unchanging):
                 )
 
     @property
-    def parameters(self) -> bool:
+    def has_parameters(self) -> bool:
         return True
 
     def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        return nested(
+        return nest_config(
             {
-                name: _by_distribution(trial, name, value) if isinstance(value, BaseDistribution) else value
+                name: _suggest_by_distribution(trial, name, value) if isinstance(value, BaseDistribution) else value
                 for name, value in self._space.items()
             }
         )
 
-    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {**flattened(point), **point}
+    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {**flatten_config(point), **point}
         names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
-        unknown = [name for name in flattened(point) if name not in self._space and name not in flattened(self._space)]
+        unknown = [
+            name
+            for name in flatten_config(point)
+            if name not in self._space and name not in flatten_config(self._space)
+        ]
         if unknown:
             raise ValueError(f"points_to_evaluate has {unknown[0]!r}, and the space has {', '.join(self._space)}")
         found = {name: flat[name] for name in names if name in flat}
         for name, value in found.items():
-            if not _has(self._space[name], value):
+            if not _contains_value(self._space[name], value):
                 raise ValueError(f"points_to_evaluate has {name}={value!r}, which is not in {self._space[name]}")
         return found
 
-    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flattened(config), **config}
+    def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        flat = {**flatten_config(config), **config}
         names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
-        if not all(name in flat and _has(self._space[name], flat[name]) for name in names):
+        if not all(name in flat and _contains_value(self._space[name], flat[name]) for name in names):
             return None
         return {name: flat[name] for name in names}
 
@@ -157,35 +161,35 @@ class Distributions(_Unchanging):
         return str(self._space)
 
 
-class DefinedByRun(_Unchanging):
-    """A function that suggests by a trial, and may return further values. `a/b` is `b` in the dict `a`."""
+class DefineByRunSpace(_SharedOnDeepcopy):
+    """A function that suggests through a trial, and may return further values. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, function: Callable[[Any], Mapping[str, Any] | None]) -> None:
         self._function = function
 
     @property
-    def parameters(self) -> bool:
+    def has_parameters(self) -> bool:
         return True
 
     def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        constants = self._called(trial)
-        return nested({**trial.params, **constants})
+        constants = self._call_function(trial)
+        return nest_config({**trial.params, **constants})
 
-    def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        return {**flattened(point), **point}
+    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        return {**flatten_config(point), **point}
 
-    def known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flattened(config), **config}
+    def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        flat = {**flatten_config(config), **config}
         trial = optuna.trial.FixedTrial(flat)
         try:
-            with quiet():
-                self._called(trial)
+            with silence_optuna():
+                self._call_function(trial)
         except ValueError:
-            return None  # A parameter is not there; an error of the function's own comes again when it is asked.
+            return None  # A parameter is missing; an error of the function itself recurs when it suggests.
         return {**trial.params}
 
-    def _called(self, trial: Any) -> Mapping[str, Any]:
-        with heard():
+    def _call_function(self, trial: Any) -> Mapping[str, Any]:
+        with unsilence_optuna():
             constants = self._function(trial)
         if constants is not None and not isinstance(constants, Mapping):
             raise ValueError(
@@ -197,8 +201,8 @@ class DefinedByRun(_Unchanging):
         return getattr(self._function, "__qualname__", repr(self._function))
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a/b": 1}` as `{"a": {"b": 1}}`."""
+def nest_config(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `{"a/b": 1}` into `{"a": {"b": 1}}`."""
     made: dict[str, Any] = {}
     for name, value in flat.items():
         *around, last = name.split("/")
@@ -213,71 +217,72 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two configurations are the same, one of them perhaps from storage, where tuples are lists."""
+def is_same_config(a: Any, b: Any) -> bool:
+    """Whether two configurations are equal; one may come from storage, where tuples are lists."""
     try:
-        return bool(plain(dict(a)) == plain(dict(b)))
+        return bool(to_plain(dict(a)) == to_plain(dict(b)))
     except (TypeError, ValueError):
         return bool(a == b)
 
 
-def _check_searchable(place: Place, name: str) -> None:
+def _check_searchable(place: SpaceParameter, name: str) -> None:
     if isinstance(place.domain, Grid):
         raise ValueError(
-            f"{told(place.path, name)} is a grid_search, and Optuna suggests one trial after the other: it does not go "
+            f"{format_path(place.path, name)} is a grid_search, and Optuna suggests one trial after "
+            "the other: it does not go "
             "through a grid\n\nhint: use tune.choice, or leave out the search_alg"
         )
     if not isinstance(place.domain, Float | Integer | Categorical):
         raise ValueError(
-            f"{told(place.path, name)} is {place.domain}, which Optuna has no distribution for\n\n"
+            f"{format_path(place.path, name)} is {place.domain}, which Optuna has no distribution for\n\n"
             "hint: use tune.uniform within bounds that make sense, or leave out the search_alg"
         )
 
 
-def _suggested(trial: optuna.Trial, place: Place) -> Any:
-    """A number of the domain, or the index of an option."""
+def _suggest_parameter(trial: optuna.Trial, place: SpaceParameter) -> Any:
+    """Suggest a number of the domain, or the index of an option."""
     name, domain = place.name, place.domain
     match domain:
         case Float(q=None):
             return trial.suggest_float(name, domain.lower, domain.upper, log=domain.log)
         case Float(q=float(step)):
-            first, last = _steps(domain.first, step), _steps(domain.last, step)
+            first, last = _count_steps(domain.first, step), _count_steps(domain.last, step)
             return domain.nearest(float(trial.suggest_int(name, first, last, log=domain.log) * Fraction(repr(step))))
         case Integer(q=int(step), log=True):
             return trial.suggest_int(name, domain.first // step, domain.last // step, log=True) * step
         case Integer():
             return trial.suggest_int(name, domain.first, domain.last, step=domain.q or 1, log=domain.log)
         case Categorical():
-            if _are_simple(domain.categories):
+            if _are_plain_options(domain.categories):
                 return domain.categories.index(trial.suggest_categorical(name, domain.categories))
             return trial.suggest_categorical(name, range(len(domain.categories)))
     raise AssertionError(f"{domain} was checked before")
 
 
-def _as_suggested(place: Place, picked: Any) -> Any:
-    """What Optuna calls a number of the domain, or the index of an option."""
+def _to_optuna_value(place: SpaceParameter, picked: Any) -> Any:
+    """Convert a number of the domain, or the index of an option, to Optuna's value."""
     domain = place.domain
     if isinstance(domain, Float) and domain.q is not None:
-        return _steps(picked, domain.q)
+        return _count_steps(picked, domain.q)
     if isinstance(domain, Integer) and domain.q is not None and domain.log:
         return picked // domain.q
-    if isinstance(domain, Categorical) and _are_simple(domain.categories):
+    if isinstance(domain, Categorical) and _are_plain_options(domain.categories):
         return domain.categories[picked]
     return picked
 
 
-def _steps(value: float, step: float) -> int:
+def _count_steps(value: float, step: float) -> int:
     return round(Fraction(repr(value)) / Fraction(repr(step)))
 
 
-def _are_simple(options: tuple[Any, ...]) -> bool:
-    """Whether Optuna can keep and tell them apart; 1 and True are the same to it, and nan is not even itself."""
+def _are_plain_options(options: tuple[Any, ...]) -> bool:
+    """Whether Optuna can store and distinguish them; to it 1 and True are equal, and nan is not equal to itself."""
     if any(type(option) not in _SIMPLE or option != option for option in options):
         return False
     return len({*options}) == len(options)
 
 
-def _by_distribution(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+def _suggest_by_distribution(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
     match distribution:
         case FloatDistribution():
             return trial.suggest_float(
@@ -292,7 +297,7 @@ def _by_distribution(trial: optuna.Trial, name: str, distribution: BaseDistribut
     raise ValueError(f"space[{name!r}] is {distribution!r}, which is not a distribution that can be suggested")
 
 
-def _has(distribution: BaseDistribution, value: Any) -> bool:
+def _contains_value(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
         return any(value is choice or value == choice for choice in distribution.choices)
     if isinstance(distribution, FloatDistribution | IntDistribution):

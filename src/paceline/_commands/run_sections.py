@@ -1,0 +1,246 @@
+"""Format a run as plain text, section by section. Pure functions: view values in, lines of at most 80 columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline._commands import cli_output
+from paceline._commands.checkpoints import format_checkpoints
+from paceline._commands.ls import format_progress
+from paceline._view import formatting
+
+if TYPE_CHECKING:
+    from paceline._view.model import Attempt, Detail, ShownFailure, ShownStage, Summary, TimeBreakdown, Worker
+
+WIDTH = 80
+MANY_WORKERS, MANY_CHECKPOINTS, MANY_ATTEMPTS = 16, 8, 8
+_FRAMES = 3
+_ACTS = {"warn": "told", "restart": "restarted", "fail": "failed"}
+
+
+def format_run(detail: Detail, now: float) -> str:
+    lines = [
+        *format_head(detail.summary, now),
+        *_format_section("workers", format_workers(detail.attempts)),
+        *_format_section("attempts", format_attempts(detail.attempts, now)),
+        *_format_section("checkpoints", format_checkpoint_section(detail)),
+        *_format_section("time", format_time_spent(detail.spent)),
+        *_format_section("data", format_stages(detail.stages, detail.limited_by)),
+        *_format_section("configuration", format_config(detail.config)),
+        *_format_section("code", format_code(detail)),
+    ]
+    return "\n".join(lines)
+
+
+def format_head(run: Summary, now: float) -> Iterator[str]:
+    yield (
+        f"{cli_output.truncate_line(cli_output.escape_line(run.name), WIDTH - 20)}  "
+        f"{cli_output.colour_state(run.state)}"
+    )
+    yield from field("path", run.path)
+    yield from field("began", _format_began(run, now))
+    yield from field("progress", ", ".join(_progress_parts(run)))
+    if run.steps_per_s and run.ended_at is None:
+        speed = formatting.rate(run.steps_per_s, "report")
+        speed += f", {formatting.rate(run.epochs_per_s, 'epoch')}" if run.epochs_per_s else ""
+        yield from field("speed", speed)
+    if run.metrics:
+        yield from field("last", formatting.values(run.metrics))
+    if run.best is not None:
+        best = run.best
+        at = f" at report {best.step}" if best.step else ""
+        yield from field("best", f"{best.metric}={formatting.number(best.value)}{at} ({best.mode})")
+    if run.failure:
+        yield from field("failure", run.failure)
+    if run.hang:
+        yield from field("hang", run.hang)
+
+
+def field(name: str, text: str) -> list[str]:
+    """Format a name and its text, with continuation lines indented."""
+    indent = " " * 12
+    folded = cli_output.wrap_text(text, WIDTH, indent).lstrip()
+    return [f"{name:<12}{folded}" if len(name) < 12 else f"{name}\n{indent}{folded}"]
+
+
+def _format_began(run: Summary, now: float) -> str:
+    began = formatting.when(run.began_at, now)
+    if run.ended_at is not None:
+        return f"{began}, and took {formatting.duration(run.ended_at - run.began_at)}"
+    return (
+        f"{began}, {formatting.age(max(0.0, now - run.began_at))}; last heard of "
+        f"{formatting.age(max(0.0, now - run.updated_at))}"
+    )
+
+
+def _progress_parts(run: Summary) -> Iterator[str]:
+    made = format_progress(run)
+    yield made
+    if run.kind != "search" and not made.endswith(("report", "reports")):
+        yield formatting.format_count(run.num_reports, "report")
+    if run.attempt > 1:
+        yield formatting.format_count(run.attempt, "attempt")
+    if run.num_failures:
+        yield formatting.format_count(run.num_failures, "failure")
+    if run.num_workers:
+        yield formatting.format_count(run.num_workers, "worker")
+
+
+def _format_section(title: str, lines: Iterator[str]) -> list[str]:
+    found = list(lines)
+    return ["", title, *found] if found else []
+
+
+def format_workers(made: Sequence[Attempt]) -> Iterator[str]:
+    """Format the workers of the last attempt. If there are too many, those with problems are shown first."""
+    there = made[-1].workers if made else ()
+    if not there:
+        return
+    shown = sorted(there, key=lambda worker: (worker.state not in ("hangs", "failed", "gone"), worker.rank))
+    shown = sorted(shown[:MANY_WORKERS], key=lambda worker: worker.rank)
+    rows: list[tuple[str, ...]] = [("RANK", "STATE", "REPORTS", "CPU", "MEMORY", "GPU", "DEVICE", "WHERE")]
+    rows += [_worker_cells(worker) for worker in shown]
+    empty = [at for at in range(len(rows[0])) if not any(row[at] for row in rows[1:])]
+    kept = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
+    right = [kept[0].index(name) for name in ("RANK", "REPORTS", "CPU", "MEMORY") if name in kept[0]]
+    yield cli_output.format_table(kept, right=right, states=(1,), indent="  ", within=WIDTH)
+    if len(there) > len(shown):
+        yield f"  and {len(there) - len(shown)} more"
+
+
+def _worker_cells(worker: Worker) -> tuple[str, ...]:
+    gpus = " ".join(
+        f"{formatting.size(gpu.used_bytes)}" + (f" {gpu.busy:.0%}" if gpu.busy is not None else "")
+        for gpu in worker.gpus
+    )
+    return (
+        str(worker.rank),
+        worker.state,
+        str(worker.num_reports),
+        f"{worker.cpu:.1f}" if worker.cpu is not None else "",
+        formatting.size(worker.rss_bytes) if worker.rss_bytes is not None else "",
+        gpus,
+        worker.device,
+        " ".join((worker.host, f"pid {worker.pid}" if worker.pid else "")).strip(),
+    )
+
+
+def format_attempts(made: Sequence[Attempt], now: float) -> Iterator[str]:
+    if len(made) > MANY_ATTEMPTS:
+        yield f"  {len(made) - MANY_ATTEMPTS} earlier ones"
+    for attempt in made[-MANY_ATTEMPTS:]:
+        yield from _format_attempt(attempt, now)
+
+
+def _format_attempt(attempt: Attempt, now: float) -> Iterator[str]:
+    ending = attempt.ending or "goes on"
+    ended = attempt.ended_at if attempt.ended_at is not None else now
+    since = attempt.resumed_from or "the beginning"
+    reports = ""
+    if attempt.last_report >= attempt.first_report > 0:
+        reports = f", reports {attempt.first_report} to {attempt.last_report}"
+    size = formatting.format_count(attempt.size, "worker")
+    took = formatting.duration(max(0.0, ended - attempt.began_at))
+    yield cli_output.truncate_line(
+        f"  {attempt.number}  {cli_output.escape_line(f'{ending} after {took}: {size} from {since}{reports}')}", WIDTH
+    )
+    for failure in sorted(attempt.failures, key=lambda each: not each.is_cause)[:_FRAMES]:
+        yield from _format_failure(failure)
+    if len(attempt.failures) > _FRAMES:
+        yield f"       and {len(attempt.failures) - _FRAMES} more failures after it"
+    for hang in attempt.hangs:
+        passed = (
+            f" (passed after {formatting.duration(hang.passed_after_s)})" if hang.passed_after_s is not None else ""
+        )
+        yield cli_output.wrap_text(
+            f"hang of rank {hang.rank}, {_ACTS.get(hang.action, hang.action)}: {hang.verdict}{passed}", WIDTH, " " * 5
+        )
+        if hang.stacks:
+            yield cli_output.wrap_text(f"stacks in {hang.stacks}", WIDTH, " " * 7)
+
+
+def _format_failure(failure: ShownFailure) -> Iterator[str]:
+    which = "cause" if failure.is_cause else "after it"
+    where = f" on {failure.host}" if failure.host else ""
+    message = formatting.first_line(failure.message)
+    yield cli_output.wrap_text(f"{which}: rank {failure.rank}{where}, {failure.kind}: {message}", WIDTH, " " * 5)
+    if failure.is_cause:
+        for frame in failure.frames[-_FRAMES:]:
+            yield cli_output.wrap_text(cli_output.escape_line(frame), WIDTH, " " * 7)
+
+
+def format_checkpoint_section(detail: Detail) -> Iterator[str]:
+    found = [shown for shown in detail.checkpoints if shown.kept]
+    if not found:
+        return
+    if len(found) > MANY_CHECKPOINTS:
+        yield f"  {len(found) - MANY_CHECKPOINTS} older ones"
+    best = [shown for shown in found[:-MANY_CHECKPOINTS] if shown.is_best]
+    yield format_checkpoints([*best, *found[-MANY_CHECKPOINTS:]], indent="  ", within=WIDTH)
+
+
+def format_time_spent(time: TimeBreakdown) -> Iterator[str]:
+    if time.wall_s <= 0:
+        return
+    parts = (
+        ("starting", time.starting_s),
+        ("data", time.data_s),
+        ("compute", time.compute_s),
+        ("report", time.report_s),
+        ("checkpoint", time.checkpoint_s),
+        ("between", time.between_s),
+    )
+    rows = []
+    for name, seconds in parts:
+        share = seconds / time.wall_s
+        rows.append((name, formatting.duration(seconds), f"{share:.0%}", "#" * min(40, round(share * 40))))
+    rows.append(("all", formatting.duration(time.wall_s), "", ""))
+    yield cli_output.format_table(rows, right=(1, 2), indent="  ")
+
+
+def format_stages(found: Sequence[ShownStage], limited_by: str | None) -> Iterator[str]:
+    if limited_by:
+        yield from (f"  {line}" for line in cli_output.wrap_text(f"limited by {limited_by}", WIDTH - 2).split("\n"))
+    if not found:
+        return
+    rows = [("", "STAGE", "ROWS", "SIZE", "BUSY", "FOR INPUT", "FOR ROOM")]
+    for stage in found:
+        rows.append(
+            (
+                "*" if stage.limits else "",
+                f"{stage.dataset} {stage.name}",
+                formatting.number(stage.num_rows),
+                formatting.size(stage.num_bytes),
+                formatting.duration(stage.busy_s),
+                formatting.duration(stage.waited_for_input_s),
+                formatting.duration(stage.waited_for_room_s),
+            )
+        )
+    yield cli_output.format_table(rows, right=(2, 3, 4, 5, 6), indent="  ", within=WIDTH)
+
+
+def format_config(values: Mapping[str, Any]) -> Iterator[str]:
+    rows = [(name, formatting.value(value, WIDTH)) for name, value in _flatten(values)]
+    if rows:
+        yield cli_output.format_table(rows, indent="  ", within=WIDTH)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def format_code(detail: Detail) -> Iterator[str]:
+    about = detail.code
+    rows = [(name, str(about[name])) for name in ("script", "function") if about.get(name)]
+    git = about.get("git")
+    if isinstance(git, Mapping) and git.get("commit"):
+        changed = ", with changes that are not committed" if git.get("dirty") else ""
+        branch = f" on {git['branch']}" if git.get("branch") else ""
+        rows.append(("git", f"{str(git['commit'])[:12]}{branch}{changed}"))
+    if rows:
+        yield cli_output.format_table(rows, indent="  ", within=WIDTH)

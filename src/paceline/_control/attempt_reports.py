@@ -1,0 +1,99 @@
+"""Combines the reports of ranks within one attempt. Pure; part of `step`.
+
+It handles announced checkpoints, reduced metrics, and the dataset cursors that a checkpoint may need.
+"""
+
+from msgspec.structs import replace
+
+from paceline._control.events import Reported, WorkerFailure
+from paceline._control.report_aggregator import encode_reduced_metrics
+from paceline._control.run import PendingCheckpoint, PendingReduction, Running
+from paceline._core.cursor import Cursors
+from paceline._core.reductions import Path
+from paceline._core.trie import Trie
+from paceline._engine.messages import ValidationTask
+
+
+def add_reduced_report(live: Running, event: Reported) -> tuple[Running, WorkerFailure | None]:
+    """Add a report with metrics to reduce; return a failure if ranks reduce a metric differently."""
+    hows = tuple((mark.path, mark.how) for mark in event.reduce)
+    before = live.reducing.get(event.seq, None)
+    problem = None
+    if before is None:
+        before = PendingReduction(hows)
+    elif before.reductions != hows:
+        both = dict(before.reductions)
+        for path, how in hows:
+            if both.setdefault(path, how) != how and problem is None:
+                problem = _reduction_mismatch(before, event, path)
+        before = replace(before, reductions=tuple(both.items()))
+    after = replace(before, by_rank=before.by_rank.put(event.rank, event))
+    return replace(live, reducing=live.reducing.put(event.seq, after)), problem
+
+
+def _reduction_mismatch(before: PendingReduction, event: Reported, path: Path) -> WorkerFailure:
+    other = next(made for made in before.by_rank.values() if any(mark.path == path for mark in made.reduce))
+    first, second = sorted((other, event), key=lambda made: made.rank)  # Independent of the order of arrival.
+    hows = [next(mark.how for mark in made.reduce if mark.path == path) for made in (first, second)]
+    message = (
+        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{hows[0]}, "
+        f"at {first.where}, and rank {second.rank} by train.{hows[1]}, at {second.where}"
+        "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
+    )
+    return WorkerFailure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
+
+
+def complete_reductions(live: Running) -> Running:
+    """Give checkpoints their reduced metrics, once all ranks have made the report. Rank 0 decides what is reduced."""
+    for seq in live.reducing:
+        if seq > live.progress.minimum:
+            break
+        made = live.reducing[seq].by_rank
+        pending = live.pending
+        if 0 in made and any(p.seq == seq for p in pending):
+            metrics = encode_reduced_metrics(made.values())
+            pending = tuple(replace(p, metrics=metrics) if p.seq == seq else p for p in pending)
+        live = replace(live, reducing=live.reducing.without(seq), pending=pending)
+    return live
+
+
+def announce_checkpoint(live: Running, event: Reported, now: float) -> tuple[PendingCheckpoint, ...]:
+    for at, pending in enumerate(live.pending):
+        if pending.seq == event.seq:
+            pending = replace(
+                pending,
+                num_announced=pending.num_announced + 1,
+                validation=_choose_validation(pending.validation, event),
+            )
+            return live.pending[:at] + (pending,) + live.pending[at + 1 :]
+    metrics = next((raw for seq, raw in live.recent if seq == event.seq), event.metrics)
+    assert event.checkpoint is not None
+    new = PendingCheckpoint(
+        event.seq,
+        event.checkpoint,
+        event.rank,
+        event.where,
+        metrics,
+        since=now,
+        validation=_choose_validation(None, event),
+    )
+    return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def select_awaited_positions(live: Running) -> Trie[Trie[Cursors]]:
+    """The dataset cursors that a checkpoint may still need."""
+    awaited = live.positions
+    pending = {pending.seq for pending in live.pending}
+    for seq in live.positions:
+        if seq > live.progress.minimum:
+            break
+        if seq not in pending:
+            awaited = awaited.without(seq)
+    return awaited
+
+
+def _choose_validation(before: tuple[int, ValidationTask] | None, event: Reported) -> tuple[int, ValidationTask] | None:
+    """Take the request of the lowest rank: the choice must not depend on the order of arrival."""
+    if event.validation is None or (before is not None and before[0] < event.rank):
+        return before
+    return event.rank, event.validation

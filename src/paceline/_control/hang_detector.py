@@ -1,0 +1,342 @@
+"""Decides when to sample the stacks of a silent run, and when to report a hang. Pure.
+
+A report, a barrier or a stored file is a sign of life. If there is none for longer than this run's own reports suggest,
+all ranks are asked for their stacks every few seconds, and a rank that moves has given a sign of life too. A hang is
+only reported for a rank that is at the same place in every sample and does not compute: a slow step is slow, not hung.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from paceline._control.events import (
+    CheckpointStaged,
+    CommitFailed,
+    Committed,
+    Event,
+    HangAction,
+    HangCleared,
+    HangSuspected,
+    Reported,
+    WorkerFailure,
+    WorkerReady,
+    WorkerReturned,
+)
+from paceline._control.hang_diagnosis import (
+    WAITS_FOR_OTHERS,
+    HangContext,
+    HangDiagnosis,
+    RankActivity,
+    diagnose_hang,
+    format_stacks,
+    infer_activity,
+    is_debugged,
+    is_waiting_for_validation,
+)
+from paceline._control.rank_tracker import RankObservation, RankTracker
+from paceline._control.run import Run, Running
+from paceline._core.system import ProcessStatus
+from paceline._engine.messages import Joined, StacksSampled
+
+MIN_THRESHOLD_S = 30.0
+INTERVAL_FACTOR = 12.0
+"""A step may take ten times as long as the longest so far: on a machine throttled to a tenth, all of them do."""
+FIRST_REPORT_FACTOR = 4.0
+"""How many times as long a rank may take for its first report: it loads, connects and compiles."""
+CLEARED_FACTOR = 2.0
+"""A reported silence that cleared by itself was not a hang: report the next one only after twice its length."""
+SAMPLE_INTERVAL_S = 5.0
+CHECK_INTERVAL_S = 0.1
+"""The minimum. While all is well, ranks are checked once per threshold, because there may be ten thousand of them."""
+OTHERS_MOVING_EXTRA_S = 45.0
+"""How much longer to watch a rank while others move: it may be waiting for them in its own way."""
+COMPUTING_FACTOR = 4.0
+"""How many times the threshold a rank may compute at one place: a large operation, or a compiler."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """Send `SampleStacks(number)` to all ranks, after `add_missing_sample` for those in `unanswered`."""
+
+    number: int
+    unanswered: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HangReport:
+    event: HangSuspected | HangCleared
+    stacks: str = ""
+
+
+@dataclass(frozen=True)
+class _ReportedHang:
+    """A reported hang that has not cleared."""
+
+    rank: int
+    silent_since: float
+    reported_at: float
+    suspects: frozenset[int]
+    """A report from any of these ranks clears the hang, as does any sign of life from the rank itself."""
+
+
+class HangDetector:
+    """Watches the ranks of a run, across attempts. `timeout_s` replaces the learned threshold."""
+
+    def __init__(self, timeout_s: float | None, action: HangAction, storage: str) -> None:
+        self._timeout_s = timeout_s
+        self._action = action
+        self._storage = storage
+        self._longest_interval_s = 0.0
+        self._longest_cleared_s = 0.0
+        self._ranks: list[RankTracker] = []
+        self._asked_at: float | None = None
+        self._number = 0
+        self._reported_hang: _ReportedHang | None = None
+        self._ticked_at = 0.0
+        self._next_check_at = 0.0
+        """No rank can be silent for too long before this time."""
+
+    def start_attempt(self, size: int, now: float) -> None:
+        """Start over: the workers of an attempt are starting."""
+        self._ranks = [RankTracker(now) for _ in range(size)]
+        self._asked_at = self._reported_hang = None
+        self._ticked_at = now
+        self._next_check_at = 0.0
+
+    def on_event(self, event: Event, now: float) -> None:
+        """Record the signs of life in an event that took effect."""
+        if isinstance(event, Reported):
+            rank = self._ranks[event.rank]
+            if rank.reported_at is not None and now - rank.reported_at > self._longest_interval_s:
+                self._learn_interval(event.rank, now - rank.reported_at)
+            rank.last_sign_at = rank.reported_at = now
+            rank.last_report = event
+        elif isinstance(event, CheckpointStaged):
+            self._ranks[event.staged.rank].last_sign_at = now
+        elif isinstance(event, WorkerReady):
+            self._ranks[event.rank].last_sign_at = now
+            self._ranks[event.rank].pid = event.pid
+        elif isinstance(event, WorkerReturned):
+            self._ranks[event.rank].last_sign_at = now
+            self._ranks[event.rank].has_returned = True
+        elif isinstance(event, Committed | CommitFailed):
+            for rank in self._ranks:
+                rank.last_sign_at = now
+
+    def on_barrier_joined(self, event: Joined, now: float) -> None:
+        self._ranks[event.rank].last_sign_at = now
+
+    def mark_idle(self, rank: int, now: float) -> None:
+        """Mark a rank as waiting for a task: from now on its silence means nothing."""
+        self._ranks[rank].last_sign_at = now
+        self._ranks[rank].has_returned = True
+
+    def mark_all_busy(self, now: float) -> None:
+        """Mark all ranks as having received a task. Their idle time does not count towards the report interval."""
+        for rank in self._ranks:
+            rank.last_sign_at, rank.reported_at, rank.has_returned = now, None, False
+        self._next_check_at = 0.0
+
+    def add_sample(self, sample: StacksSampled, now: float) -> None:
+        rank = self._ranks[sample.rank]
+        if self._asked_at is not None and not rank.has_returned:
+            rank.last_answered = sample.number
+            rank.add_observation(RankObservation(now, sample, sample.process_status))
+
+    def add_missing_sample(self, rank: int, condition: ProcessStatus | None, now: float) -> None:
+        """Record that a rank did not answer, with what the operating system says about its process."""
+        self._ranks[rank].add_observation(RankObservation(now, None, condition))
+
+    def tick(self, run: Run, now: float, wall: float) -> SampleRequest | HangReport | None:
+        """Return what to do now, if anything. Call this often."""
+        self._forgive_driver_pause(now)
+        if not isinstance(run.phase, Running):
+            return None
+        if self._reported_hang is not None:
+            return self._check_cleared(run, now)
+        if now < self._next_check_at:
+            return None
+        self._next_check_at = now + CHECK_INTERVAL_S
+        suspects = self._silent_ranks(now)
+        if not suspects:
+            self._asked_at = None
+            self._next_check_at = max(self._next_check_at, self._earliest_silence())
+            return None
+        if self._asked_at is None:
+            for rank in self._ranks:
+                rank.observations.clear()
+            return self._request_samples(now, ())
+        if self._is_any_debugged() or (run.validating is not None and self._is_any_waiting_for_validation()):
+            for rank in self._ranks:
+                rank.last_sign_at = now
+            return None
+        found = self._confirmed_ranks(suspects, now)
+        if found:
+            return self._report_hang(run, run.phase, found, suspects, now, wall)
+        if now - self._asked_at >= self._sample_interval_s():
+            active = (at for at, rank in enumerate(self._ranks) if not rank.has_returned)
+            return self._request_samples(
+                now, tuple(at for at in active if self._ranks[at].last_answered < self._number)
+            )
+        return None
+
+    def threshold_s(self, *, first: bool) -> float:
+        """How long a rank may be silent; `first`: before the first report."""
+        floor_s = self._timeout_s if self._timeout_s is not None else MIN_THRESHOLD_S
+        learned_s = INTERVAL_FACTOR * self._longest_interval_s if self._timeout_s is None else 0.0
+        return max(
+            floor_s * (FIRST_REPORT_FACTOR if first else 1.0), learned_s, CLEARED_FACTOR * self._longest_cleared_s
+        )
+
+    def _is_before_first_report(self) -> bool:
+        """Whether no rank of this attempt has reported yet."""
+        return all(rank.reported_at is None for rank in self._ranks)
+
+    def _limit_s(self) -> float:
+        return self.threshold_s(first=self._is_before_first_report())
+
+    def _learn_interval(self, rank: int, interval_s: float) -> None:
+        if self._reported_hang is not None and rank in self._reported_hang.suspects:
+            self._longest_cleared_s = max(self._longest_cleared_s, interval_s)
+        else:
+            self._longest_interval_s = interval_s
+
+    def _forgive_driver_pause(self, now: float) -> None:
+        """Ignore time in which the driver itself was paused: it says nothing about the ranks."""
+        late_s = now - self._ticked_at
+        self._ticked_at = now
+        if (
+            late_s > CHECK_INTERVAL_S
+            and self._reported_hang is None
+            and late_s > min(SAMPLE_INTERVAL_S, self.threshold_s(first=False) / 2)
+        ):
+            for rank in self._ranks:
+                rank.last_sign_at = min(now, rank.last_sign_at + late_s)
+                rank.observations.clear()
+
+    def _silent_ranks(self, now: float) -> list[int]:
+        """The ranks to check: all if no rank gives a sign of life, otherwise those that fell silent alone."""
+        active = [at for at, rank in enumerate(self._ranks) if not rank.has_returned]
+        first = self._is_before_first_report()
+        limit_s = self.threshold_s(first=first)
+        if all(now - rank.last_sign_at > limit_s for rank in self._ranks):
+            return active
+        # A rank that never reports, while others do, is not expected to.
+        return [
+            at
+            for at in active
+            if now - self._ranks[at].last_sign_at > limit_s and (first or self._ranks[at].reported_at is not None)
+        ]
+
+    def _earliest_silence(self) -> float:
+        """The earliest time at which a rank can be silent for too long: signs of life and thresholds only increase.
+
+        The exception is the threshold before the first report, so the one after the first report is used.
+        """
+        ranks, first = self._ranks, self._is_before_first_report()
+        expected = [
+            rank.last_sign_at for rank in ranks if not rank.has_returned and (first or rank.reported_at is not None)
+        ]
+        return min([*expected, max(rank.last_sign_at for rank in ranks)]) + self.threshold_s(first=False)
+
+    def _sample_interval_s(self) -> float:
+        return min(SAMPLE_INTERVAL_S, max(0.2, self.threshold_s(first=False) / 6))
+
+    def _request_samples(self, now: float, unanswered: tuple[int, ...]) -> SampleRequest:
+        self._asked_at = now
+        self._number += 1
+        return SampleRequest(self._number, unanswered)
+
+    def _is_any_debugged(self) -> bool:
+        return any(is_debugged(seen.sample, seen.condition) for rank in self._ranks for seen in rank.observations)
+
+    def _is_any_waiting_for_validation(self) -> bool:
+        """Whether a rank waits for validations, which have their own timeout."""
+        return any(is_waiting_for_validation(rank.observations[-1].sample) for rank in self._ranks if rank.observations)
+
+    def _confirmed_ranks(self, suspects: list[int], now: float) -> list[int]:
+        """The suspects that certainly hang."""
+        active = [rank for rank in self._ranks if not rank.has_returned]
+        all_stand = all(rank.is_standing(now) for rank in active)
+        if all_stand and not any(rank.is_computing() for rank in active):
+            return suspects
+        return [at for at in suspects if self._ranks[at].is_standing(now) and self._is_confirmed(at, all_stand, now)]
+
+    def _is_confirmed(self, at: int, all_stand: bool, now: float) -> bool:
+        """Decide for a rank that stands still while others move, or while it or others compute."""
+        rank = self._ranks[at]
+        limit_s = self._limit_s()
+        silent_s = now - rank.last_sign_at
+        waits = self._infer_activity(at, now).doing in WAITS_FOR_OTHERS
+        if not waits and not rank.is_computing():
+            return silent_s >= limit_s + min(OTHERS_MOVING_EXTRA_S, (COMPUTING_FACTOR - 1) * limit_s)
+        # From here on it computes, or waits for a rank that does: allow several times as long.
+        if silent_s < COMPUTING_FACTOR * limit_s or now - rank.standing_since < limit_s:
+            return False
+        if not waits or all_stand:
+            return True
+        return any(o.reported_at is not None and now - o.reported_at < limit_s for o in self._ranks)
+
+    def _infer_activity(self, at: int, now: float) -> RankActivity:
+        rank = self._ranks[at]
+        seen = rank.observations[-1] if rank.observations else None
+        last = rank.last_report.where if rank.last_report is not None else ""
+        sample, condition = (seen.sample, seen.condition) if seen is not None else (None, None)
+        return infer_activity(at, sample, condition, last, now - rank.last_sign_at)
+
+    def _report_hang(
+        self, run: Run, phase: Running, found: list[int], suspects: list[int], now: float, wall: float
+    ) -> HangReport:
+        active = [at for at, rank in enumerate(self._ranks) if not rank.has_returned]
+        stances = []
+        for at in active:
+            # A rank that moves or computes is not the one that blocks the others.
+            stands = at in found or (self._ranks[at].is_standing(now) and not self._ranks[at].is_computing())
+            computes = bool(self._ranks[at].observations) and self._ranks[at].is_computing()
+            stances.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
+        what = diagnose_hang(stances, self._hang_context(run, phase))
+        self._reported_hang = _ReportedHang(what.rank, self._ranks[what.rank].last_sign_at, now, frozenset(suspects))
+        self._asked_at = None
+        return HangReport(
+            self._hang_event(run, what, wall),
+            f"{_format_date(wall)}: {what.sentence}\n\n{self._format_stacks(active)}\n",
+        )
+
+    def _hang_context(self, run: Run, phase: Running) -> HangContext:
+        behind = {}
+        if phase.pending:
+            seq = phase.pending[0].seq
+            behind = {at: phase.progress[at] for at in range(run.size) if phase.progress[at] < seq}
+        returned = tuple(at for at, rank in enumerate(self._ranks) if rank.has_returned)
+        return HangContext(self._storage, phase.pending, behind, run.committing, returned)
+
+    def _hang_event(self, run: Run, what: HangDiagnosis, wall: float) -> HangSuspected:
+        action = self._action if what.is_curable else "warn"
+        failure = WorkerFailure(
+            what.rank,
+            "hang",
+            what.sentence,
+            at=wall,
+            pid=self._ranks[what.rank].pid,
+            frames=what.frames,
+            retriable=self._action == "restart",
+        )
+        return HangSuspected(run.attempt, failure, action)
+
+    def _format_stacks(self, active: list[int]) -> str:
+        latest = {at: self._ranks[at].observations[-1] for at in active if self._ranks[at].observations}
+        return format_stacks(
+            {at: seen.sample for at, seen in latest.items()}, {at: seen.condition for at, seen in latest.items()}
+        )
+
+    def _check_cleared(self, run: Run, now: float) -> HangReport | None:
+        assert self._reported_hang is not None
+        told = self._reported_hang
+        reported = (self._ranks[at].reported_at or 0.0 for at in told.suspects)
+        if max(self._ranks[told.rank].last_sign_at, *reported) <= told.reported_at:
+            return None
+        self._reported_hang = None
+        return HangReport(HangCleared(run.attempt, told.rank, now - told.silent_since))
+
+
+def _format_date(wall: float) -> str:
+    return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"

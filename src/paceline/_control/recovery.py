@@ -1,0 +1,286 @@
+"""Restores a run for a new driver: replays the journal through `step` and adds what else is on storage.
+
+There is no second way to restore. What is missing in the journal is turned into the events it would have had: reports
+that a worker wrote to its own file but no driver read, commits that were requested but not answered, and checkpoints
+whose manifest exists while their line in the journal was torn or lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline._control import journal
+from paceline._control.commands import CommitCheckpoint, DeleteCheckpoint
+from paceline._control.events import (
+    CheckpointRecord,
+    CheckpointsFound,
+    CheckpointStaged,
+    Committed,
+    DiagnosticFileWritten,
+    DriverStarted,
+    Event,
+    Reported,
+    Timestamp,
+    UsageMeasured,
+    WorkerReady,
+)
+from paceline._control.journal import Journal
+from paceline._control.report_aggregator import ReportAggregator, RunReport
+from paceline._control.run import Run, Running, Stopping
+from paceline._control.step import InvalidTransition, step
+from paceline._core.codec import valid_lines, valid_prefix
+from paceline._core.errors import RunHeldError, StorageError
+from paceline._engine.messages import StagedFiles
+from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.run_layout import RunLayout
+
+if TYPE_CHECKING:
+    from paceline._storage.run_store import RunStore
+
+log = logging.getLogger("paceline")
+
+
+@dataclass(frozen=True)
+class RecoveredRun:
+    run: Run
+    journal: Journal
+    history: tuple[Event, ...]
+    """The events so far without reports, including those that recovery added."""
+    fence: Fence = UNFENCED
+    last_report: RunReport | None = None
+    """The last report of the run that still counts."""
+
+    def iter_rank_0_reports(self) -> Iterator[Reported]:
+        """Yield the reports of rank 0 from the journal: there may be too many to keep in memory."""
+        reading = journal.JournalReader(self.journal.path)
+        return (event for event in reading if isinstance(event, Reported) and event.rank == 0)
+
+
+class RunReplay:
+    """Rebuilds a run from its events, one at a time."""
+
+    def __init__(self) -> None:
+        self.run = Run()
+        self.num_events = 0
+        self._requested_commits: dict[int, CommitCheckpoint] = {}
+        self._known_records: set[tuple[int, int]] = set()
+        self.deleted_records: dict[str, CheckpointRecord] = {}
+        """Checkpoints that retention deleted, by name. The driver may not have finished deleting them."""
+        self.lease = 0
+        """The fencing token of the last driver."""
+
+    def apply_event(self, event: Event) -> bool:
+        """Return whether the event changed anything."""
+        self.num_events += 1
+        try:
+            after, commands = step(self.run, event)
+        except (InvalidTransition, AssertionError, LookupError) as problem:
+            raise StorageError(
+                f"line {self.num_events} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
+                "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
+            ) from problem
+        changed = after is not self.run
+        self.run = after
+        if isinstance(event, Committed):
+            self.deleted_records.pop(event.record.name, None)
+        for command in commands:
+            if isinstance(command, CommitCheckpoint):
+                self._requested_commits[command.record.seq] = command
+            elif isinstance(command, DeleteCheckpoint):
+                self.deleted_records[command.record.name] = command.record
+        if self._requested_commits and len(self._requested_commits) > len(after.committing):
+            self._requested_commits = {seq: self._requested_commits[seq] for seq in after.committing}
+        if type(event) is Reported:
+            return changed  # Most events are reports, and there may be millions.
+        if isinstance(event, Committed):
+            self._known_records.add((event.record.seq, event.record.attempt))
+        elif isinstance(event, CheckpointsFound):
+            self._known_records |= {(record.seq, record.attempt) for record in event.records}
+        elif isinstance(event, DriverStarted):
+            self.lease = event.lease
+        return changed
+
+    def unanswered_commits(self) -> list[CommitCheckpoint]:
+        """The commits that were requested and that no event answers."""
+        return [self._requested_commits[seq] for seq in self.run.committing]
+
+    def has_record(self, record: CheckpointRecord) -> bool:
+        return (record.seq, record.attempt) in self._known_records
+
+
+def recover_run(depot: RunStore, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> RecoveredRun:
+    """Open a run for writing, whatever state the last driver left it in. The caller holds the lease.
+
+    `apart`: an earlier driver may come back, and must not be able to write to this driver's journal.
+    """
+    depot.recover(fence)
+    replay, history = RunReplay(), _EventHistory()
+    reading = journal.JournalReader(depot.layout.journal)
+    for event in reading:
+        replay.apply_event(event)
+        history.add(event)
+    book = journal.reopen_journal(reading, fence, apart=apart)
+    try:
+        return _complete_recovery(depot, wall, fence, book, replay, history)
+    except BaseException:
+        book.abandon()
+        raise
+
+
+class _EventHistory:
+    """The events to remember. Of reports, which may be millions, only the last one of rank 0."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.last_rank_0_report: Reported | None = None
+
+    def add(self, event: Event) -> None:
+        if type(event) is Reported:
+            if event.rank == 0:
+                self.last_rank_0_report = event
+            return
+        match event:
+            case Timestamp() | UsageMeasured() | DiagnosticFileWritten():
+                return
+            case WorkerReady(rank=rank) | CheckpointStaged(staged=StagedFiles(rank=rank)) if rank != 0:
+                return  # One worker of ten thousand is enough to show what happened.
+        self.events.append(event)
+
+    def last_report(self, run: Run, again: Callable[[], Iterable[Event]]) -> RunReport | None:
+        """The last report that still counts. `again` yields all events, to find what was not kept."""
+        first = self.last_rank_0_report
+        if first is not None and first.seq > run.num_reports:  # The run went back to an earlier checkpoint.
+            first = None
+            for event in again():
+                if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
+                    first = event
+        if first is None or not first.reduce:
+            return RunReport((first,)) if first is not None else None
+        made = {
+            event.rank: event
+            for event in again()
+            if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
+        }
+        return RunReport(tuple(made[rank] for rank in sorted(made)))
+
+
+def _complete_recovery(
+    depot: RunStore, wall: float, fence: Fence, book: Journal, replay: RunReplay, history: _EventHistory
+) -> RecoveredRun:
+    """Add what is missing in the journal, and clean up unfinished work."""
+
+    def learn(event: Event) -> None:
+        if replay.apply_event(event):
+            book.append(event)
+            history.add(event)
+
+    for event in _unread_reports(depot.layout, replay.run):
+        learn(event)
+    _finish_commits(depot, replay, wall, fence)
+    survey = survey_checkpoints(depot, replay)
+    for record in replay.run.checkpoints:
+        if record.seq in survey.missing:
+            log.warning("%s was committed and is gone, or its manifest is", depot.locate_checkpoint(record)[0])
+    learn(survey)
+    _delete_forgotten(depot, replay, fence)
+    depot.clear_staging(fence)
+    book.flush()
+    reported = history.last_report(replay.run, lambda: journal.JournalReader(depot.layout.journal))
+    return RecoveredRun(replay.run, book, tuple(history.events), fence, reported)
+
+
+def iter_reports_so_far(layout: RunLayout) -> Iterator[RunReport]:
+    """Yield every report of an opened run; repeated reports are yielded again."""
+    replay, gathering = RunReplay(), ReportAggregator()
+    for event in journal.JournalReader(layout.journal):
+        replay.apply_event(event)
+        yield from gathering.add_event(event, replay.run)
+    yield from gathering.flush()
+
+
+def replay_events(depot: RunStore, replay: RunReplay) -> Iterator[Event]:
+    """Yield every event of a run for readers and apply it to `replay`, without keeping any.
+
+    Changes nothing, and can read a run that is being written.
+    """
+    for line, payload in enumerate(valid_prefix(depot.read_journal()), start=1):
+        event: Event = journal.decode_line(payload, depot.uri, line)
+        replay.apply_event(event)
+        yield event
+    for event in _unread_reports(depot.layout, replay.run):
+        if replay.apply_event(event):
+            yield event
+
+
+def load_history(depot: RunStore) -> tuple[Run, list[Event]]:
+    """Load the run, read-only, and all its events."""
+    replay = RunReplay()
+    history = list(replay_events(depot, replay))
+    survey = survey_checkpoints(depot, replay)
+    return step(replay.run, survey)[0], [*history, survey]
+
+
+def load_outline(depot: RunStore) -> tuple[Run, list[Event], RunReport | None]:
+    """Load the run, read-only, its events without reports, and the last report that counts."""
+    replay, history = RunReplay(), _EventHistory()
+    for event in replay_events(depot, replay):
+        history.add(event)
+    survey = survey_checkpoints(depot, replay)
+    run = step(replay.run, survey)[0]
+    return run, [*history.events, survey], history.last_report(run, lambda: replay_events(depot, RunReplay()))
+
+
+def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
+    """Reports from the files of the last attempt's workers; most of them are known already."""
+    if not isinstance(run.phase, Running | Stopping):
+        return
+    for rank in range(run.size):
+        path = layout.reports(run.attempt, rank)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            continue
+        with file:
+            for payload in valid_lines(file):
+                event = journal.decode_line(payload, path)
+                if isinstance(event, Reported | CheckpointStaged):
+                    yield event
+
+
+def _finish_commits(depot: RunStore, replay: RunReplay, wall: float, fence: Fence) -> None:
+    """Finish commits for which all ranks had reported and all files were durable."""
+    for command in replay.unanswered_commits():
+        try:
+            depot.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
+        except RunHeldError:
+            raise
+        except OSError:
+            continue  # Its files are gone or unreadable: it never became a checkpoint.
+
+
+def survey_checkpoints(depot: RunStore, replay: RunReplay) -> CheckpointsFound:
+    """Find where storage and journal disagree about the checkpoints."""
+    untold = [manifest for manifest in depot.list_manifests() if not replay.has_record(manifest.record)]
+    # Written too late, by a driver that was paused between its last fence check and the commit.
+    void = {manifest.record.name for manifest in untold if 0 < manifest.lease < replay.lease}
+    return CheckpointsFound(
+        tuple(manifest.record for manifest in untold if manifest.record.name not in void),
+        # A checkpoint that exists but cannot be read stays: it is set aside, with a message, when it is verified.
+        tuple(r.seq for r in replay.run.checkpoints if r.name in void or not depot.has_checkpoint(r)),
+    )
+
+
+def _delete_forgotten(depot: RunStore, replay: RunReplay, fence: Fence) -> None:
+    """Delete what retention had selected before the driver died, and commits that came too late."""
+    kept = {(record.name, record.seq, record.attempt) for record in replay.run.checkpoints}
+    for manifest in depot.list_manifests():
+        record = manifest.record
+        if (record.name, record.seq, record.attempt) not in kept:
+            depot.delete(record, fence)
+    # A manifest is deleted first, so a half-deleted checkpoint is a directory without one. Other such directories
+    # belong to the user.
+    for name in sorted(depot.find_without_manifest() & replay.deleted_records.keys()):
+        depot.delete(replay.deleted_records[name], fence)

@@ -1,0 +1,181 @@
+"""Turns the reports of ranks into the reports of the run: each number once, in order.
+
+A report of the run is that of rank 0. If it has metrics to reduce, those of the other ranks belong to it: it is ready
+once every rank has made the report or has returned without it. A report in which rank 0 reduces nothing is ready at
+once. If an attempt ends before all ranks have made a report, it is reduced over the ranks that have.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from paceline._control.events import Event, Reported, WorkerReturned
+from paceline._control.run import Run, Running, Stopping
+from paceline._core.plain_values import decode_plain, to_plain
+from paceline._core.reductions import reduce_metrics
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One report of the run. Its metrics are computed on first access."""
+
+    rank_reports: tuple[Reported, ...]
+    """In rank order: that of rank 0, and those it is reduced with."""
+
+    @property
+    def attempt(self) -> int:
+        return self.rank_reports[0].attempt
+
+    @property
+    def seq(self) -> int:
+        return self.rank_reports[0].seq
+
+    @property
+    def at(self) -> float:
+        return self.rank_reports[0].at
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        if len(self.rank_reports) == 1 and not self.rank_reports[0].reduce:
+            return own_metrics(self.rank_reports[0])
+        return reduce_metrics((own_metrics(event), event.reduce) for event in self.rank_reports)
+
+
+class ReportAggregator:
+    """Collects the reports of ranks, and returns reports of the run as they become ready."""
+
+    def __init__(self) -> None:
+        self._attempt = _AttemptReports(0)
+
+    def add_event(self, event: Event, run: Run) -> list[RunReport]:
+        """Add an event, with the run after it; return the reports that are now ready."""
+        done: list[RunReport] = []
+        if run.attempt != self._attempt.number:
+            done = self._attempt.pop_all()
+            self._attempt = _AttemptReports(run.attempt)
+        if isinstance(event, Reported):
+            self._attempt.add_report(event)
+            done += self._attempt.pop_ready(run.size)
+        elif isinstance(event, WorkerReturned):
+            self._attempt.add_return(event)
+            done += self._attempt.pop_ready(run.size)
+        if not isinstance(run.phase, Running | Stopping):
+            done += self._attempt.pop_all()
+        return done
+
+    def flush(self) -> list[RunReport]:
+        """Return the remaining reports, reduced over the ranks that have made them."""
+        return self._attempt.pop_all()
+
+
+class _AttemptReports:
+    """The reports of one attempt. Of ranks other than 0, only metrics to reduce are kept, until they are reduced."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._first: deque[Reported] = deque()
+        """Reports of rank 0 that are not ready."""
+        self._passed = 0
+        """The number of the last report passed on."""
+        self._last: int | None = None
+        """The total number of reports of rank 0, once it has returned."""
+        self._others: dict[int, dict[int, Reported]] = {}
+        """Reports with metrics to reduce, by number and rank."""
+        self._counts: dict[int, int] = {}
+        """How many ranks have made each report, by number."""
+        self._returned: list[int] = []
+        """The report counts of the ranks that have returned, sorted."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether reports of rank 0 are still waiting."""
+        return bool(self._first)
+
+    def add_report(self, event: Reported) -> None:
+        seq = event.seq
+        if event.rank == 0:
+            self._first.append(event)
+        elif seq <= self._passed or (self._last is not None and seq > self._last):
+            return  # It belongs to a report that was already passed on, or that rank 0 never makes.
+        elif event.reduce:
+            self._others.setdefault(seq, {})[event.rank] = event
+        self._counts[seq] = self._counts.get(seq, 0) + 1
+
+    def add_return(self, event: WorkerReturned) -> None:
+        insort(self._returned, event.num_reports)
+        if event.rank == 0:
+            self._last = event.num_reports
+
+    def pop_ready(self, size: int) -> list[RunReport]:
+        done = []
+        while self._first:
+            first = self._first[0]
+            if first.reduce and self._counts[first.seq] + bisect_left(self._returned, first.seq) < size:
+                break
+            done.append(self._pop_first())
+        return done
+
+    def pop_all(self) -> list[RunReport]:
+        done = []
+        while self._first:
+            done.append(self._pop_first())
+        return done
+
+    def _pop_first(self) -> RunReport:
+        first = self._first.popleft()
+        self._passed = first.seq
+        self._counts.pop(first.seq, None)
+        others = self._others.pop(first.seq, None)
+        if others is None or not first.reduce:
+            return RunReport((first,))
+        return RunReport((first, *(others[rank] for rank in sorted(others))))
+
+
+def iter_reports(events: Iterable[Event]) -> Iterator[RunReport]:
+    """Yield all reports of a run from its journal; repeated reports are yielded again."""
+    now = _AttemptReports(0)
+    for event in events:
+        if isinstance(event, Reported):
+            if event.attempt != now.number:
+                yield from now.pop_all()
+                now = _AttemptReports(event.attempt)
+            if event.rank == 0 and not event.reduce and not now.has_waiting:
+                yield RunReport((event,))
+            elif event.rank == 0 or event.reduce:
+                now.add_report(event)
+    yield from now.pop_all()
+
+
+def drop_superseded_reports(reports: Iterable[RunReport]) -> list[RunReport]:
+    """Keep each number once.
+
+    An attempt that resumes from a checkpoint repeats the reports after it, which replace those of the earlier attempt.
+    """
+    counting: list[RunReport] = []
+    attempt = 0
+    for report in reports:
+        if report.attempt > attempt:
+            attempt = report.attempt
+            while counting and counting[-1].seq >= report.seq:
+                counting.pop()
+        counting.append(report)
+    return counting
+
+
+def own_metrics(event: Reported) -> dict[str, Any]:
+    """The metrics that a rank itself reported."""
+    metrics: dict[str, Any] = decode_plain(event.metrics)
+    return metrics
+
+
+def encode_reduced_metrics(made: Iterable[Reported]) -> msgspec.Raw:
+    """Reduce the reports of several ranks, encoded as if one rank had reported the result."""
+    metrics = reduce_metrics((own_metrics(event), event.reduce) for event in made)
+    return msgspec.Raw(msgspec.json.encode(to_plain(metrics)))

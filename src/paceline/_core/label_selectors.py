@@ -1,0 +1,36 @@
+"""Label selectors: choose nodes of a cluster by their labels.
+
+A selector maps a label to a condition: `"a"`, `"!a"` (anything else, or no label), `"in(a,b)"` or `"!in(a,b)"`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL = re.compile(rf"(?:{_NAME}/)?{_NAME}")
+_VALUE = re.compile(rf"(?P<no>!?)(?:(?P<one>{_NAME})|in\((?P<some>\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*)\))")
+
+ALLOWED_VALUES = "'a', '!a', 'in(a,b)' or '!in(a,b)'"
+
+
+def find_selector_problem(selector: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a selector, or None."""
+    for label, value in selector.items():
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            return f"{label!r} is not the name of a label, such as 'zone' or 'ray.io/market-type'"
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            return f"{value!r} is not what label {label!r} may be asked to be: {ALLOWED_VALUES}"
+    return None
+
+
+def matches_selector(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(_matches_value(labels.get(label), asked) for label, asked in selector.items())
+
+
+def _matches_value(value: str | None, asked: str) -> bool:
+    parts = _VALUE.fullmatch(asked)
+    assert parts is not None, f"{asked!r} has not been checked"
+    allowed = (parts["one"] or parts["some"]).split(",")
+    return (value in (each.strip() for each in allowed)) != bool(parts["no"])

@@ -1,0 +1,27 @@
+"""Packages whose names are imported on first access.
+
+Every worker pays again for what it imports, and the imports of a script delay the start of its workers.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def make_lazy_getattr(
+    package: str, homes: Mapping[str, tuple[str, ...]], submodules: tuple[str, ...] = ()
+) -> Callable[[str], Any]:
+    """Return a package's `__getattr__` that imports each name from its module."""
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home_of[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

@@ -1,0 +1,144 @@
+"""Metrics as plain JSON: numbers, strings, lists and dicts, including nan, infinity and very large integers.
+
+JSON has no nan and no infinity, and most writers turn both into null. A loss that became nan is the one number a user
+must not lose, so these values are written as `{"$number": "nan"}`.
+"""
+
+import math
+from numbers import Real
+from typing import Any
+
+import msgspec
+
+_ESCAPE = "$number"
+_ESCAPE_WRITTEN = b'"$number"'
+"""As written in JSON; msgspec escapes none of these letters."""
+_INT_LIMIT = 1 << 63
+_MAX_DECIMAL_BITS = 2000
+
+
+def to_plain(value: Any, path: str = "metrics") -> Any:
+    """Convert `value` to plain form; raise an error with the path if it has none.
+
+    Numpy scalars and one-element tensors become numbers.
+    """
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {_ESCAPE: repr(value)}
+    if kind is int:
+        return value if -_INT_LIMIT <= value < _INT_LIMIT else {_ESCAPE: _format_int(value)}
+    if kind is str:
+        return value if value.isascii() else _check_encodable(value, f"{path} is a text with")
+    if value is None or kind is bool:
+        return value
+    if isinstance(value, dict):
+        return _dict_to_plain(value, path)
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if hasattr(value, "item") and hasattr(value, "shape"):
+        number = _single_item(value, path)
+        if type(number) is not kind:
+            return to_plain(number, path)
+        if isinstance(number, Real):  # The item of a numpy longdouble is a longdouble.
+            return to_plain(float(number), path)
+    for base in (bool, int, float, str):
+        if isinstance(value, base):
+            return to_plain(base(value), path)
+    raise TypeError(
+        f"{path} is {_with_article(kind.__name__)}: it has to be a number, a string, None, or a list or dict of these"
+    )
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`, except that tuples become lists."""
+    if isinstance(value, dict):
+        if len(value) == 1 and isinstance(value.get(_ESCAPE), str):
+            return _parse_escaped_number(value)
+        return {key: from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    return value
+
+
+def decode_plain(raw: msgspec.Raw) -> Any:
+    """Decode a plain value from JSON."""
+    value = msgspec.json.decode(raw)
+    # Searching for the key is much cheaper than visiting every value, and hardly any report has it.
+    return from_plain(value) if _ESCAPE_WRITTEN in bytes(raw) else value
+
+
+def get_metric(metrics: Any, attribute: str) -> Any:
+    """Return the metric of a name, or of a path such as `eval/loss`; None if there is none."""
+    if not isinstance(metrics, dict):
+        return None
+    if attribute in metrics:
+        return metrics[attribute]
+    head, _, rest = attribute.partition("/")
+    return get_metric(metrics.get(head), rest) if rest else None
+
+
+def to_printable(text: str) -> str:
+    """Return a text that any file can hold, with unencodable characters escaped."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _dict_to_plain(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    items: dict[str, Any] = {}
+    for key, item in value.items():
+        text = to_metric_key(key, path)
+        if text in items:
+            others = [other for other in value if str(other) == text]
+            raise ValueError(
+                f"{path} has the keys {' and '.join(map(repr, others))}, which are the same as text: {text!r}"
+            )
+        items[text] = to_plain(item, f"{path}[{key!r}]")
+    return items
+
+
+def _check_encodable(text: str, about: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{about} {text[error.start]!r} at position {error.start}, half of a character, which cannot be stored\n\n"
+            "hint: bytes.decode(..., errors='replace') does not make these"
+        ) from None
+    return text
+
+
+def _format_int(value: int) -> str:
+    # The interpreter refuses to convert integers of more than some thousand decimal digits.
+    return str(value) if value.bit_length() < _MAX_DECIMAL_BITS else hex(value)
+
+
+def _parse_escaped_number(value: dict[str, Any]) -> Any:
+    text = value[_ESCAPE]
+    try:
+        return float(text) if text in ("nan", "inf", "-inf") else int(text, 16 if "x" in text else 10)
+    except ValueError:
+        return value  # Not written by `to_plain`; left as it is.
+
+
+def _single_item(value: Any, path: str) -> Any:
+    shape = tuple(value.shape)
+    if math.prod(shape) != 1:
+        raise ValueError(
+            f"{path} is {_with_article(type(value).__name__)} of shape {shape}: it has to be one number\n\n"
+            "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
+        )
+    return value.item()
+
+
+def to_metric_key(key: Any, path: str) -> str:
+    """Convert a metric key to text."""
+    if isinstance(key, str):
+        if key == _ESCAPE:
+            raise ValueError(f"{path} has the key {key!r}, which is kept for numbers that JSON cannot write")
+        return key if key.isascii() else _check_encodable(key, f"{path} has a key with")
+    if isinstance(key, (int, float)) and not isinstance(key, bool):
+        return str(key) if not isinstance(key, int) else _format_int(key)
+    raise TypeError(f"{path} has the key {key!r}: keys have to be strings")
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

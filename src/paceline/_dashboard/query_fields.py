@@ -1,0 +1,122 @@
+"""Parses the query of a request: validates it and applies limits before anything is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from urllib.parse import parse_qsl
+
+MAX_QUERY_BYTES = 32 << 10
+MAX_FIELDS = 1000
+MAX_POINTS = 20_000
+MAX_POINTS_PER_REQUEST = 400_000
+"""Over all metrics of one request."""
+MIN_POINTS = 50
+"""Per metric, however many there are."""
+MAX_LINES = 5000
+MAX_TEXT_CHARS = 4096
+_MAX_INTEGER = 1 << 53
+
+
+class RequestRefusedError(Exception):
+    """The response is an error with this status and text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class QueryFields:
+    """The fields of a query. Each method names its field when it refuses the request."""
+
+    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+        self._fields = fields
+
+    @classmethod
+    def from_query(cls, query: bytes) -> QueryFields:
+        if len(query) > MAX_QUERY_BYTES:
+            raise RequestRefusedError(414, f"the query has {len(query)} bytes; it may have {MAX_QUERY_BYTES}")
+        fields: dict[str, list[str]] = {}
+        try:
+            pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except ValueError:
+            raise RequestRefusedError(400, f"the query is not one, or has more than {MAX_FIELDS} fields") from None
+        for name, value in pairs:
+            fields.setdefault(name, []).append(value)
+        return cls(fields)
+
+    def text(self, name: str) -> str:
+        """Return a required field."""
+        found = self.optional_text(name)
+        if found is None:
+            raise RequestRefusedError(400, f"`{name}` is missing")
+        return found
+
+    def optional_text(self, name: str) -> str | None:
+        values = self._fields.get(name, ())
+        if not values:
+            return None
+        if len(values) > 1:
+            raise RequestRefusedError(400, f"`{name}` is there {len(values)} times")
+        if len(values[0]) > MAX_TEXT_CHARS:
+            raise RequestRefusedError(400, f"`{name}` has {len(values[0])} characters; it may have {MAX_TEXT_CHARS}")
+        return values[0]
+
+    def all_texts(self, name: str) -> tuple[str, ...]:
+        """Return the values without duplicates, in the order given."""
+        return tuple(dict.fromkeys(self._fields.get(name, ())))
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MAX_INTEGER) -> int:
+        """Return an integer; larger values are reduced to `most`."""
+        found = self.optional_text(name)
+        if found is None and default is not None:
+            return default
+        text = found if found is not None else self.text(name)
+        # int() also accepts digits of other scripts, underscores and blanks.
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or int(text) < least:
+            raise RequestRefusedError(400, f"`{name}` is {text[:50]!r}; it has to be a whole number from {least} on")
+        return min(int(text), most)
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.optional_text(name) is None else self.integer(name)
+
+    def optional_number(self, name: str) -> float | None:
+        text = self.optional_text(name)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise RequestRefusedError(400, f"`{name}` is {text[:50]!r}; it has to be a number")
+        return value
+
+    def axis(self) -> Literal["step", "time"]:
+        text = self.optional_text("x") or "step"
+        if text == "step":
+            return "step"
+        if text == "time":
+            return "time"
+        raise RequestRefusedError(400, f"`x` is {text[:50]!r}; it has to be `step` or `time`")
+
+    def range(self) -> tuple[float, float] | None:
+        """Return the range; one or both ends may be missing."""
+        begin, end = self.optional_number("from"), self.optional_number("to")
+        if begin is None and end is None:
+            return None
+        found = (-math.inf if begin is None else begin, math.inf if end is None else end)
+        if found[0] > found[1]:
+            raise RequestRefusedError(400, f"`from` is {found[0]:g}, above `to`, {found[1]:g}")
+        return found
+
+
+def points_per_metric(asked: int, num_metrics: int) -> int:
+    """Return the number of points for each metric of a request."""
+    return min(asked, MAX_POINTS, max(MAX_POINTS_PER_REQUEST // max(num_metrics, 1), MIN_POINTS))

@@ -1,0 +1,322 @@
+"""The driver's side of starting processes: one launcher forks from the zygote, the other starts fresh interpreters.
+
+Both take a worker's file descriptors and report through `take_exits` which worker exited, when and how. The zygote
+serves all runs of the process and starts at the first request (`prewarm`); for fresh interpreters see
+`spare_interpreters`.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import paceline
+from paceline._core import settings, system
+from paceline._core.codec import FrameReader, encode_frame
+from paceline._engine.local import parent_zygote
+from paceline._engine.local.spawner_thread import run_on_spawner_thread
+
+WORKER_MODULE = "paceline._worker.main"
+"""The default module whose `run` a new process calls."""
+WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", WORKER_MODULE)
+"""What every worker needs, whatever the framework."""
+_EXIT_SIGNAL = signal.SIGHUP
+"""Asks a zygote to exit because its driver does; the system sends the same signal when the driver dies."""
+_EXIT_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    token: int
+    code: int
+    """The negative signal number if a signal ended the process, as in `subprocess`."""
+    at: float
+    zygote_lost: bool = False
+    """It died because the zygote it was forked from did."""
+
+
+class Launcher(Protocol):
+    def launch(
+        self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE
+    ) -> None: ...
+    def kill(self, token: int) -> None: ...
+    def take_exits(self) -> list[ProcessExit]: ...
+    def preload_ahead(self, modules: tuple[str, ...]) -> None:
+        """Preload more modules, for later worker groups."""
+        ...
+
+    def watched_fds(self) -> list[int]:
+        """Return descriptors that become readable when there may be an exit to report."""
+        ...
+
+    def pid(self, token: int) -> int:
+        """Return the pid of a running worker; 0 if it is not known yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ZygoteProcess:
+    """The zygote process itself. One per driver process; engines attach to it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.is_lost = False
+        """Its end was detected, possibly a moment before the system reports it."""
+        # Protects the four below: runs driven by several threads share the zygote.
+        self._socket_lock = threading.Lock()
+        self._successor: socket.socket | None = None
+        self._has_served = False
+        self._socket: socket.socket
+        self._preloaded: set[str] = set()
+        self._process: subprocess.Popen[bytes] | parent_zygote.ForkedZygote
+        forked = parent_zygote.fork_zygote()
+        if forked is not None:
+            self._process, self._socket = forked
+        else:
+            self._process, self._socket = _spawn_zygote()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.owner == os.getpid() and not self.is_lost and self._process.poll() is None
+
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Start importing modules in the zygote without waiting; fork requests wait until it is done."""
+        with self._socket_lock:
+            new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
+            if new:
+                self._preloaded.update(new)
+                for end in (self._socket, self._successor):
+                    if end is not None:  # The successor was forked before this request, and would serve without these.
+                        send_request(end, {"do": "preload", "modules": new, "path": sys.path})
+
+    def preload_in_successor(self, modules: tuple[str, ...]) -> None:
+        """Let a fork of the zygote import more modules and replace it afterwards, so nobody waits for these imports."""
+        with self._socket_lock:
+            if self._successor is None and modules:
+                self._successor, theirs = socket.socketpair()
+                with theirs:
+                    request = {"do": "successor", "modules": modules, "path": sys.path}
+                    send_request(self._socket, request, (theirs.fileno(),))
+
+    def attach(self) -> socket.socket:
+        """Open a connection for one engine, to the zygote that has preloaded the most."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._socket_lock:
+            self._has_served = True
+            send_request(self._serving_socket(), {"do": "attach"}, (theirs.fileno(),))
+        return ours
+
+    def close(self) -> None:
+        for end in (self._socket, self._successor):
+            if end is not None:
+                end.close()
+        if self.owner != os.getpid():
+            return  # This process is a fork of the driver; the zygote is not ours to end.
+        if self._has_served:
+            # Let it exit by itself: a killed zygote could not clean up what workers left behind.
+            self._process.send_signal(_EXIT_SIGNAL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_TIMEOUT_S)
+                return
+        # It holds nothing worth keeping: no need to let it finish an import first.
+        self._process.kill()
+        self._process.wait()
+
+    def _serving_socket(self) -> socket.socket:
+        """Return the successor's socket once it is ready and while it lives, else the zygote's own."""
+        if self._successor is not None:
+            poll = select.poll()
+            poll.register(self._successor, select.POLLIN)
+            news = dict(poll.poll(0)).get(self._successor.fileno(), 0)
+            if news & (select.POLLHUP | select.POLLERR):
+                self._successor.close()  # It has died; the zygote itself still serves.
+                self._successor = None
+            elif news:
+                return self._successor
+        return self._socket
+
+
+def _spawn_zygote() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    arguments = [str(theirs.fileno()), str(os.getpid()), "bound"]
+    if _zygotes_detached:
+        arguments.append("apart")
+    with theirs:
+        start: functools.partial[subprocess.Popen[bytes]] = functools.partial(
+            subprocess.Popen,
+            python_command("from paceline._engine.local.zygote import main; main()", *arguments),
+            pass_fds=[theirs.fileno()],
+            # One BLAS thread: importing numpy would start more, and a process with threads must not fork. The NVML
+            # check: asking whether CUDA is available must not initialise it in the parent of the workers. Arrow's
+            # allocator would start a thread of its own when pyarrow is imported.
+            env={
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                "JE_ARROW_MALLOC_CONF": "background_thread:false",
+            },
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+        # The death signal is tied to the thread that starts the process.
+        return run_on_spawner_thread(start), ours
+
+
+class ZygoteLauncher:
+    """Forks workers in milliseconds from a process that has already imported everything."""
+
+    def __init__(self, preload: tuple[str, ...]) -> None:
+        self._zygote = shared_zygote()
+        self._zygote.preload(preload)
+        self._socket = self._zygote.attach()
+        self._frames = FrameReader()
+        self._pids: dict[int, int] = {}
+
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
+        self._pids[token] = 0
+        request = {
+            "do": "fork",
+            "token": token,
+            "module": module,
+            "env": env,
+            "path": sys.path,
+            "argv": sys.argv,
+            "cwd": os.getcwd(),
+        }
+        send_request(self._socket, request, fds)
+
+    def kill(self, token: int) -> None:
+        send_request(self._socket, {"do": "kill", "token": token})
+
+    def take_exits(self) -> list[ProcessExit]:
+        exits: list[ProcessExit] = []
+        while True:
+            try:
+                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return exits
+            except ConnectionError:
+                data = b""
+            if not data:
+                # The zygote is gone, and its death signal has killed all workers.
+                self._zygote.is_lost = True
+                now = time.time()
+                exits += [ProcessExit(token, -signal.SIGKILL, now, zygote_lost=True) for token in self._pids]
+                self._pids.clear()
+                return exits
+            for payload in self._frames.feed(data):
+                answer: dict[str, Any] = json.loads(payload)
+                if "forked" in answer:
+                    self._pids[answer["forked"]] = answer["pid"]
+                else:
+                    self._pids.pop(answer["exited"], None)
+                    exits.append(ProcessExit(answer["exited"], answer["code"], answer["at"]))
+
+    def watched_fds(self) -> list[int]:
+        return [self._socket.fileno()]
+
+    def pid(self, token: int) -> int:
+        return self._pids.get(token, 0)
+
+    def preload_ahead(self, modules: tuple[str, ...]) -> None:
+        self._zygote.preload_in_successor(modules)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+_zygotes_detached = False
+_shared: ZygoteProcess | None = None
+_lock = threading.Lock()  # protects `_shared`
+
+
+def shared_zygote() -> ZygoteProcess:
+    """Return the zygote of this process, and start one if there is none or it was lost."""
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.is_alive:
+            if _shared is None:
+                atexit.register(close_shared_zygote)
+            else:
+                _shared.close()
+            _shared = ZygoteProcess()
+        return _shared
+
+
+def detach_zygotes() -> None:
+    """Make zygotes grandchildren of this process, which kills its children when it exits, as Ray's workers do.
+
+    A killed zygote cannot end what its workers have started.
+    """
+    global _zygotes_detached
+    _zygotes_detached = True
+
+
+def close_shared_zygote() -> None:
+    global _shared
+    with _lock:
+        zygote, _shared = _shared, None
+    if zygote is not None:
+        zygote.close()
+
+
+def close_prewarmed_processes() -> None:
+    """Close what waits for later runs: the zygote and the spare interpreters. The next run starts its own."""
+    close_shared_zygote()
+    spares = sys.modules.get("paceline._engine.local.spare_interpreters")
+    if spares is not None:
+        spares.close_spares()
+
+
+def choose_launcher(preload: tuple[str, ...], start_method: str = "fork") -> Launcher:
+    """Return a launcher: the zygote's where forking is wanted and safe here, else one of fresh interpreters."""
+    if start_method == "fork" and settings.load().start_method == "fork" and system.is_fork_safe():
+        return ZygoteLauncher(preload)
+    from paceline._engine.local.spare_interpreters import SpawnLauncher
+
+    return SpawnLauncher(preload)
+
+
+def derive_environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment with changes, for another process."""
+    return {**os.environ, **changes}
+
+
+def prewarm(*modules: str) -> None:
+    """Start to import what workers will need, while the user's script is still importing."""
+    chosen = settings.load()
+    if not (chosen.prewarm and chosen.start_method == "fork" and system.is_fork_safe()):
+        return
+    if system.in_worker or multiprocessing.parent_process() is not None:
+        return  # One of our own processes, or a helper process of the user's.
+    shared_zygote().preload(modules)
+
+
+def python_command(code: str, *arguments: str) -> list[str]:
+    """Return the command of a fresh interpreter that finds this very package and imports nothing from the directory."""
+    root = str(Path(paceline.__file__).parent.parent)
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {root!r}); {code}", *arguments]
+
+
+def send_request(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    data = memoryview(encode_frame(json.dumps(request).encode()))
+    with contextlib.suppress(ConnectionError):  # The loss of a zygote shows up as the exit of its workers.
+        sent = socket.send_fds(end, [data], fds) if fds else 0
+        end.sendall(data[sent:])

@@ -1,0 +1,145 @@
+"""This process's connection to a Ray cluster: the only place that initialises Ray."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import ipaddress
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_REACHABLE_TIMEOUT_S = 5.0
+_EXTRA = 'pip install "paceline[ray]"'
+
+
+def import_ray() -> ModuleType:
+    """Import Ray; if it is missing, raise an error that names what to install."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ModuleNotFoundError(f"the Ray engine needs Ray, which is not installed\n\nhint: {_EXTRA}") from None
+    return ray
+
+
+CONNECT_LOCK = threading.RLock()
+"""Held while this process connects: a worker may connect for its dataset rows while its function does too."""
+
+
+def _serialize_calls(connect: Callable[_P, _R]) -> Callable[_P, _R]:
+    @wraps(connect)
+    def call_alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with CONNECT_LOCK:
+            return connect(*args, **kwargs)
+
+    return call_alone
+
+
+@_serialize_calls
+def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any:
+    """Return Ray, initialised: as it is, with the cluster at an address, or with a new cluster on this machine."""
+    ray = import_ray()
+    if address is not None and address.startswith("ray://"):
+        raise ValueError(
+            f"address={address!r} is one of Ray Client, through which workers cannot be heard\n\n"
+            "hint: run the script on a machine of the cluster, with its address as host:port or 'auto', "
+            "or submit it with `ray job submit`"
+        )
+    if ray.is_initialized():
+        if address not in (None, "auto") and not is_same_cluster(
+            address, gcs_address(), ray.util.get_node_ip_address()
+        ):
+            raise ValueError(
+                f"address={address!r} names another cluster than the one that Ray is initialised with, "
+                f"{gcs_address()}\n\nhint: leave the address out, or call ray.shutdown() before"
+            )
+        return ray
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    if namespace is not None:
+        options["namespace"] = namespace
+    try:
+        _check_reachable(address)
+        ray.init(address=address, **options)
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at address={address!r}: {str(error).splitlines()[0]}\n\n"
+            "hint: start one with `ray start --head`, or name another with paceline.init(engine='ray', address=...)"
+        ) from error
+    return ray
+
+
+def is_same_cluster(address: str, cluster: str, here: str) -> bool:
+    """Whether an address names a cluster, on a machine whose own address is `here`.
+
+    Ray knows a cluster by one address only: one reached as `localhost:6379` by that of the machine.
+    """
+    if address == cluster:
+        return True
+    (host, _, port), (its_host, _, its_port) = address.rpartition(":"), cluster.rpartition(":")
+    if port != its_port:
+        return False
+    try:
+        found = [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)]
+    except (OSError, ValueError):
+        return False
+    return any(str(one) == its_host or (one.is_loopback and its_host == here) for one in found)
+
+
+def _check_reachable(address: str | None) -> None:
+    """Fail fast if nothing listens there: Ray would try for more than a minute."""
+    host, separator, port = (address or "").rpartition(":")
+    if separator and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_REACHABLE_TIMEOUT_S).close()
+
+
+def gcs_address() -> str:
+    """Return the address at which other processes find the same cluster."""
+    address: str = import_ray().get_runtime_context().gcs_address
+    return address
+
+
+def detach_from_lost_cluster() -> None:
+    """Let this process exit as if it had never connected to the lost cluster.
+
+    Ray's hook for uncaught errors first reports them to the cluster, and waits for it until Ray ends the process. And a
+    call that still waits in a thread, woken by the shutdown at exit, would look for another cluster to ask.
+    """
+    ray: Any = sys.modules.get("ray")
+    if ray is not None:
+        atexit.unregister(ray.shutdown)
+    if getattr(sys.excepthook, "__module__", "").startswith("ray."):
+        sys.excepthook = sys.__excepthook__
+    # Ray's pending native work crashes when its memory is torn down, so exit before that. By then Python has finished
+    # cleanly.
+    libc: Any = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
+
+
+def is_driver() -> bool:
+    """Whether this process is not a Ray task or actor, so that its environment is the user's."""
+    runtime = import_ray().get_runtime_context()
+    return runtime.get_task_id() is None and runtime.get_actor_id() is None
+
+
+@contextlib.contextmanager
+def quiet_ray_logging() -> Any:
+    """Silence Ray's loggers below errors inside a block."""
+    logger = logging.getLogger("ray")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,200 @@
+"""A store that retries transient errors, and gives up in the end.
+
+Pauses between tries grow and are jittered. A call that moves no bytes for a while is abandoned: its thread may hang in
+a library for ever, so it is a daemon and does not keep the process from exiting.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline._core.clock import Clock, SystemClock
+from paceline._core.errors import StorageError
+from paceline._engine.messages import FileEntry
+from paceline._storage.store import ProgressCallback, Store, StoreEntry, check_key, ignore_progress
+from paceline._storage.store_errors import is_access_denied, is_transient, summarize_error
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoreRetryPolicy:
+    num_tries: int = 8
+    first_pause_s: float = 0.25
+    longest_pause_s: float = 20.0
+    stall_timeout_s: float = 120.0
+    """How long a call may go without moving a byte, over all its tries."""
+
+    def backoff_s(self, num_failed: int, chance: float) -> float:
+        """Return the pause after `num_failed` failures; `chance`, from 0 to 1, is jitter that spreads workers."""
+        whole = min(self.longest_pause_s, self.first_pause_s * 2.0 ** (num_failed - 1))
+        return whole * (0.5 + chance / 2)
+
+
+DEFAULT_RETRY_POLICY = StoreRetryPolicy()
+
+
+class RetryingStore:
+    def __init__(
+        self,
+        store: Store,
+        patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.uri = store.uri
+        self.has_conditional_puts = store.has_conditional_puts
+        self.path = store.path
+        self._store = store
+        self._retry_policy = patience
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._chance = chance
+
+    @property
+    def filesystem(self) -> Any:
+        return self._store.filesystem
+
+    def read(self, key: str) -> bytes:
+        return self._call_with_retries("read", key, lambda moved: self._store.read(key))[0]
+
+    def read_tagged(self, key: str) -> tuple[bytes, str]:
+        return self._call_with_retries("read", key, lambda moved: self._store.read_tagged(key))[0]
+
+    def write(self, key: str, data: bytes) -> None:
+        self._call_with_retries("written", key, lambda moved: self._store.write(key, data))
+
+    def create(self, key: str, data: bytes) -> bool:
+        made, num_failed = self._call_with_retries("written", key, lambda moved: self._store.create(key, data))
+        if made or not num_failed:
+            return made
+        # An earlier try may have succeeded and only its reply been lost: compare with what is stored.
+        try:
+            return self.read(key) == data
+        except FileNotFoundError:
+            return False
+
+    def replace(self, key: str, data: bytes, tag: str) -> str | None:
+        new, num_failed = self._call_with_retries("written", key, lambda moved: self._store.replace(key, data, tag))
+        if new is not None or not num_failed:
+            return new
+        try:
+            there, its_tag = self.read_tagged(key)
+        except FileNotFoundError:
+            return None
+        return its_tag if there == data else None
+
+    def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
+        return self._call_with_retries(
+            "uploaded", key, lambda seen: self._store.upload(source, key, _notify_both(seen, moved))
+        )[0]
+
+    def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
+        return self._call_with_retries(
+            "downloaded", key, lambda seen: self._store.download(key, target, _notify_both(seen, moved))
+        )[0]
+
+    def list_entries(self, prefix: str = "") -> list[StoreEntry]:
+        return self._call_with_retries("listed", prefix, lambda moved: self._store.list_entries(prefix))[0]
+
+    def delete(self, key: str) -> None:
+        self._call_with_retries("deleted", key, lambda moved: self._store.delete(key))
+
+    def delete_all(self, prefix: str) -> None:
+        self._call_with_retries("deleted", prefix, lambda moved: self._store.delete_all(prefix))
+
+    def _call_with_retries(self, done: str, key: str, call: Callable[[ProgressCallback], T]) -> tuple[T, int]:
+        """Return the result of the call and the number of failures before it."""
+        check_key(key)
+        progress = _TransferProgress(self._clock)
+        began = self._clock.now()
+        num_failed = 0
+        while True:
+            try:
+                return self._call_with_stall_timeout(done, key, call, progress), num_failed
+            except StorageError:
+                raise
+            except FileNotFoundError:
+                if done in ("read", "downloaded"):
+                    raise
+                raise StorageError(self._format_error(done, key, "there is no such bucket or directory")) from None
+            except Exception as error:
+                num_failed += 1
+                patience = self._retry_policy
+                idle_s = self._clock.now() - progress.last_at
+                if not is_transient(error):
+                    raise StorageError(
+                        self._format_error(done, key, summarize_error(error), hint=_find_hint(error))
+                    ) from error
+                if num_failed >= patience.num_tries or idle_s >= patience.stall_timeout_s:
+                    for_s = self._clock.now() - began
+                    why = f"{num_failed} tries in {for_s:.0f} s; the last: {summarize_error(error)}"
+                    raise StorageError(self._format_error(done, key, why)) from error
+                self._sleep(patience.backoff_s(num_failed, self._chance()))
+
+    def _call_with_stall_timeout(
+        self, done: str, key: str, call: Callable[[ProgressCallback], T], progress: _TransferProgress
+    ) -> T:
+        outcome: list[tuple[T | None, BaseException | None]] = []
+        ended = threading.Event()
+
+        def work() -> None:
+            try:
+                outcome.append((call(progress.add_bytes), None))
+            except BaseException as error:  # noqa: BLE001  raised again by the thread that waits
+                outcome.append((None, error))
+            ended.set()
+
+        threading.Thread(target=work, name="paceline-store", daemon=True).start()
+        limit_s = self._retry_policy.stall_timeout_s
+        while not ended.wait(max(0.01, progress.last_at + limit_s - self._clock.now())):
+            if self._clock.now() - progress.last_at >= limit_s and not ended.is_set():
+                why = f"no byte has moved for {limit_s:g} s, after {progress.num_bytes} bytes: given up on"
+                raise StorageError(
+                    self._format_error(done, key, why, hint="look at the network and at the store's own status")
+                )
+        answer, error = outcome[0]
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]
+
+    def _format_error(self, done: str, key: str, why: str, hint: str = "") -> str:
+        text = f"{self.uri}/{key}".rstrip("/") + f" could not be {done}: {why}"
+        return f"{text}\n\nhint: {hint}" if hint else text
+
+
+class _TransferProgress:
+    """When bytes last moved. The thread of a call writes it, the waiting thread reads it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.last_at = clock.now()
+        self.num_bytes = 0
+
+    def add_bytes(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        self.last_at = self._clock.now()
+
+
+def _notify_both(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:
+    def notify(num_bytes: int) -> None:
+        first(num_bytes)
+        second(num_bytes)
+
+    return notify
+
+
+def _find_hint(error: BaseException) -> str:
+    if is_access_denied(error):
+        return "look at the credentials in use, and at what they permit on this bucket"
+    if any(name in str(error) for name in ("NoSuchBucket", "NO_SUCH_BUCKET", "ContainerNotFound")):
+        return "create the bucket first, or look at storage_path: Paceline makes none"
+    return ""

@@ -1,0 +1,466 @@
+"""Stores the checkpoints and the journal of a run, in the run's directory on a disk or in a store.
+
+Code that commits, verifies, deletes or finds checkpoints uses a `RunStore` and does not know which kind it is. A run in
+a store also has a directory on this machine, its spool, where files are staged before they are uploaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline._core.errors import RunHeldError, StorageError
+from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
+from paceline._storage import commit
+from paceline._storage.commit import Manifest
+from paceline._storage.files import Files, LocalFiles
+from paceline._storage.journal_segments import JournalUploader, read_stored_journal
+from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
+from paceline._storage.store import Store
+from paceline._storage.transfer import run_in_parallel, upload_all
+
+log = logging.getLogger("paceline")
+
+_QUARANTINE_PREFIX = ".broken"
+
+LOG_UPLOAD_INTERVAL_S = 30.0
+_SMALL_LOG_BYTES = 4 << 20
+"""Logs up to this size are uploaded every `LOG_UPLOAD_INTERVAL_S`, larger ones less often."""
+
+
+class RunStore(Protocol):
+    layout: RunLayout
+    """The run's directory on this machine."""
+
+    @property
+    def uri(self) -> str:
+        """Location of the run, for display."""
+        ...
+
+    def locate_checkpoint(self, record: CheckpointRecord) -> tuple[str, Any]:
+        """Return the path of a checkpoint and its `pyarrow.fs` filesystem, which is None on this machine."""
+        ...
+
+    def checkpoint_uri(self, record: CheckpointRecord) -> str:
+        """Return the location of a checkpoint for other programs: `file:///...` or the store's own URI."""
+        ...
+
+    def locate_run(self) -> tuple[str, Any]:
+        """Like `locate_checkpoint`, for the run."""
+        ...
+
+    def read_journal(self) -> bytes: ...
+    def upload_file(self, path: Path) -> None:
+        """Upload a file of the run's directory to the run's storage."""
+        ...
+
+    def upload_journal(self) -> None:
+        """Upload new lines of the journal to the run's storage."""
+        ...
+
+    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
+        """Upload a rank's staged files from this machine to where they can be committed."""
+        ...
+
+    def commit(
+        self,
+        record: CheckpointRecord,
+        parts: Sequence[StagedFiles],
+        *,
+        world_size: int,
+        created_at: float,
+        fence: Fence = UNFENCED,
+    ) -> list[str]: ...
+    def discard_staged(self, record: CheckpointRecord) -> None:
+        """Delete the staged files of a checkpoint that could not be committed."""
+        ...
+
+    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None: ...
+    def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
+        """Move an untrusted checkpoint to where no reader looks, and return the new place; None if there is nothing."""
+        ...
+
+    def find_problem(self, record: CheckpointRecord) -> str | None: ...
+    def has_checkpoint(self, record: CheckpointRecord) -> bool: ...
+    def list_manifests(self) -> list[Manifest]: ...
+    def find_without_manifest(self) -> set[str]:
+        """Return the names of checkpoints that have files but no manifest."""
+        ...
+
+    def recover(self, fence: Fence = UNFENCED) -> None:
+        """Undo what a crash left half done."""
+        ...
+
+    def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
+    def sync(self) -> None:
+        """Make the run's directory and the names in it survive a power cut."""
+        ...
+
+    def close(self) -> None:
+        """Upload what is left when a driver ends."""
+        ...
+
+
+class DiskRunStore:
+    """Stores a run in its own directory."""
+
+    def __init__(self, files: Files, layout: RunLayout) -> None:
+        self.layout = layout
+        self.uri = str(layout.root)
+        self._files = files
+
+    def locate_checkpoint(self, record: CheckpointRecord) -> tuple[str, Any]:
+        return str(self.layout.checkpoint(record.name)), None
+
+    def checkpoint_uri(self, record: CheckpointRecord) -> str:
+        return self.layout.checkpoint(record.name).absolute().as_uri()
+
+    def locate_run(self) -> tuple[str, Any]:
+        return str(self.layout.root), None
+
+    def read_journal(self) -> bytes:
+        try:
+            return self.layout.journal.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def upload_file(self, path: Path) -> None:
+        """Do nothing: the file is already in place."""
+
+    def upload_journal(self) -> None:
+        """Do nothing: the journal is already in place."""
+
+    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
+        """Do nothing: the files are on the run's own storage, and the commit renames them."""
+
+    def commit(
+        self,
+        record: CheckpointRecord,
+        parts: Sequence[StagedFiles],
+        *,
+        world_size: int,
+        created_at: float,
+        fence: Fence = UNFENCED,
+    ) -> list[str]:
+        return commit.commit_checkpoint(
+            self._files, self.layout, record, parts, world_size=world_size, created_at=created_at, fence=fence
+        )
+
+    def discard_staged(self, record: CheckpointRecord) -> None:
+        commit.discard_staged(self._files, self.layout, record)
+
+    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
+        commit.delete_checkpoint(self._files, self.layout, record, fence)
+
+    def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
+        if not self.layout.checkpoint(record.name).exists():
+            return None
+        return str(commit.quarantine_checkpoint(self._files, self.layout, record.name, fence))
+
+    def find_problem(self, record: CheckpointRecord) -> str | None:
+        return commit.find_problem(self.layout.checkpoint(record.name))
+
+    def has_checkpoint(self, record: CheckpointRecord) -> bool:
+        return commit.has_manifest(self.layout.checkpoint(record.name))
+
+    def list_manifests(self) -> list[Manifest]:
+        return list(commit.iter_manifests(self.layout))
+
+    def find_without_manifest(self) -> set[str]:
+        return commit.find_without_manifest(self.layout)
+
+    def recover(self, fence: Fence = UNFENCED) -> None:
+        commit.recover_commits(self._files, self.layout, fence)
+
+    def clear_staging(self, fence: Fence = UNFENCED) -> None:
+        commit.clear_staging(self._files, self.layout, fence)
+
+    def sync(self) -> None:
+        for path in (self.layout.root, self.layout.root.parent):
+            self._files.sync_dir(path)
+
+    def close(self) -> None:
+        """Do nothing: everything is already in place."""
+
+
+class RemoteRunStore:
+    """Stores a run as objects. Each attempt writes below its own prefix, so a dead or paused one touches no other.
+
+    attempt_2/checkpoint_000012/model.pt            of rank 0
+    attempt_2/checkpoint_000012/.rank_1/extra.pt    of rank 1
+    attempt_2/checkpoint_000012/.manifest.json      put last: from then on it is a checkpoint
+    attempt_2/000012/best/...                       a name that the user chose, and may choose again
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layout: RunLayout,
+        *,
+        segments: JournalUploader | None = None,
+        files: Files | None = None,
+        reopen: Callable[[], RunStore] | None = None,
+    ) -> None:
+        self.layout = layout
+        self._reopen = reopen
+        self.uri = store.uri
+        self._store = store
+        self._journal_uploader = segments
+        self._files = files or LocalFiles()
+        self._is_failing = False
+        self._uploaded_logs: dict[Path, tuple[int, float]] = {}
+        """Per log: how many bytes are in the store, and when it may be uploaded again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Reopen the store in another process, so that results, and errors that carry one, can be pickled."""
+        assert self._reopen is not None
+        return self._reopen, ()
+
+    def locate_checkpoint(self, record: CheckpointRecord) -> tuple[str, Any]:
+        return f"{self._store.path}/{checkpoint_prefix(record)}", self._store.filesystem
+
+    def checkpoint_uri(self, record: CheckpointRecord) -> str:
+        return f"{self.uri.rstrip('/')}/{checkpoint_prefix(record)}"
+
+    def locate_run(self) -> tuple[str, Any]:
+        return self._store.path, self._store.filesystem
+
+    def read_journal(self) -> bytes:
+        return read_stored_journal(self._store)
+
+    def upload_file(self, path: Path) -> None:
+        self._store.upload(path, path.relative_to(self.layout.root).as_posix())
+
+    def upload_journal(self) -> None:
+        """Upload new lines. A failure is left for the next call; only a commit and the end of the run require success.
+
+        Also uploads logs now and then, for those who view the run from elsewhere.
+        """
+        if self._journal_uploader is None:
+            return
+        try:
+            self._journal_uploader.upload_new()
+            self._upload_grown_logs(time.monotonic())
+            self._is_failing = False
+        except RunHeldError:
+            raise
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("the journal or a log could not be brought to %s, tried again: %s", self.uri, error)
+            self._is_failing = True
+
+    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
+        prefix = _rank_prefix(record, rank)
+        put = upload_all(self._store, [(directory / entry.path, f"{prefix}/{entry.path}") for entry in files])
+        for entry, there in zip(files, put, strict=True):
+            if (entry.size, entry.hash) != (there.size, there.hash):
+                raise StorageError(f"{directory / entry.path} changed while it was uploaded")
+        self._files.remove_tree(directory)
+
+    def commit(
+        self,
+        record: CheckpointRecord,
+        parts: Sequence[StagedFiles],
+        *,
+        world_size: int,
+        created_at: float,
+        fence: Fence = UNFENCED,
+    ) -> list[str]:
+        if any(part.in_place for part in parts):
+            raise StorageError(f"{record.name}: NO_UPLOAD is not possible where the run is kept in a store")
+        chosen, differing = commit.merge_parts(parts)
+        manifest = Manifest(
+            record,
+            world_size,
+            tuple(entry for _, entry in chosen if entry.path != METADATA),
+            created_at,
+            lease=fence.number,
+            keys={entry.path: f".rank_{rank}/{entry.path}" for rank, entry in chosen if rank > 0},
+        )
+        if self._journal_uploader is not None:
+            # First, so that the events before a checkpoint are stored wherever the checkpoint is.
+            self._journal_uploader.upload_new()
+        self._check_complete(record, manifest)
+        fence.check()
+        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
+        if not self._store.create(key, commit.encode_manifest(manifest)):
+            there = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
+            if there.record != record:
+                raise RunHeldError(f"{self.uri}/{key} was written by another driver: the run was taken over")
+        if record.name != checkpoint_name(record.seq):
+            self._delete_namesakes(record, fence)
+        return differing
+
+    def discard_staged(self, record: CheckpointRecord) -> None:
+        try:
+            self.delete(record)
+        except OSError as error:
+            log.warning("what was uploaded for %s could not be removed: %s", record.name, error)
+
+    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
+        fence.check()
+        prefix = checkpoint_prefix(record)
+        self._store.delete(f"{prefix}/{MANIFEST}")
+        self._store.delete_all(prefix)
+
+    def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
+        """Delete only the manifest: without it the rest is no checkpoint, and stays for a person to inspect."""
+        fence.check()
+        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
+        try:
+            data = self._store.read(key)
+        except FileNotFoundError:
+            return None
+        aside = f"{_QUARANTINE_PREFIX}/{key.removesuffix(f'/{MANIFEST}')}{MANIFEST}"
+        self._store.write(aside, data)
+        self._store.delete(key)
+        return f"{self.uri}/{aside}"
+
+    def find_problem(self, record: CheckpointRecord) -> str | None:
+        """Check that every object exists and has its size. Whoever downloads them checks the hashes."""
+        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
+        try:
+            manifest = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
+            self._check_complete(record, manifest)
+        except FileNotFoundError:
+            return f"{self.uri}/{key} is missing"
+        except IncompleteCheckpointError as error:
+            return str(error)
+        except commit.ManifestError as error:
+            return str(error)
+        return None
+
+    def has_checkpoint(self, record: CheckpointRecord) -> bool:
+        try:
+            self._store.read(f"{checkpoint_prefix(record)}/{MANIFEST}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list_manifests(self) -> list[Manifest]:
+        keys = [
+            e.key for e in self._store.list_entries() if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")
+        ]
+        found = []
+        for key, data in zip(keys, run_in_parallel([_make_read(self._store, key) for key in keys]), strict=True):
+            if data is None:
+                continue  # Deleted since it was listed.
+            try:
+                manifest = commit.decode_manifest(data, f"{self.uri}/{key}")
+            except commit.ManifestError:
+                continue
+            if key == f"{checkpoint_prefix(manifest.record)}/{MANIFEST}":
+                found.append(manifest)
+        return sorted(found, key=lambda manifest: manifest.record.seq)
+
+    def find_without_manifest(self) -> set[str]:
+        """Return nothing: all files below an attempt's prefix are ours, and `clear_staging` removes the leftovers."""
+        return set()
+
+    def recover(self, fence: Fence = UNFENCED) -> None:
+        """Do nothing: a checkpoint appears atomically, with its manifest."""
+
+    def clear_staging(self, fence: Fence = UNFENCED) -> None:
+        """Delete what was uploaded but never committed, and the spool's own staging."""
+        entries = self._store.list_entries()
+        prefixes = {e.key.removesuffix(f"/{MANIFEST}") for e in entries if e.key.endswith(f"/{MANIFEST}")}
+        aside = {
+            e.key.removeprefix(f"{_QUARANTINE_PREFIX}/").removesuffix(MANIFEST)
+            for e in entries
+            if e.key.startswith(_QUARANTINE_PREFIX)
+        }
+        left = [
+            entry.key
+            for entry in entries
+            if entry.key.startswith("attempt_")
+            and not any(entry.key.startswith(f"{prefix}/") for prefix in prefixes | aside)
+        ]
+        # After the listing: uploads of a later driver are never in it.
+        fence.check()
+        run_in_parallel([_make_delete(self._store, key) for key in left])
+        commit.clear_staging(self._files, self.layout, fence)
+
+    def sync(self) -> None:
+        for path in (self.layout.root, self.layout.root.parent):
+            self._files.sync_dir(path)
+
+    def close(self) -> None:
+        if self._journal_uploader is not None:
+            self._journal_uploader.upload_new()
+        logs = sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+        logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
+        logs += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))
+        try:
+            upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in logs])
+        except OSError as error:
+            log.warning("logs stay in %s: %s", self.layout.logs, error)
+
+    def _upload_grown_logs(self, now: float) -> None:
+        """Upload logs that grew. An object is replaced as a whole, so the larger a log, the less often."""
+        for path in sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else ():
+            size = path.stat().st_size
+            before, due = self._uploaded_logs.get(path, (0, now + LOG_UPLOAD_INTERVAL_S))
+            if size > before and now >= due:
+                self.upload_file(path)
+                before, due = size, now + LOG_UPLOAD_INTERVAL_S * max(1.0, size / _SMALL_LOG_BYTES)
+            self._uploaded_logs[path] = before, due
+
+    def _delete_namesakes(self, record: CheckpointRecord, fence: Fence) -> None:
+        """Delete older checkpoints of the same name: the user reused it, and the newer one is committed."""
+        for manifest in self.list_manifests():
+            other = manifest.record
+            if other.name == record.name and (other.attempt, other.seq) < (record.attempt, record.seq):
+                self.delete(other, fence)
+
+    def _check_complete(self, record: CheckpointRecord, manifest: Manifest) -> None:
+        prefix = checkpoint_prefix(record)
+        sizes = {entry.key: entry.size for entry in self._store.list_entries(prefix)}
+        for entry in manifest.files:
+            key = f"{prefix}/{manifest.keys.get(entry.path, entry.path)}"
+            if key not in sizes:
+                raise IncompleteCheckpointError(f"{self.uri}/{key} is missing")
+            if sizes[key] != entry.size:
+                raise IncompleteCheckpointError(
+                    f"{self.uri}/{key} has {sizes[key]} bytes where {entry.size} were written"
+                )
+
+
+class IncompleteCheckpointError(StorageError):
+    """Objects that a manifest lists are missing or truncated."""
+
+
+def read_store_manifest(store: Store) -> Manifest | None:
+    """Return the manifest of the checkpoint at the root of a store; None if there is none."""
+    try:
+        return commit.decode_manifest(store.read(MANIFEST), f"{store.uri}/{MANIFEST}")
+    except FileNotFoundError:
+        return None
+
+
+def checkpoint_prefix(record: CheckpointRecord) -> str:
+    """Return the prefix of a checkpoint in a store; it is unique to the checkpoint."""
+    if record.name == checkpoint_name(record.seq):
+        return f"attempt_{record.attempt}/{record.name}"
+    return f"attempt_{record.attempt}/{record.seq:06d}/{record.name}"
+
+
+def _rank_prefix(record: CheckpointRecord, rank: int) -> str:
+    return checkpoint_prefix(record) if rank == 0 else f"{checkpoint_prefix(record)}/.rank_{rank}"
+
+
+def _make_read(store: Store, key: str) -> Any:
+    def read() -> bytes | None:
+        try:
+            return store.read(key)
+        except FileNotFoundError:
+            return None
+
+    return read
+
+
+def _make_delete(store: Store, key: str) -> Any:
+    return lambda: store.delete(key)

@@ -1,0 +1,279 @@
+"""Reads one run from its journal, incrementally.
+
+Works while the run is being written, after it, on a copy, and on a run in a store. Changes nothing there. Also reads
+the reports that a dead driver did not get to read, from the files of its workers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from paceline._control.recovery import survey_checkpoints
+from paceline._control.run import Finished, Run, Running, Stopping, Validating
+from paceline._core.errors import StorageError
+from paceline._storage.run_location import RunLocation
+from paceline._view import journal_lines
+from paceline._view.downsampling import downsample
+from paceline._view.journal_replay import JournalReplay
+from paceline._view.journal_tail import DiskJournalTail, JournalTail, RemoteJournalTail
+from paceline._view.liveness import Liveness
+from paceline._view.model import Detail, Points, State, Summary, UsageSeries
+from paceline._view.pace import COUNTERS, MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator
+from paceline._view.run_values import display_state, find_best_metric, to_json_values
+
+_ROWS_AT_ONCE = 10_000
+_MAX_PACED_REPORTS = 100_000
+"""How many of the last reports are used to estimate the pace."""
+
+
+class RunReader:
+    """Thread-safe."""
+
+    def __init__(self, run: str | os.PathLike[str] | RunLocation) -> None:
+        self.location = run if isinstance(run, RunLocation) else RunLocation.from_path(os.fspath(run))
+        self._store = self.location.open_store() if self.location.address is not None else None
+        self._where = self._store.uri if self._store is not None else self.location.uri
+        self.version = 0
+        """Grows with every change."""
+        self._lock = threading.RLock()
+        """Protects all fields below: the dashboard calls from several threads."""
+        self._liveness = Liveness(self.location)
+        self._is_held = False
+        self._tail = self._open_tail()
+        self._replay = JournalReplay(self._where)
+        self._is_completed = False
+        """Reports of dead workers were added, so new events require a replay from the start."""
+        self._is_surveyed = False
+
+    @property
+    def run(self) -> Run:
+        with self._lock:
+            return self._replay.run
+
+    @property
+    def problem(self) -> str | None:
+        """Why a part of the journal could not be read: everything else shown of the run may be wrong."""
+        return self._replay.problem
+
+    @property
+    def num_rows(self) -> int:
+        """The number of reports."""
+        return len(self._replay.reports)
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last valid report."""
+        return self.run.num_reports
+
+    @property
+    def is_ended(self) -> bool:
+        return isinstance(self.run.phase, Finished)
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether anything changed."""
+        with self._lock:
+            # Before the journal is read: a driver that releases the lease has written all of it.
+            held = self._liveness.is_held()
+            changed = self._read_new_lines()
+            if isinstance(self._replay.run.phase, Finished):
+                held = True
+            if held != self._is_held:
+                self._is_held, changed = held, changed or self._replay.num_lines > 0
+            if not held and not self._is_completed and self._replay.num_lines:
+                self._add_unread_reports()
+                changed = True
+            if changed:
+                self.version += 1
+            return changed
+
+    def summary(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Summary:
+        """Raises `StorageError` if there is no run."""
+        with self._lock:
+            play = self._require_replay()
+            run, story, reports = play.run, play.history, play.reports
+            state = display_state(run, is_held=self._is_held)
+            row = reports.find_row(run.num_reports)
+            pacing = _estimate_pace(play, state)
+            failures = [chapter for chapter in story.attempts if chapter.failures]
+            live = run.phase if isinstance(run.phase, Running) else None
+            return Summary(
+                id=id,
+                name=self.location.name,
+                path=self._where,
+                kind=kind,
+                state=state,
+                began_at=story.began_at,
+                ended_at=story.ended_at if story.ended_at is not None or state != "lost" else play.updated_at,
+                updated_at=play.updated_at,
+                attempt=run.attempt,
+                num_workers=run.size,
+                num_reports=run.num_reports,
+                num_checkpoints=len(run.checkpoints),
+                num_failures=len(failures),
+                metrics=to_json_values(reports.row_metrics(row)) if row is not None else {},
+                best=find_best_metric(reports, run.retention),
+                progress=pacing.progress,
+                left_s=pacing.left_s,
+                steps_per_s=pacing.reports_per_s,
+                epochs_per_s=pacing.epochs_per_s,
+                failure=self._failure_message(run, failures),
+                hang=(live.hang or None) if live is not None and self._is_held else None,
+                search=search,
+            )
+
+    def detail(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Detail:
+        from paceline._view.detail import build_detail
+
+        with self._lock:
+            self._survey_checkpoints()
+            summary = self.summary(id, kind=kind, search=search)
+            return build_detail(summary, self._replay, self.location, self._store, self.version)
+
+    def points(
+        self,
+        names: Sequence[str],
+        x: Literal["step", "time"] = "step",
+        range: tuple[float, float] | None = None,
+        at_most: int = 2000,
+    ) -> list[Points]:
+        """Return the points of each metric, in the order of `names`; an unknown metric has no points.
+
+        `range` is in steps, or in seconds since the start of the run, both ends included.
+        """
+        if x not in ("step", "time"):
+            raise ValueError(f"x={x!r} is neither 'step' nor 'time'")
+        with self._lock:
+            reports = self._replay.reports
+            xs = reports.seqs if x == "step" else reports.ats
+            origin = 0.0 if x == "step" else self._replay.history.began_at
+            found = []
+            for name in names:
+                column = reports.columns.get(name)
+                if column is None:
+                    found.append(Points(name=name, x=[], y=[], low=[], high=[], num_points=0, whole=True))
+                else:
+                    found.append(downsample(name, xs, column, at_most=at_most, origin=origin, within=range))
+            return found
+
+    def usage_series(self, attempt: int | None = None) -> list[UsageSeries]:
+        """Return the usage of each rank over time, for one attempt or all."""
+        with self._lock:
+            return self._replay.usage.series(attempt)
+
+    def rows(self, names: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield `step`, `time` (since the epoch), `attempt` and the metrics of each valid report.
+
+        A metric with one of these names becomes `reported/step` and so on. nan and infinity are floats.
+        """
+        first = 0
+        while True:
+            with self._lock:
+                reports = self._replay.reports
+                some = list(reports.iter_rows(first, min(first + _ROWS_AT_ONCE, len(reports)), names))
+            if not some:
+                return
+            yield from some
+            first += len(some)
+
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of metrics that have numbers."""
+        with self._lock:
+            return tuple(name for name, column in self._replay.reports.columns.items() if len(column.rows))
+
+    def _open_tail(self) -> JournalTail:
+        return DiskJournalTail(self.location.layout.journal) if self._store is None else RemoteJournalTail(self._store)
+
+    def _require_replay(self) -> JournalReplay:
+        if not self._replay.num_lines:
+            self.refresh()
+        if not self._replay.num_lines:
+            raise StorageError(
+                f"{self._where} has no journal of a run, or an empty one\n\n"
+                "hint: a run's directory has a journal.jsonl; `paceline ls PATH` lists the runs below a path"
+            )
+        return self._replay
+
+    def _read_new_lines(self) -> bool:
+        changed = False
+        if self._tail.reset_if_replaced():
+            self._restart()
+            changed = True
+        while data := self._tail.read_new():
+            if self._is_completed:
+                self._restart()
+                self._tail = self._open_tail()
+                return self._read_new_lines() or True
+            lines = journal_lines.decode_journal_lines(data, self._replay.reports.columns)
+            self._tail.mark_read(data, lines.num_bytes)
+            if lines.payloads:
+                changed = True
+                self._replay.add_lines(lines)
+            if lines.num_bytes < len(data):
+                break
+        return changed
+
+    def _restart(self) -> None:
+        self._replay, self._is_completed, self._is_surveyed = JournalReplay(self._where), False, False
+
+    def _add_unread_reports(self) -> None:
+        """Add reports from the files of workers that no driver has read, and none will."""
+        self._is_completed = True
+        run = self._replay.run
+        if self._store is None and isinstance(run.phase, Running | Stopping):
+            for rank in range(run.size):
+                tail = DiskJournalTail(self.location.layout.reports(run.attempt, rank))
+                while data := tail.read_new():
+                    lines = journal_lines.decode_journal_lines(data)
+                    tail.mark_read(data, lines.num_bytes)
+                    self._replay.add_worker_lines(lines)
+                    if lines.num_bytes < len(data):
+                        break
+        self._replay.flush_reports()
+
+    def _survey_checkpoints(self) -> None:
+        """For a lost run: find checkpoints in storage that its journal does not mention."""
+        self._require_replay()
+        if self._is_completed and not self._is_surveyed:
+            self._is_surveyed = True
+            self._replay.apply_survey(
+                survey_checkpoints(self.location.open_run_store_for_reading(), self._replay.replay)
+            )
+
+    def _failure_message(self, run: Run, failed: Sequence[Any]) -> str | None:
+        from paceline._control.retry_policy import first_failure
+
+        if self._replay.problem is not None:
+            return self._replay.problem
+        if isinstance(run.phase, Finished) and run.phase.failures:
+            return first_failure(run.phase.failures).message
+        if isinstance(run.phase, Finished | Validating) and run.is_trained:
+            return None
+        return first_failure(failed[-1].failures).message if failed else None
+
+
+def _estimate_pace(play: JournalReplay, state: State) -> PaceEstimate:
+    """Estimate the pace of a run in progress from its last reports, or a sample if there are many."""
+    if state == "complete":
+        return PaceEstimate(progress=1.0)
+    if state not in ("running", "stopping"):
+        return PaceEstimate()
+    reports = play.reports
+    config = play.about.get("config")
+    pace = PaceEstimator(config if isinstance(config, dict) else None)
+    num_rows = len(reports)
+    first = max(0, num_rows - _MAX_PACED_REPORTS)
+    while first < num_rows - MIN_SAMPLES and reports.ats[num_rows - 1] - reports.ats[first] > WINDOW_S:
+        first += max(1, (num_rows - MIN_SAMPLES - first) // 8)
+    counting = [name for name in reports.columns if name.rpartition("/")[2] in _COUNTER_NAMES]
+    for row in dict.fromkeys((*range(first, num_rows, max(1, (num_rows - first) // 50)), num_rows - 1)):
+        if row >= 0:
+            metrics = reports.row_metrics(row, counting)
+            pace.add_report(reports.ats[row], reports.seqs[row], metrics, reports.attempts[row])
+    return pace.estimate(time.time())
+
+
+_COUNTER_NAMES = {name for names in COUNTERS.values() for name in names}

@@ -1,0 +1,98 @@
+"""Converts a run to shown values: its state as a word, plain metrics, and the best metric. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from paceline._control.events import Retention
+from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
+from paceline._view.model import BestMetric, State, Value
+from paceline._view.report_table import ReportTable
+
+_LESS_IS_BETTER = ("loss", "error", "perplexity", "ppl", "rmse", "mae", "mse")
+_MORE_IS_BETTER = ("accuracy", "acc", "score", "f1", "auc")
+_MAX_LIST_CHARS = 1000
+"""Longest list metric, in characters."""
+
+
+def display_state(run: Run, *, is_held: bool) -> State:
+    phase = run.phase
+    if isinstance(phase, Finished):
+        endings: dict[str, State] = {
+            "complete": "complete",
+            "failed": "failed",
+            "interrupted": "stopped",
+            "preempted": "preempted",
+        }
+        return endings.get(phase.ending, "stopped")
+    if not is_held:
+        return "lost"
+    match phase:
+        case Unopened() | Restoring():
+            return "starting"
+        case Waiting():
+            return "waiting"
+        case Validating():
+            return "validating"
+        case Stopping():
+            return "stopping"
+        case Running(held_counts=held) if held is not None:
+            return "stopping"
+        case Running(num_ready=num_ready) if num_ready < run.size:
+            return "starting"
+    return "running"
+
+
+def to_json_value(metric: Any) -> Value:
+    """Convert a metric to a JSON value: nan and infinity become text, a list becomes its JSON text."""
+    if isinstance(metric, float):
+        if math.isfinite(metric):
+            return metric
+        return "nan" if math.isnan(metric) else ("inf" if metric > 0 else "-inf")
+    if metric is None or isinstance(metric, bool | str):
+        return metric
+    if isinstance(metric, int):
+        return metric if -(1 << 63) <= metric < 1 << 63 else str(metric) if metric.bit_length() < 2000 else hex(metric)
+    text = msgspec.json.encode(metric).decode()
+    return text if len(text) <= _MAX_LIST_CHARS else f"{text[:_MAX_LIST_CHARS]}..."
+
+
+def to_json_values(metrics: dict[str, Any]) -> dict[str, Value]:
+    return {name: to_json_value(metric) for name, metric in metrics.items()}
+
+
+def choose_metric(names: list[str], retention: Retention) -> tuple[str, Literal["min", "max"]] | None:
+    """Choose the metric to compare runs by, and its mode.
+
+    It is the metric that checkpoints are kept by, else one whose name implies a mode.
+    """
+    if retention.score_attribute is not None and retention.score_attribute in names:
+        return retention.score_attribute, "min" if retention.score_order == "min" else "max"
+    for words, mode in ((("loss",), "min"), (_MORE_IS_BETTER, "max"), (_LESS_IS_BETTER, "min")):
+        found = [name for name in names if _has_word(name, words)]
+        if found:
+            # A validation metric says more than a training metric.
+            of_validation = [name for name in found if _has_word(name, ("val", "valid", "validation", "eval", "test"))]
+            return (of_validation or found)[0], "min" if mode == "min" else "max"
+    return None
+
+
+def find_best_metric(reports: ReportTable, retention: Retention) -> BestMetric | None:
+    names = [name for name, column in reports.columns.items() if len(column.rows)]
+    judged = choose_metric(names, retention)
+    if judged is None:
+        return None
+    name, mode = judged
+    column = reports.columns[name]
+    at = column.find_best(mode)
+    if at is None or not math.isfinite(column.values[at]):
+        return None
+    return BestMetric(name, mode, column.value_at(at), reports.seqs[column.rows[at]])
+
+
+def _has_word(name: str, words: tuple[str, ...]) -> bool:
+    parts = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
+    return any(part in words or (word in part and len(word) > 3) for part in parts for word in words)

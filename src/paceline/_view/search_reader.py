@@ -1,0 +1,295 @@
+"""Reads a search from its journal, incrementally, and builds the data of its plots."""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline._core.codec import valid_prefix
+from paceline._core.errors import StorageError
+from paceline._core.plain_values import to_plain
+from paceline._storage.run_location import RunLocation
+from paceline._view.journal_tail import DiskJournalTail, JournalTail, RemoteJournalTail
+from paceline._view.liveness import Liveness
+from paceline._view.model import BestMetric, SearchDetail, State, Summary
+from paceline._view.report_table import flatten_metrics
+from paceline._view.run_values import choose_metric, to_json_values
+
+if TYPE_CHECKING:
+    from paceline._view.listing import Listing
+    from paceline.tune.drive.search_state import Search
+    from paceline.tune.trial import Trial
+
+_MAX_CURVE_POINTS = 500
+"""Limit per curve of a trial."""
+
+
+class SearchReader:
+    """Thread-safe."""
+
+    def __init__(self, search: str | os.PathLike[str] | RunLocation) -> None:
+        self.location = search if isinstance(search, RunLocation) else RunLocation.from_path(os.fspath(search))
+        self.version = 0
+        self._store = self.location.open_store() if self.location.address is not None else None
+        self._where = self._store.uri if self._store is not None else self.location.uri
+        self._lock = threading.RLock()
+        self._liveness = Liveness(self.location)
+        self._is_held = False
+        self._tail = self._open_tail()
+        self._reset()
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether anything changed."""
+        with self._lock:
+            held = self._liveness.is_held()
+            changed = self._read_new_lines()
+            if self._is_over:
+                held = True
+            if held != self._is_held:
+                self._is_held, changed = held, True
+            self.version += changed
+            return changed
+
+    def summary(self, id: str = ".") -> Summary:
+        with self._lock:
+            search = self._require_search()
+            best = search.best
+            leading = search.trials.get(best.trial_id) if best is not None else None
+            num_over = sum(trial.is_over for trial in search.trials.values())
+            failed = [trial for trial in search.trials.values() if trial.status == "ERROR"]
+            return Summary(
+                id=id,
+                name=self.location.name,
+                path=self._where,
+                kind="search",
+                state=self._search_state(search),
+                began_at=self._began_at,
+                ended_at=search.last_at if self._is_over or not self._is_held else None,
+                updated_at=search.last_at,
+                attempt=search.num_drivers,
+                num_workers=len(search.trials_with_status("RUNNING")) if self._is_held and not self._is_over else 0,
+                num_reports=num_over,
+                num_failures=len(failed),
+                metrics=_reported_metrics(leading),
+                best=BestMetric(search.metric, "max" if search.mode == "max" else "min", best.value, best.iteration)
+                if best is not None and search.metric is not None
+                else None,
+                progress=_compute_progress(search, num_over, is_complete=self._is_over and search.is_complete),
+                failure=failed[-1].why or None if failed else None,
+            )
+
+    def trials_by_run(self) -> dict[str, str]:
+        """Map the name of each run to its trial."""
+        with self._lock:
+            search = self._require_search()
+            return {run: trial for trial, standing in search.trial_records.items() for run in standing.runs}
+
+    def last_runs(self) -> dict[str, str]:
+        """Map each trial to the name of its current or last run."""
+        with self._lock:
+            return {trial: standing.run for trial, standing in self._require_search().trial_records.items()}
+
+    def plots(self, metric: str | None, mode: str | None) -> tuple[str | None, str | None, dict[str, Any]]:
+        """Return the metric and mode used, and the output of `paceline.tune.plots` for them."""
+        from paceline.tune import plots
+
+        with self._lock:
+            search = self._require_search()
+            metric, mode = self._choose_metric(search, metric, mode)
+            if metric is None or mode is None:
+                return metric, mode, {}
+            trials = [self._to_plotted_trial(trial, metric) for trial in search.trials.values()]
+            space = _load_space(search)
+        try:
+            importance = plots.importance(trials, metric, mode, space)
+        except ImportError as missing:
+            importance = {"metric": metric, "mode": mode, "parameters": [], "note": str(missing)}
+        return (
+            metric,
+            mode,
+            {
+                "parallel": plots.parallel_coordinates(trials, metric, mode, space),
+                "importance": importance,
+                "curves": plots.curves(trials, metric, mode),
+            },
+        )
+
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """Configurations by trial, as far as they are plain values."""
+        with self._lock:
+            return {trial.trial_id: _to_plain_config(trial.config) for trial in self._require_search().trials.values()}
+
+    def _reset(self) -> None:
+        self._search: Search | None = None
+        self._began_at = 0.0
+        self._is_over = False
+        self._problem: str | None = None
+        self._curves: dict[str, dict[str, tuple[array[int], array[float]]]] = {}
+        """By trial and metric: iterations and values."""
+
+    def _open_tail(self) -> JournalTail:
+        return DiskJournalTail(self.location.layout.journal) if self._store is None else RemoteJournalTail(self._store)
+
+    def _read_new_lines(self) -> bool:
+        changed = False
+        if self._tail.reset_if_replaced():
+            self._reset()
+            changed = True
+        while data := self._tail.read_new():
+            taken = 0
+            for payload in valid_prefix(data):
+                taken += len(payload) + 10
+                self._apply_line(payload)
+                changed = True
+            self._tail.mark_read(data, taken)
+            if taken < len(data):
+                break
+        return changed
+
+    def _apply_line(self, payload: bytes) -> None:
+        from paceline._control import journal
+        from paceline.tune.drive.events import SearchEnded, SearchStarted, TrialReported
+        from paceline.tune.drive.search_state import Search
+        from paceline.tune.drive.search_storage import SEARCH_CODEC
+        from paceline.tune.report_history import decode_without_objects
+
+        event = journal.decode_line(payload, self._where, decode=SEARCH_CODEC.decode)
+        if self._search is None:
+            if not isinstance(event, SearchStarted):
+                raise StorageError(f"{self._where} has no journal of a search")
+            self._search, self._began_at = Search(decode_without_objects), event.at
+        search = self._search
+        is_new = isinstance(event, TrialReported) and search.is_new_report(event.trial, event.run, event.seq)
+        search.apply(event)
+        if is_new and isinstance(event, TrialReported):
+            self._add_curve_points(search.trials[event.trial])
+        for act in getattr(event, "then", ()):
+            search.apply_decision(act)
+        self._is_over = isinstance(event, SearchEnded)
+
+    def _add_curve_points(self, trial: Trial) -> None:
+        curves = self._curves.setdefault(trial.trial_id, {})
+        for name, value in flatten_metrics(_drop_filled(trial.last_result)):
+            if type(value) is float or type(value) is int:
+                iterations, values = curves.setdefault(name, (array("q"), array("d")))
+                try:
+                    values.append(value)
+                except OverflowError:  # An integer larger than any float.
+                    continue
+                iterations.append(trial.iteration)
+
+    def _require_search(self) -> Search:
+        if self._search is None:
+            self.refresh()
+        if self._search is None:
+            raise StorageError(f"{self._where} has no journal of a search, or an empty one")
+        return self._search
+
+    def _search_state(self, search: Search) -> State:
+        if self._is_over:
+            return "complete" if search.is_complete else "stopped"
+        if not self._is_held:
+            return "lost"
+        return "running" if any(trial.status != "PENDING" for trial in search.trials.values()) else "starting"
+
+    def _choose_metric(self, search: Search, metric: str | None, mode: str | None) -> tuple[str | None, str | None]:
+        if mode is not None and mode not in ("min", "max"):
+            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
+        metric = metric if metric is not None else search.metric
+        names = list(dict.fromkeys(name for curves in self._curves.values() for name in curves))
+        if metric is None:
+            from paceline._control.events import Retention
+
+            judged = choose_metric(names, Retention())
+            return (judged[0], mode or judged[1]) if judged is not None else (None, None)
+        if mode is None:
+            mode = search.mode if metric == search.metric else None
+        return metric, mode or "min"
+
+    def _to_plotted_trial(self, trial: Trial, metric: str) -> Any:
+        from paceline.tune.plots import PlottedTrial
+
+        iterations, values = self._curves.get(trial.trial_id, {}).get(metric, (array("q"), array("d")))
+        every = max(1, -(-len(values) // _MAX_CURVE_POINTS))
+        last = len(values) - 1
+        history = [(iterations[at], values[at]) for at in range(len(values)) if at % every == 0 or at == last]
+        return PlottedTrial(
+            trial_id=trial.trial_id,
+            config=dict(trial.config),
+            history=history,
+            value=values[-1] if len(values) else None,
+            status="STOPPED" if trial.status == "TERMINATED" and trial.why else trial.status,
+        )
+
+
+def build_search_detail(
+    listing: Listing | str | os.PathLike[str], id: str = ".", metric: str | None = None, mode: str | None = None
+) -> SearchDetail:
+    """Return a search with its trials, by its id in a listing. Raises `KeyError` if there is none.
+
+    `metric` and `mode` default to those of the search, or to what the names of its metrics suggest.
+    """
+    from paceline._view.listing import Listing
+
+    if not isinstance(listing, Listing):
+        listing = Listing(listing)
+        listing.refresh()
+    reader = listing.search_reader(id)
+    reader.refresh()
+    metric, mode, data = reader.plots(metric, mode)
+    trials = listing.trials(id)
+    return SearchDetail(
+        summary=reader.summary(id),
+        metric=metric,
+        mode=mode,
+        trials=tuple(trials),
+        configs=_configs_by_id(trials, reader),
+        parallel=data.get("parallel"),
+        importance=data.get("importance"),
+        curves=data.get("curves"),
+    )
+
+
+def _configs_by_id(trials: Sequence[Summary], reader: SearchReader) -> dict[str, dict[str, Any]]:
+    configs, runs = reader.configs(), reader.trials_by_run()
+    return {trial.id: configs[runs[trial.name]] for trial in trials if trial.name in runs}
+
+
+def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> float | None:
+    if is_complete:
+        return 1.0
+    expected = len(search.trials) if search.is_exhausted else max(search.num_samples, len(search.trials))
+    return min(1.0, num_over / expected) if expected > 0 and search.num_samples > 0 else None
+
+
+def _reported_metrics(trial: Trial | None) -> dict[str, Any]:
+    return to_json_values(dict(flatten_metrics(_drop_filled(trial.last_result)))) if trial is not None else {}
+
+
+def _drop_filled(result: Mapping[str, Any] | None) -> dict[str, Any]:
+    from paceline.tune.report_history import ADDED_METRICS
+
+    return {name: value for name, value in (result or {}).items() if name not in ADDED_METRICS}
+
+
+def _to_plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        try:
+            found[name] = to_plain(value)
+        except (TypeError, ValueError):
+            found[name] = repr(value)
+    return found
+
+
+def _load_space(search: Search) -> Mapping[str, Any] | None:
+    from paceline.tune.space.space_description import rebuild_param_space
+
+    try:
+        space: Mapping[str, Any] = rebuild_param_space(search.description["space"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return space

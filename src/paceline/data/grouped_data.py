@@ -1,0 +1,132 @@
+"""GroupedData, the result of `Dataset.groupby`: groups of rows to aggregate or to pass to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, check_aggregates
+from paceline.data.barriers import GroupBy, GroupRows
+from paceline.data.block import BatchFormat, Block
+from paceline.data.plan import Map, PlanNode
+from paceline.data.sort_keys import SortKeys
+from paceline.data.transform import PoolSpec, Transform, TransformScope
+
+if TYPE_CHECKING:
+    from paceline.data.dataset import Dataset
+
+_OUTPUT_BYTES = 4 << 20
+"""Results of groups are joined into blocks of about this many bytes."""
+
+
+class GroupedData:
+    """A dataset grouped by some columns. Results are sorted by these; missing keys form one group."""
+
+    def __init__(self, plan: PlanNode, key: str | Sequence[str] | None) -> None:
+        self._plan = plan
+        self._keys = (key,) if isinstance(key, str) else tuple(key or ())
+        if not all(isinstance(name, str) for name in self._keys) or len(set(self._keys)) < len(self._keys):
+            raise ValueError(f"groupby({key!r}): it must be the name of a column, or a list of different ones")
+
+    def aggregate(self, *aggs: AggregateFn) -> Dataset:
+        """Return one row per group: its keys, and a column for each aggregate."""
+        from paceline.data.dataset import Dataset
+
+        return Dataset(GroupBy(self._plan, self._keys, check_aggregates(aggs, self._keys)))
+
+    def count(self) -> Dataset:
+        """Count the rows of each group, as `count()`."""
+        return self.aggregate(Count())
+
+    def sum(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        """Sum one or more columns, as `sum(x)`. Without `on`, all columns that are not keys."""
+        return self.aggregate(*(Sum(name, ignore_nulls) for name in self._columns(on)))
+
+    def min(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        return self.aggregate(*(Min(name, ignore_nulls) for name in self._columns(on)))
+
+    def max(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        return self.aggregate(*(Max(name, ignore_nulls) for name in self._columns(on)))
+
+    def mean(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
+        return self.aggregate(*(Mean(name, ignore_nulls) for name in self._columns(on)))
+
+    def std(self, on: str | list[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Dataset:
+        return self.aggregate(*(Std(name, ddof, ignore_nulls) for name in self._columns(on)))
+
+    def map_groups(
+        self, fn: Callable[..., Any] | type, *, batch_format: BatchFormat = "numpy", **options: Any
+    ) -> Dataset:
+        """Call a function with each group as a batch. It may return any number of rows.
+
+        The other arguments are those of `map_batches`: `fn_args`, `fn_kwargs`, `fn_constructor_args`, `num_cpus`,
+        `concurrency` and so on. A group must fit in memory.
+        """
+        from paceline.data.dataset import Dataset
+
+        if "batch_size" in options:
+            raise TypeError("map_groups() has no batch_size: a batch is a group")
+        grouped = GroupRows(self._plan, self._keys)
+        # `map_batches` validates the function. Only the transform of its plan node is used, one group at a time.
+        mapped = Dataset(grouped).map_batches(fn, batch_size=None, batch_format=batch_format, **options)._plan
+        assert isinstance(mapped, Map), "map_batches makes a Map"
+        return Dataset(Map(grouped, MapGroups(self._keys, mapped.transform)))
+
+    def _columns(self, on: str | Iterable[str] | None) -> list[str]:
+        if on is not None:
+            return [on] if isinstance(on, str) else list(on)
+        from paceline.data.dataset import Dataset
+
+        return [name for name in Dataset(self._plan).columns() or () if name not in self._keys]
+
+
+@dataclass(frozen=True)
+class MapGroups(Transform):
+    """Applies a transform to each group: consecutive rows with equal keys, regardless of block boundaries."""
+
+    keys: tuple[str, ...]
+    transform: Transform
+
+    @property
+    def pool(self) -> PoolSpec | None:
+        return self.transform.pool
+
+    @property
+    def name(self) -> str:
+        return self.transform.name.replace("map_batches", "map_groups")
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        held: list[Block] = []
+        size = 0
+        for group in split_groups(blocks, SortKeys.ascending(self.keys)):
+            for block in self.transform.apply(iter([group]), scope):
+                if not block.num_rows:
+                    continue
+                if held and (size >= _OUTPUT_BYTES or held[-1].schema != block.schema):
+                    yield Block.concat(held)
+                    held, size = [], 0
+                held.append(block)
+                size += block.nbytes
+        if held:
+            yield Block.concat(held)
+
+
+def split_groups(blocks: Iterator[Block], keys: SortKeys) -> Iterator[Block]:
+    """Split rows that are sorted by keys into one block per group."""
+    held: list[Block] = []
+    for block in blocks:
+        if not block.num_rows:
+            continue
+        if held and keys.sort_key(held[-1], held[-1].num_rows - 1) != keys.sort_key(block, 0):
+            yield Block.concat(held)
+            held = []
+        starts = [*keys.group_starts(block).tolist(), block.num_rows]
+        for begin, stop in pairwise(starts):
+            if held and begin:
+                yield Block.concat(held)
+                held = []
+            held.append(block.slice(begin, stop))
+    if held:
+        yield Block.concat(held)

@@ -1,0 +1,197 @@
+"""Converts datasets of other libraries, and decides what a trainer accepts as a dataset.
+
+The library is identified by the module name of the object's type, so nothing is imported that is not loaded already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paceline.data.arguments import check_common
+from paceline.data.block import Block
+from paceline.data.dataset import Dataset
+from paceline.data.plan import Read
+from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
+from paceline.data.sources.huggingface import HuggingFaceSource, TableStreamSource
+from paceline.data.sources.memory import MemorySource
+from paceline.data.sources.shared_object import SharedObject
+from paceline.data.sources.tensorflow import PortableTFDataset, TensorFlowSource
+from paceline.data.sources.torch import TorchSource
+
+_ACCEPTED = (
+    "a paceline.data.Dataset, a torch Dataset, a tf.data.Dataset, a Hugging Face or ray.data Dataset, a pandas or "
+    "polars frame, a pyarrow.Table, an array, a dict of arrays, or a list of rows"
+)
+
+
+def from_torch(dataset: Any, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
+    """Create a dataset with one row per item of a torch dataset, in the column `item`.
+
+    A map-style dataset (`__getitem__` and `__len__`) is read by several processes, each with a range of items; an
+    iterable one by a single process. It is pickled immediately, so it must not hold open files or similar.
+    """
+    return _from_torch(dataset, "from_torch", spread=False, concurrency=concurrency, number=override_num_blocks)
+
+
+def from_tf(dataset: Any) -> Dataset:
+    """Create a dataset with one row per element of a `tf.data.Dataset`.
+
+    Dict keys become columns; other elements go into the column `item`. One process computes the elements on demand, in
+    the dataset's own order.
+    """
+    if not callable(getattr(dataset, "as_numpy_iterator", None)):
+        raise TypeError(f"dataset must be a tf.data.Dataset, not {_type_name(dataset)}")
+    return _from_tf(dataset, spread=False)
+
+
+def from_huggingface(
+    dataset: Any, *, concurrency: int | None = None, override_num_blocks: int | None = None
+) -> Dataset:
+    """Create a dataset from a Hugging Face dataset, as stored in its Arrow table: images, for example, stay encoded.
+
+    A format set on it is ignored. A streaming dataset (`IterableDataset`) is read by one process, on demand.
+    """
+    check_common(concurrency, override_num_blocks)
+    if isinstance(dataset, Mapping):
+        splits = ", ".join(map(repr, dataset)) or "none"
+        raise TypeError(
+            f"dataset is a {_type_name(dataset)} with the splits {splits}: choose one of them\n\n"
+            f"hint: from_huggingface(dataset[{next(iter(dataset), 'train')!r}])"
+        )
+    if not callable(getattr(dataset, "with_format", None)):
+        raise TypeError(f"dataset must be a datasets.Dataset or datasets.IterableDataset, not {_type_name(dataset)}")
+    if _has_transform(dataset):
+        raise ValueError(
+            "dataset has a function of set_transform or with_transform, which is no part of its table\n\n"
+            "hint: give the dataset without it (dataset.with_format(None)), and the function to map_batches"
+        )
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return Dataset(
+            Read(TableStreamSource("from_huggingface(streaming)", SharedObject(dataset, "the dataset"), "huggingface"))
+        )
+    rows = len(dataset)
+    table = getattr(dataset, "data", None)
+    size = int(getattr(table, "nbytes", 0) or 0)
+    held = SharedObject(dataset.with_format("arrow"), "the dataset")
+    return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", held, rows, size, override_num_blocks)))
+
+
+def _has_transform(dataset: Any) -> bool:
+    told = getattr(dataset, "format", None)
+    return isinstance(told, Mapping) and told.get("type") == "custom"
+
+
+def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
+    """Create a dataset from a `polars.DataFrame`, or a `LazyFrame`, which one process collects on demand."""
+    check_common(None, override_num_blocks)
+    if _is_named_type(df, "polars", "LazyFrame"):
+        return Dataset(Read(TableStreamSource("from_polars(LazyFrame)", SharedObject(df, "the LazyFrame"), "polars")))
+    if not _is_named_type(df, "polars", "DataFrame"):
+        raise TypeError(f"df must be a polars.DataFrame or a polars.LazyFrame, not {_type_name(df)}")
+    blocks = (Block.from_arrow(df.to_arrow()),)
+    return Dataset(Read(MemorySource(f"from_polars({blocks[0].num_rows} rows)", blocks, override_num_blocks)))
+
+
+def as_dataset(value: Any, name: str = "dataset") -> Dataset:
+    """Convert what a trainer is given as a dataset. `name` is used in messages: `datasets['train']`.
+
+    Dict or tuple items of a torch dataset or `tf.data.Dataset` become columns: by their keys, or `item_0`, `item_1` and
+    so on. Other objects are converted by their `from_` function.
+    """
+    try:
+        return _convert_to_dataset(value)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _convert_to_dataset(value: Any) -> Dataset:
+    if isinstance(value, Dataset):
+        return value
+    if _is_from_module(value, "torch.utils.data"):
+        if _is_from_module(value, "torch.utils.data.dataloader"):
+            raise TypeError(
+                "it is a torch DataLoader, which has its own batches and processes\n\n"
+                "hint: give its dataset, loader.dataset, and ask for batches in the train function: "
+                "get_dataset_shard('train').iter_torch_batches(batch_size=...)"
+            )
+        return _from_torch(value, "from_torch", spread=True)
+    if _is_from_module(value, "tensorflow") and hasattr(value, "as_numpy_iterator"):
+        return _from_tf(value, spread=True)
+    if _is_from_module(value, "datasets"):
+        return from_huggingface(value)
+    if _is_from_module(value, "ray.data"):
+        return _from_ray(value)
+    if _is_named_type(value, "pandas", "DataFrame"):
+        return from_pandas(value)
+    if _is_named_type(value, "polars", "DataFrame") or _is_named_type(value, "polars", "LazyFrame"):
+        return from_polars(value)
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        return from_arrow(value)
+    if isinstance(value, np.ndarray):
+        return from_numpy(value)
+    if isinstance(value, Mapping) and value and all(isinstance(column, np.ndarray) for column in value.values()):
+        block = Block(value)
+        return Dataset(Read(MemorySource(f"from_numpy({block.num_rows} rows)", (block,))))
+    if isinstance(value, list | tuple):
+        return from_items(value)
+    raise TypeError(f"it is a {_type_name(value)}, and must be {_ACCEPTED}{_hint(value)}")
+
+
+def _from_torch(
+    dataset: Any, function: str, *, spread: bool, concurrency: int | None = None, number: int | None = None
+) -> Dataset:
+    check_common(concurrency, number)
+    kind = type(dataset).__name__
+    iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not iterable and not indexed:
+        missing = "__len__" if hasattr(dataset, "__getitem__") else "__getitem__"
+        raise TypeError(
+            f"{_type_name(dataset)} has no {missing}: a torch dataset has __getitem__ and __len__, or "
+            "is an IterableDataset"
+        )
+    held = SharedObject(dataset, f"the torch dataset {kind}").pack()
+    return Dataset(Read(TorchSource(f"{function}({kind})", held, None if iterable else len(dataset), spread, number)))
+
+
+def _from_tf(dataset: Any, *, spread: bool) -> Dataset:
+    held = SharedObject(PortableTFDataset(dataset), "the tf.data.Dataset")
+    return Dataset(Read(TensorFlowSource(f"from_tf({type(dataset).__name__})", held, spread)))
+
+
+def _from_ray(dataset: Any) -> Dataset:
+    if not callable(getattr(dataset, "iter_batches", None)):
+        raise TypeError(f"it is a {_type_name(dataset)} of Ray, and must be a ray.data.Dataset")
+    return Dataset(Read(TableStreamSource("ray.data.Dataset", SharedObject(dataset, "the ray.data.Dataset"), "ray")))
+
+
+def _is_from_module(value: Any, module: str) -> bool:
+    """Whether its type or one of its base classes is defined in the module."""
+    return any(f"{base.__module__}.".startswith(f"{module}.") for base in type(value).__mro__)
+
+
+def _is_named_type(value: Any, module: str, name: str) -> bool:
+    """Like `_is_from_module`, for a type with this name."""
+    return any(base.__name__ == name and f"{base.__module__}.".startswith(f"{module}.") for base in type(value).__mro__)
+
+
+def _type_name(value: Any) -> str:
+    module = type(value).__module__.partition(".")[0]
+    return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
+
+
+def _hint(value: Any) -> str:
+    if isinstance(value, str | os.PathLike):
+        return f"\n\nhint: paceline.data.read_parquet({os.fspath(value)!r}), or the reader of another kind of file"
+    if isinstance(value, Mapping):
+        return "\n\nhint: each value of a dict must be a numpy.ndarray with the rows of one column"
+    if hasattr(value, "__iter__"):
+        return "\n\nhint: list(...) of it is a list of rows; a torch.utils.data.IterableDataset is read as it goes"
+    return ""

@@ -1,0 +1,227 @@
+"""Calls a user's function: prepares it once per process, and reports where it fails.
+
+Its exceptions are raised unchanged, with notes that name the unit, the row and the user's own line. With
+`on_error="skip"`, the failing rows are found by bisection and recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sysconfig
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar, get_args
+
+from paceline.data.block import Block
+from paceline.data.plan import Map, PlanNode, ReorderUnits, Union
+from paceline.data.transform import PoolSpec, SkippedRows, Transform, TransformScope
+
+T = TypeVar("T")
+
+OnError = Literal["raise", "skip"]
+
+_OURS = f"{Path(__file__).parents[2]}/"
+_INSTALLED = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<frozen ",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class UserCall:
+    """A user's function or class, with its arguments."""
+
+    fn: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    constructor_args: tuple[Any, ...] = ()
+    constructor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pool: PoolSpec | None = None
+    on_error: OnError = "raise"
+    counted_after: str | None = None
+    """The last earlier step that changed the set of rows; None: rows are numbered as they were read."""
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise TypeError(f"fn must be a function or a class with __call__, not {self.fn!r}")
+        is_class = inspect.isclass(self.fn)
+        if is_class and "__call__" not in dir(self.fn):
+            raise TypeError(f"fn={self.fn.__name__} is a class without __call__: its objects are called with the rows")
+        called = self.fn.__call__ if is_class else self.fn
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(f"{self.name} is async: a function over rows must be a plain one, or a generator")
+        if not is_class and (self.constructor_args or self.constructor_kwargs):
+            raise ValueError(
+                f"fn_constructor_args and fn_constructor_kwargs are for classes, and {self.name} is a function\n\n"
+                "hint: give it arguments with fn_args and fn_kwargs"
+            )
+        if self.on_error not in get_args(OnError):
+            raise ValueError(f"on_error must be 'raise' or 'skip', not {self.on_error!r}")
+
+    @property
+    def name(self) -> str:
+        if hasattr(self.fn, "__name__"):
+            return str(self.fn.__name__)
+        inner = getattr(self.fn, "func", None)  # of a functools.partial
+        return getattr(inner, "__name__", None) or type(self.fn).__name__
+
+    def prepare(self, transform: Transform, scope: TransformScope) -> Callable[[Any], Any]:
+        """Return the function to call with rows; a user's class is instantiated once per process."""
+        called = self.fn
+        if inspect.isclass(self.fn):
+            try:
+                called = scope.get_or_create(
+                    transform, lambda: self.fn(*self.constructor_args, **self.constructor_kwargs)
+                )
+            except Exception as error:
+                error.add_note(f"in {transform.name}, when an object of {self.name} was made{_user_line(error)}")
+                raise
+        if not self.args and not self.kwargs:
+            return called  # type: ignore[no-any-return]
+        return lambda rows: called(rows, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class UserTransform(Transform):
+    """A transform that calls a user's function."""
+
+    call: UserCall
+
+    METHOD = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.METHOD}({self.call.name})"
+
+    @property
+    def pool(self) -> PoolSpec | None:
+        return self.call.pool
+
+    @property
+    def key(self) -> object:
+        return self.call.key
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        # Capture the unit now: when the rows arrive, the scope may be at another one.
+        return self.run(blocks, UnitCalls(self, scope, scope.unit))
+
+    def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
+        raise NotImplementedError
+
+
+class UnitCalls:
+    """The calls of one transform on the rows of one unit."""
+
+    def __init__(self, transform: UserTransform, scope: TransformScope, unit: str) -> None:
+        self._transform = transform
+        self._scope = scope
+        self._unit = unit
+        self._fn: Callable[[Any], Any] | None = None
+
+    @property
+    def fn(self) -> Callable[[Any], Any]:
+        if self._fn is None:
+            self._fn = self._transform.call.prepare(self._transform, self._scope)
+        return self._fn
+
+    @property
+    def should_skip(self) -> bool:
+        return self._transform.call.on_error == "skip"
+
+    def call_batch(self, block: Block, first: int, results: Callable[[Block], Iterable[T]]) -> Iterator[T]:
+        """Yield what the function returns for the rows of a block, which starts at row `first` of the unit."""
+        if self.should_skip:
+            yield from self._call_halving(block, first, results)
+            return
+        try:
+            yield from results(block)
+        except Exception as error:
+            self.add_location_note(error, first, block.num_rows)
+            raise
+
+    def _call_halving(self, block: Block, first: int, results: Callable[[Block], Iterable[T]]) -> Iterator[T]:
+        try:
+            found = list(results(block))
+        except Exception as error:  # noqa: BLE001  a user's function can raise anything
+            if block.num_rows == 1:
+                self.record_skipped(error, first)
+                return
+            middle = block.num_rows // 2
+            yield from self._call_halving(block.slice(0, middle), first, results)
+            yield from self._call_halving(block.slice(middle), first + middle, results)
+        else:
+            yield from found
+
+    def call_row(self, fn: Callable[[Any], T], row: Any, number: int) -> tuple[T, ...]:
+        """What the function returns for a row; empty if the row is skipped."""
+        try:
+            return (fn(row),)
+        except StopIteration as error:  # raised unchanged, it would silently end the rows here
+            ended = RuntimeError(f"{self._transform.name} raised StopIteration")
+            ended.__cause__ = error
+            return self._handle_failure(ended, number)
+        except Exception as error:  # noqa: BLE001  a user's function can raise anything
+            return self._handle_failure(error, number)
+
+    def _handle_failure(self, error: Exception, row: int) -> tuple[()]:
+        if not self.should_skip:
+            self.add_location_note(error, row)
+            raise error
+        self.record_skipped(error, row)
+        return ()
+
+    def record_skipped(self, error: Exception, row: int) -> None:
+        said = f"{type(error).__name__}: {error}{_user_line(error)}"
+        self._scope.skipped.append(SkippedRows(self._unit, row, 1, said))
+
+    def add_location_note(self, error: Exception, first: int, num_rows: int = 1) -> None:
+        """Add a note that says where a call failed."""
+        rows = f"row {first}" if num_rows == 1 else f"rows {first} to {first + num_rows - 1}"
+        after = self._transform.call.counted_after
+        counted = f", counted after {after}" if after else ""
+        error.add_note(f"in {self._transform.name}, at {rows} of {self._unit}{counted}{_user_line(error)}")
+
+
+def _user_line(error: BaseException) -> str:
+    """The user's own line that raised the error."""
+    cause = error.__cause__.__traceback__ if error.__cause__ else None
+    frames = [frame for frame in (*_frames(error.__traceback__), *_frames(cause)) if not frame[0].startswith(_OURS)]
+    if not frames:
+        return ""
+    own = [frame for frame in frames if not frame[0].startswith(_INSTALLED)]
+    path, line, function = own[-1] if own else frames[0]
+    source = linecache.getline(path, line).strip()
+    return f"\n  {path}:{line} in {function}" + (f": {source}" if source else "")
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield code.co_filename, traceback.tb_lineno, code.co_name
+        traceback = traceback.tb_next
+
+
+def definition_note(fn: Any) -> str:
+    """Where a user's function is defined, for an error that none of its lines raised."""
+    try:
+        path, (_, line) = inspect.getsourcefile(fn), inspect.getsourcelines(fn)
+    except (TypeError, OSError):
+        return ""
+    return f"\n  {path}:{line}"
+
+
+def last_row_change(plan: PlanNode) -> str | None:
+    """The last step of a plan after which a row's number is no longer its number in the unit."""
+    match plan:
+        case Map(input=below, transform=transform):
+            return last_row_change(below) if transform.keeps_rows else transform.name
+        case ReorderUnits(input=below):
+            return last_row_change(below)
+        case Union(parts=parts):
+            return next((name for name in map(last_row_change, parts) if name), None)
+    return None

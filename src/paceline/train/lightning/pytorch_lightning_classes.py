@@ -1,0 +1,61 @@
+"""Our classes for the package `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.plugins.environments import ClusterEnvironment
+from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
+
+from paceline.train.lightning.environment import ClusterEnvironmentMixin
+from paceline.train.lightning.report import ReportCallbackMixin
+from paceline.train.lightning.strategy import PacelineStrategyMixin, RequiresGpuMixin
+from paceline.train.lightning.tune_report import TuneReportCallbackMixin
+
+
+class PacelineLightningEnvironment(ClusterEnvironmentMixin, ClusterEnvironment):  # type: ignore[misc]
+    __doc__ = ClusterEnvironmentMixin.__doc__
+
+
+class PacelineDDPStrategy(PacelineStrategyMixin, DDPStrategy):  # type: ignore[misc]
+    """Lightning's `DDPStrategy` for the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+
+
+class PacelineFSDPStrategy(RequiresGpuMixin, PacelineStrategyMixin, FSDPStrategy):  # type: ignore[misc]
+    """Lightning's `FSDPStrategy` for the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+
+
+class PacelineDeepSpeedStrategy(RequiresGpuMixin, PacelineStrategyMixin, DeepSpeedStrategy):  # type: ignore[misc]
+    """Lightning's `DeepSpeedStrategy` for the workers of a `TorchTrainer`. Takes the same arguments."""
+
+    environment = PacelineLightningEnvironment
+    requires = ("deepspeed",)
+
+
+class ReportCallback(ReportCallbackMixin, Callback):  # type: ignore[misc]
+    __doc__ = ReportCallbackMixin.__doc__
+    last_callback_class = Checkpoint
+
+
+class TuneReportCheckpointCallback(TuneReportCallbackMixin, Callback):  # type: ignore[misc]
+    __doc__ = TuneReportCallbackMixin.__doc__
+    last_callback_class = Checkpoint
+
+
+class TuneReportCallback(TuneReportCheckpointCallback):
+    """`TuneReportCheckpointCallback` without checkpoints."""
+
+    def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
+        super().__init__(metrics, save_checkpoints=False, on=on)
+
+
+RayDDPStrategy = PacelineDDPStrategy
+RayFSDPStrategy = PacelineFSDPStrategy
+RayDeepSpeedStrategy = PacelineDeepSpeedStrategy
+RayLightningEnvironment = PacelineLightningEnvironment
+RayTrainReportCallback = ReportCallback

@@ -1,0 +1,73 @@
+"""Find the function that a trainer runs, and the backend for a name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.train.backend import BackendConfig
+from paceline.train.job import resolve_loop_config
+
+DEFAULT_NAMES = ("train_loop_per_worker", "train_func")
+
+_BACKENDS = {
+    "torch": ("paceline.train.torch", "TorchConfig"),
+    "tensorflow": ("paceline.train.tensorflow", "TensorflowConfig"),
+    "jax": ("paceline.train.jax", "JaxConfig"),
+    "xgboost": ("paceline.train.xgboost", "XGBoostConfig"),
+    "lightgbm": ("paceline.train.lightgbm", "LightGBMConfig"),
+}
+
+
+def find_backend(backend: str | BackendConfig | None) -> BackendConfig:
+    """Return the backend for a name; a `BackendConfig` is returned as it is, and None sets nothing up."""
+    if backend is None:
+        return BackendConfig()
+    if isinstance(backend, BackendConfig):
+        return backend
+    known = _BACKENDS.get(backend) if isinstance(backend, str) else None
+    if known is None:
+        names = ", ".join(map(repr, _BACKENDS))
+        raise ValueError(
+            f"backend={backend!r} is not one of {names}, a paceline.train.BackendConfig, or None for none\n\n"
+            "hint: a framework of your own is set up by a subclass of BackendConfig"
+        )
+    module, name = known
+    found: BackendConfig = getattr(importlib.import_module(module), name)()
+    return found
+
+
+def find_function(fn: Callable[..., Any] | str | None, own: Any, depth: int) -> Callable[..., Any]:
+    """Return the function to run: `fn`, the trainer's own, or the caller's by name, `depth` frames up."""
+    chosen = fn if fn is not None else own
+    if chosen is not None and not isinstance(chosen, str):
+        found: Callable[..., Any] = chosen
+        return found
+    names = DEFAULT_NAMES if chosen is None else (chosen,)
+    frame = sys._getframe(depth)
+    for name in names:
+        there = frame.f_locals.get(name, frame.f_globals.get(name))
+        if callable(there):
+            named: Callable[..., Any] = there
+            return named
+    raise ValueError(
+        f"there is no function to run: neither run(fn=...) nor Trainer(train_loop_per_worker=...) was given one, and "
+        f"{frame.f_globals.get('__name__')} has no function called {' or '.join(names)}"
+    )
+
+
+def resolve_call_config(function: Any, config: Mapping[str, Any] | None) -> Any:
+    """Return the function's config. A function without parameters is called without, as in Ray 1.x."""
+    if config is not None and _has_no_parameters(function):
+        config = None
+    return resolve_loop_config(function, dict(config) if isinstance(config, Mapping) else config)
+
+
+def _has_no_parameters(function: Any) -> bool:
+    try:
+        return not inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False

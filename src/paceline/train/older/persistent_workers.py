@@ -1,0 +1,259 @@
+"""A run whose workers persist between tasks, driven in a thread of its own.
+
+The script's thread submits tasks and waits for answers; signals are handled only while it waits, in the main thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import pickle
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from paceline._control.controller import Controller
+from paceline._control.events import Event, Reported, Retention
+from paceline._control.run import Run, Running
+from paceline._control.task_queue import TaskQueue
+from paceline._engine.messages import TaskAnswered
+from paceline.train.older.callbacks import RunCallbacks
+from paceline.train.result import Result
+from paceline.train.run_driver import RunEnvironment, RunSpec, SignalInterrupts, execute_run
+from paceline.train.terminal import Terminal
+
+_SHUTDOWN_TIMEOUT_S = 30.0
+"""How long workers may take to shut their framework down before they are killed."""
+
+
+class PersistentWorkers:
+    """The workers of one run, from `start()` to `shutdown()`. Also an observer of that run."""
+
+    def __init__(self, asked: RunSpec, terminal: PersistentWorkersTerminal, seams: RunEnvironment) -> None:
+        self.count = 0
+        self.run: Run | None = None
+        self.num_reports = 0
+        """The number of reports of the rank that has made the most."""
+        self.num_tasks = 0
+        self._terminal = terminal
+        self._task_queue = TaskQueue()
+        self._controller: Controller | None = None
+        self._changed = threading.Condition()  # protects all below
+        self._answers: tuple[TaskAnswered, ...] | None = None
+        self._is_busy = False
+        """Whether the workers are running a task."""
+        self._is_waited_for = False
+        self._outcome: Result | BaseException | None = None
+        self._is_outcome_reported = False
+        self._attempt = 0
+        self._reports: dict[int, dict[int, Reported]] = {}
+        self._rows: deque[tuple[Reported, ...]] | None = None
+        self._callbacks: RunCallbacks | None = None
+        seams = replace(
+            seams,
+            task_queue=self._task_queue,
+            observer_factories=(*seams.observer_factories, lambda stop: self),
+            make_interrupts=self._attach_controller,
+        )
+        self._thread = threading.Thread(
+            target=self._drive, args=(asked, seams), name="paceline-standing-workers", daemon=True
+        )
+        self._thread.start()
+        # Registered after the engine's exit handler, so it runs before it: workers shut down in good order.
+        atexit.register(self.close)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._outcome is None
+
+    def wait_until_ready(self) -> None:
+        """Wait until the workers are ready, or raise the error that prevented it."""
+        with self._forward_signals(), self._changed:
+            self._changed.wait_for(lambda: self._is_ready() or self._outcome is not None)
+        self._raise_outcome()
+
+    def run_task(self, job: bytes, retention: Retention | None = None, told: RunCallbacks | None = None) -> list[Any]:
+        """Run a task and return what each rank's function returned."""
+        assert self.run is not None
+        with told.observe_run(self.run) if told is not None else contextlib.nullcontext():
+            self._callbacks = told
+            try:
+                for _ in self.iterate_task(job, retention, rows=False):
+                    pass
+            finally:
+                self._callbacks = None
+        return self.return_values()
+
+    def iterate_task(
+        self, job: bytes, retention: Retention | None = None, *, rows: bool = True
+    ) -> Iterator[list[Reported]]:
+        """Run a task and yield its reports, each once all ranks have made it."""
+        with self._changed:
+            if self._is_waited_for:
+                raise RuntimeError("a run is under way: wait for it, or iterate to its end, before the next")
+            self._answers = None
+            self._rows = deque() if rows else None
+            self._reports.clear()
+        self._raise_outcome()
+        assert self._controller is not None
+        self._is_busy = self._is_waited_for = True
+        self.num_tasks += 1
+        try:
+            with self._forward_signals():
+                self._controller.submit_task(job, retention)
+                while (row := self._next_row()) is not None:
+                    yield list(row)
+            self._raise_outcome()
+        finally:
+            self._rows = None
+            self._is_waited_for = False
+            self._is_busy = self._answers is None
+
+    def return_values(self) -> list[Any]:
+        """What the functions of the last task returned, by rank."""
+        answers = self._answers
+        assert answers is not None
+        return [pickle.loads(each.value) for each in answers]  # noqa: S301  from our workers' memory, not storage
+
+    def raise_unreported(self) -> None:
+        """Raise the error that ended the workers between two runs, or at their end, unless it was raised already."""
+        if self._outcome is None:
+            return
+        self._thread.join()
+        atexit.unregister(self.close)
+        was_told, self._is_outcome_reported = self._is_outcome_reported, True
+        if isinstance(self._outcome, BaseException) and not was_told:
+            raise self._outcome
+
+    def close(self) -> None:
+        """Shut the workers down and wait until they are gone. Workers that still run a task are stopped."""
+        atexit.unregister(self.close)
+        self._terminal.is_ending = True
+        with self._changed:
+            self._changed.wait_for(lambda: self._controller is not None or self._outcome is not None)
+            at_rest = self._is_ready() and not self._is_busy
+        if self.is_alive and self._controller is not None:
+            if at_rest:
+                self._controller.submit_task(b"")
+            else:
+                self._controller.request_stop(now=True)
+        if threading.current_thread() is self._thread:
+            return  # The garbage collector may call this in any thread; this one now ends by itself.
+        self._thread.join(_SHUTDOWN_TIMEOUT_S)
+        if self._thread.is_alive() and self._controller is not None:
+            self._controller.request_stop(now=True)
+        self._thread.join()
+
+    # These run in the driving thread.
+
+    def on_event(self, event: Event, run: Run) -> None:
+        with self._changed:
+            self.run = run
+            if run.attempt != self._attempt:
+                self._attempt = run.attempt
+                self._reports.clear()
+            if isinstance(event, Reported):
+                self.num_reports = max(self.num_reports, event.seq)
+                if self._rows is not None:
+                    self._add_report(event, run.size)
+            self._changed.notify_all()
+        told = self._callbacks
+        if told is not None:
+            told.on_event(event, run)
+
+    def tick(self, run: Run, now: float) -> None:
+        # Here, not when the last rank answers: by now the terminal has shown the output before the answer.
+        answers = self._task_queue.take_answers(run)
+        if answers is not None:
+            with self._changed:
+                self._answers = answers
+                self.num_reports = max(self.num_reports, *(each.num_reports for each in answers))
+                self._changed.notify_all()
+
+    def _add_report(self, event: Reported, size: int) -> None:
+        made = self._reports.setdefault(event.seq, {})
+        made[event.rank] = event
+        if len(made) == size:
+            assert self._rows is not None
+            self._rows.append(tuple(made[rank] for rank in range(size)))
+            del self._reports[event.seq]
+
+    def _drive(self, asked: RunSpec, seams: RunEnvironment) -> None:
+        outcome: Result | BaseException
+        try:
+            outcome = execute_run(asked, self._terminal, seams)
+        except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
+            outcome = error
+        with self._changed:
+            self._outcome = outcome
+            self._changed.notify_all()
+
+    def _attach_controller(self, controller: Controller) -> PersistentWorkers:
+        """Called by the driving thread with its controller: this object replaces the signal handlers."""
+        with self._changed:
+            self._controller = controller
+            self._changed.notify_all()
+        return self
+
+    def __enter__(self) -> None:
+        """Do nothing: the driving thread handles no signals."""
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: see `__enter__`."""
+
+    def on_stop_request(self, *, now: bool) -> None:
+        assert self._controller is not None
+        self.count = max(self.count, 2 if now else 1)
+        self._controller.request_stop(now=now)
+
+    # These run in the caller's thread.
+
+    @contextlib.contextmanager
+    def _forward_signals(self) -> Iterator[None]:
+        """Forward Ctrl-C and preemption notices while the caller waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._controller is not None or self._outcome is not None)
+        if self._controller is None:
+            yield
+            return
+        signals = SignalInterrupts(self._controller)
+        try:
+            with signals:
+                yield
+        finally:
+            self.count = max(self.count, signals.count)
+
+    def _is_ready(self) -> bool:
+        phase = self.run.phase if self.run is not None else None
+        return self.run is not None and isinstance(phase, Running) and phase.num_ready >= self.run.size
+
+    def _next_row(self) -> tuple[Reported, ...] | None:
+        """Return the next report of all ranks; None once all ranks have answered or the run has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows or self._answers is not None or self._outcome is not None)
+            return self._rows.popleft() if self._rows else None
+
+    def _raise_outcome(self) -> None:
+        if self._outcome is None or self._answers is not None:
+            return
+        self.raise_unreported()
+        if self.count:
+            raise KeyboardInterrupt
+        if not self.num_tasks:
+            raise RuntimeError(
+                "no workers were started: the run of this trainer is complete\n\n"
+                "hint: RunConfig(name=...) with another name, or a trainer of its own, for workers that stay"
+            )
+        raise RuntimeError("the workers were ended while they ran a function\n\nhint: start() others")
+
+
+class PersistentWorkersTerminal(Terminal):
+    """Omits how to continue a run that the script itself has ended."""
+
+    is_ending = False
+
+    def say(self, text: str, *, error: bool = False) -> None:
+        if error or not self.is_ending:
+            super().say(text, error=error)

@@ -1,0 +1,166 @@
+"""The argument of a `sample_from` function: the other values, computed on access.
+
+The order of the parameters does not matter: a value that is itself made by a function is computed when another function
+accesses it. Circular access raises an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.tune.space.domains import Domain
+from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.space.tree import FunctionNode, format_path
+
+
+@dataclass(frozen=True)
+class PendingValue:
+    """Placeholder in a configuration for a value that is not computed yet."""
+
+    node: FunctionNode
+
+
+class ConfigFiller:
+    """Computes the values of one configuration."""
+
+    def __init__(self, config: Any, key: tuple[int | str, ...], check: Callable[[Any, FunctionNode], None]) -> None:
+        """`key` seeds the functions' randomness; `check` raises for a value that is not allowed."""
+        self._config = config
+        self._key = key
+        self._check = check
+        self._computed: dict[str, Any] = {}
+        self._computing: list[FunctionNode] = []
+
+    def fill_config(self) -> Any:
+        """Return the configuration with every value computed."""
+        return self.unwrap_value(self._config)
+
+    def compute_value(self, node: FunctionNode) -> Any:
+        if node.key in self._computed:
+            return self._computed[node.key]
+        if node in self._computing:
+            circle = [*self._computing[self._computing.index(node) :], node]
+            raise ValueError(
+                f"the sample_from functions of a search space need each other: "
+                f"{' needs '.join(format_path(one.path) for one in circle)}\n\n"
+                "hint: a function may look at any value but its own and those that are made from it"
+            )
+        self._computing.append(node)
+        try:
+            with seed_global_generators(KeyedRandom(*self._key, node.key)):
+                value = self.unwrap_value(node.domain.func(SampleSpec(self, self._config)))
+        except Exception as error:
+            error.add_note(f"in the sample_from function of {format_path(node.path)}")
+            raise
+        finally:
+            self._computing.pop()
+        _check_drawn(value, node)
+        self._check(value, node)
+        self._computed[node.key] = value
+        return value
+
+    def wrap_value(self, value: Any) -> Any:
+        """Wrap a value for access by a function."""
+        if isinstance(value, PendingValue):
+            return self.wrap_value(self.compute_value(value.node))
+        if type(value) is dict:
+            return Config(self, value)
+        if type(value) in (list, tuple):
+            return SpecItems(self, value) if _has_pending(value) else type(value)(map(self.wrap_value, value))
+        return value
+
+    def unwrap_value(self, value: Any) -> Any:
+        """Return the plain value behind what a function was given."""
+        if isinstance(value, Config | SpecItems):
+            value = value._values
+        if isinstance(value, PendingValue):
+            return self.unwrap_value(self.compute_value(value.node))
+        if type(value) is dict:
+            return {key: self.unwrap_value(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self.unwrap_value, value))
+        return value
+
+
+class Config(Mapping[Any, Any]):
+    """Values by key, or by attribute."""
+
+    def __init__(self, filling: ConfigFiller, values: dict[Any, Any]) -> None:
+        self._filler = filling
+        self._values = values
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._values:
+            raise KeyError(f"no {key!r} among the values: there is {_format_keys(self._values)}")
+        return self._filler.wrap_value(self._values[key])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._values:
+            raise AttributeError(f"no {name!r} among the values: there is {_format_keys(self._values)}")
+        return self[name]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<the values of {_format_keys(self._values)}>"
+
+
+class SampleSpec(Config):
+    """All values: `spec.config.lr` and `spec["lr"]` are the same."""
+
+    @property
+    def config(self) -> Config:
+        return Config(self._filler, self._values)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.config if key == "config" and key not in self._values else super().__getitem__(key)
+
+
+class SpecItems(Sequence[Any]):
+    """A list or tuple with values that are not computed yet."""
+
+    def __init__(self, filling: ConfigFiller, values: list[Any] | tuple[Any, ...]) -> None:
+        self._filler = filling
+        self._values = values
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._filler.wrap_value(value) for value in self._values[index]]
+        return self._filler.wrap_value(self._values[index])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _has_pending(value: Any) -> bool:
+    if type(value) is dict:
+        return any(map(_has_pending, value.values()))
+    if type(value) in (list, tuple):
+        return any(map(_has_pending, value))
+    return isinstance(value, PendingValue)
+
+
+def _check_drawn(value: Any, node: FunctionNode) -> None:
+    if isinstance(value, Domain):
+        raise ValueError(
+            f"the sample_from function of {format_path(node.path)} returned {value}: it has to return a value\n\n"
+            "hint: draw it in the function with random or numpy.random, which are seeded for it"
+        )
+    if type(value) is dict:
+        value = [*value.values()]
+    if type(value) in (list, tuple):
+        for item in value:
+            _check_drawn(item, node)
+
+
+def _format_keys(values: dict[Any, Any]) -> str:
+    return ", ".join(map(repr, values)) or "none"

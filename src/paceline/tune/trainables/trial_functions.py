@@ -1,0 +1,131 @@
+"""What a trial's worker runs: the function, or an instance of the class, step by step.
+
+Workers import this module; it is preloaded in the process they fork from.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from paceline._core.errors import TrainingFailedError
+from paceline._core.time_accounting import CHECKPOINT, account_time
+from paceline.train import session as train_session
+from paceline.train.backend import BackendConfig
+from paceline.train.checkpoint import Checkpoint
+from paceline.tune import session
+from paceline.tune.stoppers.limits import ThresholdStopper
+from paceline.tune.trainables.pickled_trainable import PickledTrainable
+from paceline.tune.trainables.shared_objects import SharedObjectsHandle
+from paceline.tune.trainables.trainable import Trainable
+
+
+class TrialBackendConfig(BackendConfig):
+    """Sets up nothing."""
+
+    preload: ClassVar[tuple[str, ...]] = (__name__,)
+
+
+@dataclass(frozen=True)
+class FunctionTrial:
+    """Runs a function in a trial's worker."""
+
+    function: Any
+    """The function itself, or a `PickledTrainable`."""
+    handle: SharedObjectsHandle | None = None
+
+    @property
+    def inner_function(self) -> Any:
+        return self.function.value if isinstance(self.function, PickledTrainable) else self.function
+
+    @property
+    def shown_function(self) -> Any:
+        """The original function, in the script's own process."""
+        return self.function.original if isinstance(self.function, PickledTrainable) else self.function
+
+    def __call__(self, config: dict[str, Any]) -> Any:
+        session.begin_trial()
+        objects = self.handle.load() if self.handle is not None else {}
+        try:
+            result = self.inner_function(config, **objects)
+        except TrainingFailedError as error:
+            # For a run that the trial itself started, the cause is more useful than the fact that it failed.
+            if error.__cause__ is not None:
+                error.add_note(f"{type(error.__cause__).__name__}: {error.__cause__}")
+            raise
+        if inspect.isgenerator(result):
+            for metrics in cast(Iterator[dict[str, Any]], result):
+                session.report(metrics)
+            return None
+        if isinstance(result, dict) and session.num_reports() == 0:
+            session.report(result)
+        return result
+
+
+@dataclass(frozen=True)
+class TrainableTrial:
+    """Runs a `Trainable` in a trial's worker."""
+
+    kind: Any
+    """The class itself, or a `PickledTrainable`."""
+    handle: SharedObjectsHandle | None
+    frequency: int
+    at_end: bool
+    stop: Mapping[str, Any] | None = None
+    """The metrics at which the search ends a trial: the last step's checkpoint must come with its report."""
+
+    @property
+    def inner_function(self) -> Any:
+        return self._class.step
+
+    @property
+    def shown_function(self) -> Any:
+        """The `step` of the original class, in the script's own process."""
+        kind = self.kind.original if isinstance(self.kind, PickledTrainable) else self.kind
+        return getattr(kind, "step", None)
+
+    @property
+    def _class(self) -> type[Trainable]:
+        kind: type[Trainable] = self.kind.value if isinstance(self.kind, PickledTrainable) else self.kind
+        return kind
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        session.begin_trial()
+        objects = self.handle.load() if self.handle is not None else None
+        trainable = self._class(config) if objects is None else self._class(config, parameters=objects)
+        try:
+            checkpoint = session.get_checkpoint()
+            if checkpoint is not None:
+                trainable.restore(checkpoint)
+            stopper = ThresholdStopper(self.stop) if self.stop is not None and self.at_end else None
+            # A trial that was lost right after its last checkpoint has nothing left to do.
+            while not (trainable.is_done and session.num_reports()):
+                self._step(trainable, stopper)
+        finally:
+            trainable.stop()
+
+    def _step(self, trainable: Trainable, stopper: ThresholdStopper | None) -> None:
+        result = dict(trainable.train())
+        wanted = bool(result.pop("should_checkpoint", False))
+        wanted |= self.frequency > 0 and trainable.iteration % self.frequency == 0
+        wanted |= self.at_end and trainable.is_done
+        if stopper is not None:
+            added = {"training_iteration": trainable.iteration, "time_total_s": trainable.time_total_s}
+            wanted |= stopper(trainable.trial_id, {**added, **result})
+        if wanted:
+            train_session.report(result, checkpoint=_save_checkpoint(trainable))
+        elif can_save(type(trainable)):
+            train_session.report(result, checkpoint_on_stop=lambda: _save_checkpoint(trainable))
+        else:
+            train_session.report(result)
+
+
+def _save_checkpoint(trainable: Trainable) -> Checkpoint:
+    with account_time(CHECKPOINT):
+        return trainable.save(train_session.staging_directory())
+
+
+def can_save(kind: type[Trainable]) -> bool:
+    return kind.save_checkpoint is not Trainable.save_checkpoint
