@@ -180,7 +180,7 @@ def order_of(watch, name):
     return [metrics[name] for step in sorted(watch.reports) for metrics in watch.reports[step][-1][0]]
 
 
-NOTES = ("RunDescribed", "Timestamp", "UsageMeasured", "DiagnosticFileWritten")
+NOTES = ("run_described", "timestamp", "usage_measured", "diagnostic_file_written")
 """They tell of times, processes and hosts."""
 
 TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "created_at", "crc32")

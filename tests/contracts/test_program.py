@@ -32,5 +32,5 @@ def test_a_script_that_fails_in_the_middle_comes_to_what_it_comes_to_undisturbed
         given = Counter(number for batch in whole[name] for number in batch)
         assert given == dict.fromkeys(range(num), program.EPOCHS), name
     assert len(whole["manifests"]) == 2
-    assert failed["journal"].keys() - whole["journal"].keys() == {"WorkerFailed of rank 1", "CheckpointVerified"}
+    assert failed["journal"].keys() - whole["journal"].keys() == {"worker_failed of rank 1", "checkpoint_verified"}
     assert {metrics["step"] for _, metrics in whole["best"]} <= {*program.AS_DICT, *program.AS_FILES}

@@ -15,7 +15,7 @@ from units_read import column, source_of
 
 from paceline.data import col, lit, read_parquet
 from paceline.data.block import Block
-from paceline.data.expressions import BinaryExpr, Expr, evaluate_column
+from paceline.data.expressions import BinaryNode, Expr, evaluate_column
 
 DAY, MOMENT = date(2024, 2, 28), datetime(2024, 2, 28, 12)
 VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -48,8 +48,8 @@ def _conditions(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[
     signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
     literals = (values | values | values | ODD).map(lit)
     leaves = (
-        st.builds(BinaryExpr, signs, st.just(col(name)), literals)
-        | st.builds(BinaryExpr, signs, literals, st.just(col(name)))
+        st.builds(BinaryNode, signs, st.just(col(name)), literals)
+        | st.builds(BinaryNode, signs, literals, st.just(col(name)))
         | st.lists(st.none() | values, max_size=3).map(col(name).is_in)
         | st.sampled_from([col(name).is_null(), col(name).is_not_null(), col(name), lit(True), lit(False)])
     )

@@ -88,97 +88,97 @@ class Expr:
         raise NotImplementedError
 
     def __add__(self, other: Any) -> Expr:
-        return BinaryExpr("+", self, as_expr(other))
+        return BinaryNode("+", self, as_expr(other))
 
     def __radd__(self, other: Any) -> Expr:
-        return BinaryExpr("+", as_expr(other), self)
+        return BinaryNode("+", as_expr(other), self)
 
     def __sub__(self, other: Any) -> Expr:
-        return BinaryExpr("-", self, as_expr(other))
+        return BinaryNode("-", self, as_expr(other))
 
     def __rsub__(self, other: Any) -> Expr:
-        return BinaryExpr("-", as_expr(other), self)
+        return BinaryNode("-", as_expr(other), self)
 
     def __mul__(self, other: Any) -> Expr:
-        return BinaryExpr("*", self, as_expr(other))
+        return BinaryNode("*", self, as_expr(other))
 
     def __rmul__(self, other: Any) -> Expr:
-        return BinaryExpr("*", as_expr(other), self)
+        return BinaryNode("*", as_expr(other), self)
 
     def __truediv__(self, other: Any) -> Expr:
-        return BinaryExpr("/", self, as_expr(other))
+        return BinaryNode("/", self, as_expr(other))
 
     def __rtruediv__(self, other: Any) -> Expr:
-        return BinaryExpr("/", as_expr(other), self)
+        return BinaryNode("/", as_expr(other), self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return BinaryExpr("//", self, as_expr(other))
+        return BinaryNode("//", self, as_expr(other))
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return BinaryExpr("//", as_expr(other), self)
+        return BinaryNode("//", as_expr(other), self)
 
     def __mod__(self, other: Any) -> Expr:
-        return BinaryExpr("%", self, as_expr(other))
+        return BinaryNode("%", self, as_expr(other))
 
     def __rmod__(self, other: Any) -> Expr:
-        return BinaryExpr("%", as_expr(other), self)
+        return BinaryNode("%", as_expr(other), self)
 
     def __lt__(self, other: Any) -> Expr:
-        return BinaryExpr("<", self, as_expr(other))
+        return BinaryNode("<", self, as_expr(other))
 
     def __le__(self, other: Any) -> Expr:
-        return BinaryExpr("<=", self, as_expr(other))
+        return BinaryNode("<=", self, as_expr(other))
 
     def __gt__(self, other: Any) -> Expr:
-        return BinaryExpr(">", self, as_expr(other))
+        return BinaryNode(">", self, as_expr(other))
 
     def __ge__(self, other: Any) -> Expr:
-        return BinaryExpr(">=", self, as_expr(other))
+        return BinaryNode(">=", self, as_expr(other))
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return BinaryExpr("==", self, as_expr(other))
+        return BinaryNode("==", self, as_expr(other))
 
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return BinaryExpr("!=", self, as_expr(other))
+        return BinaryNode("!=", self, as_expr(other))
 
     __hash__ = object.__hash__
 
     def __and__(self, other: Any) -> Expr:
-        return BinaryExpr("&", self, as_expr(other))
+        return BinaryNode("&", self, as_expr(other))
 
     def __or__(self, other: Any) -> Expr:
-        return BinaryExpr("|", self, as_expr(other))
+        return BinaryNode("|", self, as_expr(other))
 
     def __rand__(self, other: Any) -> Expr:
-        return BinaryExpr("&", as_expr(other), self)
+        return BinaryNode("&", as_expr(other), self)
 
     def __ror__(self, other: Any) -> Expr:
-        return BinaryExpr("|", as_expr(other), self)
+        return BinaryNode("|", as_expr(other), self)
 
     def __invert__(self) -> Expr:
-        return UnaryExpr("not", self)
+        return UnaryNode("not", self)
 
     def __neg__(self) -> Expr:
-        return UnaryExpr("-", self)
+        return UnaryNode("-", self)
 
     def is_null(self) -> Expr:
-        return UnaryExpr("is null", self)
+        return UnaryNode("is null", self)
 
     def is_not_null(self) -> Expr:
-        return UnaryExpr("is not null", self)
+        return UnaryNode("is not null", self)
 
     def is_in(self, values: Sequence[Any]) -> Expr:
-        return IsInExpr(self, tuple(values))
+        return IsInNode(self, tuple(values))
 
     def not_in(self, values: Sequence[Any]) -> Expr:
-        return ~IsInExpr(self, tuple(values))
+        return ~IsInNode(self, tuple(values))
 
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value of its own: join conditions with & and |, not with and / or")
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnExpr(Expr):
+class ColumnNode(Expr):
     name: str
 
     def evaluate(self, block: Block) -> Any:
@@ -196,7 +196,7 @@ class ColumnExpr(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class LiteralExpr(Expr):
+class LiteralNode(Expr):
     value: Any
 
     def evaluate(self, block: Block) -> Any:
@@ -213,7 +213,7 @@ class LiteralExpr(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class BinaryExpr(Expr):
+class BinaryNode(Expr):
     operation: str
     left: Expr
     right: Expr
@@ -229,7 +229,7 @@ class BinaryExpr(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class UnaryExpr(Expr):
+class UnaryNode(Expr):
     operation: str
     operand: Expr
 
@@ -253,7 +253,7 @@ class UnaryExpr(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class IsInExpr(Expr):
+class IsInNode(Expr):
     operand: Expr
     values: tuple[Any, ...]
 
@@ -271,29 +271,29 @@ class IsInExpr(Expr):
 
 def col(name: str) -> Expr:
     """Refer to a column by name."""
-    return ColumnExpr(name)
+    return ColumnNode(name)
 
 
 def lit(value: Any) -> Expr:
     """A constant, the same for all rows."""
-    return LiteralExpr(value)
+    return LiteralNode(value)
 
 
 def as_expr(value: Any) -> Expr:
-    return value if isinstance(value, Expr) else LiteralExpr(value)
+    return value if isinstance(value, Expr) else LiteralNode(value)
 
 
 def rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
     """Rename the columns of an expression. Names not in `names` stay."""
     match expr:
-        case ColumnExpr(name=name):
-            return ColumnExpr(names.get(name, name))
-        case BinaryExpr(operation=operation, left=left, right=right):
-            return BinaryExpr(operation, rename_columns(left, names), rename_columns(right, names))
-        case UnaryExpr(operation=operation, operand=operand):
-            return UnaryExpr(operation, rename_columns(operand, names))
-        case IsInExpr(operand=operand, values=values):
-            return IsInExpr(rename_columns(operand, names), values)
+        case ColumnNode(name=name):
+            return ColumnNode(names.get(name, name))
+        case BinaryNode(operation=operation, left=left, right=right):
+            return BinaryNode(operation, rename_columns(left, names), rename_columns(right, names))
+        case UnaryNode(operation=operation, operand=operand):
+            return UnaryNode(operation, rename_columns(operand, names))
+        case IsInNode(operand=operand, values=values):
+            return IsInNode(rename_columns(operand, names), values)
     return expr
 
 
@@ -363,33 +363,33 @@ def _parse_constants(node: ast.expr) -> tuple[Any, ...]:
 def _parse_node(node: ast.expr) -> Expr:
     match node:
         case ast.Name(id=name):
-            return ColumnExpr(name)
+            return ColumnNode(name)
         case ast.Constant(value=value):
-            return LiteralExpr(value)
+            return LiteralNode(value)
         case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))], keywords=[]):
-            return ColumnExpr(name)
+            return ColumnNode(name)
         case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
             return ~_parse_node(operand)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, int | float):
-            return LiteralExpr(-value)
+            return LiteralNode(-value)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_parse_node(operand)
         case ast.BinOp(left=left, op=operator, right=right):
-            return BinaryExpr(_operator_sign(operator, node), _parse_node(left), _parse_node(right))
+            return BinaryNode(_operator_sign(operator, node), _parse_node(left), _parse_node(right))
         case ast.BoolOp(op=connective, values=[first, *others]):
             expr = _parse_node(first)
             for other in others:
-                expr = BinaryExpr(_operator_sign(connective, node), expr, _parse_node(other))
+                expr = BinaryNode(_operator_sign(connective, node), expr, _parse_node(other))
             return expr
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as member], comparators=[among]):
-            held = IsInExpr(_parse_node(left), _parse_constants(among))
+            held = IsInNode(_parse_node(left), _parse_constants(among))
             return ~held if isinstance(member, ast.NotIn) else held
         case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as same], comparators=[ast.Constant(value=None)]):
             return _parse_node(left).is_null() if isinstance(same, ast.Is) else _parse_node(left).is_not_null()
         case ast.Compare(left=left, ops=operators, comparators=others):
             terms = [_parse_node(term) for term in (left, *others)]
             compared: list[Expr] = [
-                BinaryExpr(_operator_sign(operator, node), terms[index], terms[index + 1])
+                BinaryNode(_operator_sign(operator, node), terms[index], terms[index + 1])
                 for index, operator in enumerate(operators)
             ]
             expr = compared[0]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.expressions import BinaryExpr, ColumnExpr, Expr, IsInExpr, LiteralExpr, UnaryExpr
+from paceline.data.expressions import BinaryNode, ColumnNode, Expr, IsInNode, LiteralNode, UnaryNode
 
 Family = Literal["whole", "float32", "float64", "text", "bool", "date", "time"]
 
@@ -56,27 +56,27 @@ def can_hold(predicate: Expr, bounds: Callable[[str], ColumnBounds]) -> bool:
 
 def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) -> Outcomes:
     match predicate:
-        case LiteralExpr(value=bool() as value):
+        case LiteralNode(value=bool() as value):
             return Outcomes(true=value, false=not value, null=False)
-        case ColumnExpr(name=name):
+        case ColumnNode(name=name):
             known = bounds(name)
             return _compare("==", known, True) if known.family == "bool" else Outcomes()
-        case UnaryExpr(operation="not", operand=operand):
+        case UnaryNode(operation="not", operand=operand):
             inner = possible_outcomes(operand, bounds)
             return Outcomes(true=inner.false, false=inner.true, null=inner.null)
-        case UnaryExpr(operation="is null", operand=ColumnExpr(name=name)):
+        case UnaryNode(operation="is null", operand=ColumnNode(name=name)):
             return Outcomes(true=bounds(name).nulls, false=bounds(name).values, null=False)
-        case UnaryExpr(operation="is not null", operand=ColumnExpr(name=name)):
+        case UnaryNode(operation="is not null", operand=ColumnNode(name=name)):
             return Outcomes(true=bounds(name).values, false=bounds(name).nulls, null=False)
-        case BinaryExpr(operation="&", left=left, right=right):
+        case BinaryNode(operation="&", left=left, right=right):
             return _and_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
-        case BinaryExpr(operation="|", left=left, right=right):
+        case BinaryNode(operation="|", left=left, right=right):
             return _or_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
-        case BinaryExpr(operation=sign, left=ColumnExpr(name=name), right=LiteralExpr(value=value)) if sign in _FLIPPED:
+        case BinaryNode(operation=sign, left=ColumnNode(name=name), right=LiteralNode(value=value)) if sign in _FLIPPED:
             return _compare(sign, bounds(name), value)
-        case BinaryExpr(operation=sign, left=LiteralExpr(value=value), right=ColumnExpr(name=name)) if sign in _FLIPPED:
+        case BinaryNode(operation=sign, left=LiteralNode(value=value), right=ColumnNode(name=name)) if sign in _FLIPPED:
             return _compare(_FLIPPED[sign], bounds(name), value)
-        case IsInExpr(operand=ColumnExpr(name=name), values=values):
+        case IsInNode(operand=ColumnNode(name=name), values=values):
             return _is_in_outcomes(bounds(name), values)
     return Outcomes()
 
