@@ -92,9 +92,9 @@ def refresh_until(room, known):
 
 
 def fits(room, needs):
-    part = room.take(needs)
+    part = room.allocate(needs)
     if part is not None:
-        room.free(part)
+        room.release(part)
     return part is not None
 
 
@@ -153,7 +153,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
             room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said)
         )
         ray.util.remove_placement_group(others[0])
-        refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._room._nodes.values()))
+        refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._ledger._nodes.values()))
         assert not fits(room, small)
         monkeypatch.setattr(cluster_capacity, "_PATIENCE_S", 0.0)
         refresh_until(room, lambda: fits(room, small))
