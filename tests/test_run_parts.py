@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mutation
 import run_parts
 
 HERE = Path(__file__).parent
@@ -21,6 +22,12 @@ def test_every_test_file_belongs_to_a_part_and_every_part_to_files():
     assert run_parts.find_part("tests/surface/test_snippets.py::test[a]") == "docs"
     with pytest.raises(KeyError, match="add its folder to PARTS"):
         run_parts.find_part("tests/elsewhere/test_a.py")
+
+
+def test_what_make_mutation_names_is_there():
+    for sources, tests in mutation.TARGETS.values():
+        assert all((HERE.parent / "src" / "paceline" / source).exists() for source in sources), sources
+        assert all((HERE / test).exists() for test in tests), tests
 
 
 def test_the_paths_of_a_part_leave_out_parts_inside_its_folders():
