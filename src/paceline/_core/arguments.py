@@ -1,0 +1,128 @@
+"""Checks of arguments, with one wording: `num_workers must be a positive integer, got -1`.
+
+A check returns the value it was given, so that it can stand in an assignment. Checks that concern one module alone
+live there, and use `bad_value` for the sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is an int or a float; infinite and nan are numbers too."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # an int beyond the range of a float
+        return True
+
+
+def bad_value(name: str, expected: str, value: object, hint: str | None = None) -> ValueError:
+    """Return the error for an argument: `name must be <expected>, got <value>`."""
+    return ValueError(f"{name} must be {expected}, got {value!r:.200}" + (f"\n\nhint: {hint}" if hint else ""))
+
+
+def check_int(
+    name: str, value: Any, *, at_least: int | None = None, at_most: int | None = None, optional: bool = False
+) -> Any:
+    is_within = is_int(value) and (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+    if is_within or (optional and value is None):
+        return value
+    if at_most is not None:
+        expected = f"an integer from {at_least} to {at_most}" if at_least is not None else f"an integer up to {at_most}"
+    else:
+        named = {None: "an integer", 0: "a non-negative integer", 1: "a positive integer"}
+        expected = named.get(at_least, f"an integer of at least {at_least}")
+    raise bad_value(name, expected + (" or None" if optional else ""), value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+) -> Any:
+    """Check a finite number against bounds: `at_least` and `at_most` may be reached, `above` and `below` may not."""
+    if optional and value is None:
+        return value
+    if (
+        is_finite_number(value)
+        and (at_least is None or value >= at_least)
+        and (above is None or value > above)
+        and (at_most is None or value <= at_most)
+        and (below is None or value < below)
+    ):
+        return value
+    bounds = (("of at least", at_least), ("above", above), ("of at most", at_most), ("below", below))
+    limits = " and ".join(f"{word} {limit:g}" for word, limit in bounds if limit is not None)
+    expected = {"of at least 0": "a non-negative number", "above 0": "a positive number"}.get(
+        limits, f"a number {limits}".rstrip()
+    )
+    raise bad_value(name, expected + (" or None" if optional else ""), value)
+
+
+def check_bool(name: str, value: Any, *, optional: bool = False) -> Any:
+    if isinstance(value, bool) or (optional and value is None):
+        return value
+    raise bad_value(name, "True, False or None" if optional else "True or False", value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any], *, hint: str | None = None) -> Any:
+    choices = list(choices)
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+        raise bad_value(name, join_or(map(repr, choices)), value, hint)
+    return value
+
+
+def check_instance(
+    name: str, value: Any, kind: type | tuple[type, ...], expected: str, *, optional: bool = False
+) -> Any:
+    """`expected` is the noun phrase of the message: `a paceline.train.RunConfig`."""
+    if isinstance(value, kind) or (optional and value is None):
+        return value
+    raise bad_value(name, expected + (" or None" if optional else ""), value)
+
+
+def check_callable(name: str, value: Any, *, optional: bool = False) -> Callable[..., Any]:
+    if callable(value) or (optional and value is None):
+        return value  # type: ignore[no-any-return]
+    raise bad_value(name, "a function" + (" or None" if optional else ""), value)
+
+
+def check_names(name: str, value: Any) -> Sequence[str]:
+    """Check a list (or another sequence) of strings; a string alone is refused, as it would be read by letters."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+        raise bad_value(name, "a list of names", value)
+    return value
+
+
+def join_or(words: Iterable[str]) -> str:
+    """Join words as a sentence does: `'min', 'max' or 'mean'`."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
+    """Give nested dicts one level: `{"a": {"b": 1}}` becomes `{"a/b": 1}`. An empty dict stays a value."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{separator}{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten_dict(value, separator, name))
+        else:
+            flat[name] = value
+    return flat
